@@ -14,13 +14,16 @@ from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.explaining import explain
 from powerprof.database.clients.readers import Reader, reader_of_file
 from powerprof.errors import PowerprofError
-from powerprof.queries.join import is_own
+from powerprof.queries.join import UNKNOWN_PREPARED, is_own
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.statements.normal import key
 from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
 from powerprof.tracing.statements.tables import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
+_NAMED = 5
+_EXECUTES = re.compile(r"EXECUTE\b", re.IGNORECASE)
+_PREPARED = "prepared: its values are not in its text, and others could have another plan"
 # Servers execute what stands in such a comment (MariaDB: also /*M!).
 _EXECUTED = re.compile(r"/\*M?!", re.IGNORECASE)
 # Words of statements that write, lock or wait, and functions that change something.
@@ -74,6 +77,59 @@ def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], mos
         if key(statement.text) in texts and not statement.began_before
     ]
     return chosen[:most]
+
+
+LeftOut = dict[str, list[Statement]]
+"""Statements of which there is no text to use, by the reason."""
+
+
+def left_out(
+    seen_texts: Iterable[TextSeen], statements: Sequence[Statement], chosen: Sequence[StatementSample]
+) -> LeftOut:
+    """Why the others of `statements` are not among the chosen. Commands and our own questions need no reason."""
+    raw: dict[str, TextSeen] = {}
+    for seen in seen_texts:
+        if seen.command == COM_QUERY and not seen.prepared_number:
+            raw.setdefault(key(seen.text.decode("utf-8", "replace")), seen)
+    taken = {sample.number for sample in chosen}
+    reasons: LeftOut = {}
+    for number, statement in enumerate(statements):
+        if number not in taken and not statement.began_before:
+            reason = _reason(statement.text, raw.get(key(statement.text)))
+            if reason is not None:
+                reasons.setdefault(reason, []).append(statement)
+    return reasons
+
+
+def _reason(text: str, seen: TextSeen | None) -> str | None:
+    if text == UNKNOWN_PREPARED:
+        return "prepared before the window, its text is unknown"
+    if text.startswith("(event "):
+        return "an event executes it"
+    if text.startswith("(") and not _READS.match(text):
+        return None  # a command, preparing, a question of ours
+    if _EXECUTES.match(text):
+        return _PREPARED
+    if not _READS.match(text):
+        return "it does more than read"
+    if seen is None:
+        return "no text with its values was seen: prepared before the window, or executed within a procedure"
+    if seen.length >= TEXT_BYTES:
+        return f"its text has {TEXT_BYTES:,} bytes or more"
+    said = seen.text.decode("utf-8", "replace")
+    if "?" in said:
+        return _PREPARED
+    return "its text is not UTF-8" if "\ufffd" in said else "it may do more than read"
+
+
+def no_plans(reasons: LeftOut) -> list[str]:
+    """A sentence a reason, with the ids of its statements."""
+    sentences = []
+    for reason, statements in reasons.items():
+        ids = ", ".join(f"#{statement.id}" for statement in statements[:_NAMED])
+        more = f" and {len(statements) - _NAMED:,} more" if len(statements) > _NAMED else ""
+        sentences.append(f"no plan of {ids}{more}: {reason}")
+    return sentences
 
 
 def only_reads(text: str) -> bool:

@@ -17,7 +17,7 @@ from powerprof.queries.probing import Probes, Taken, Trial
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries
-from powerprof.queries.samples import samples, with_plans
+from powerprof.queries.samples import left_out, no_plans, samples, with_plans
 from powerprof.queries.sampling import Samples
 from powerprof.queries.stacks import with_stacks
 from powerprof.queries.workload import workload_toml
@@ -94,13 +94,18 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         statements, modules, said = with_stacks(record.statements, taken.sampled, named, server.family)
         record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *said])
     chosen = samples(taken.texts, record.statements, _SAVED)
+    others = left_out(taken.texts, record.statements[:_SAVED], chosen)
     if request.explain and server.login is not None:
         say("asking for plans")
         statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
-        record = msgspec.structs.replace(record, statements=statements, notes=[*record.notes, *untold])
+        record = msgspec.structs.replace(
+            record, statements=statements, notes=[*record.notes, *untold, *no_plans(others)]
+        )
     if request.workload is None:
         return QueriesResult(record, None)
-    return QueriesResult(record, workload_toml(request.workload, server.label, chosen, record.connections_count))
+    return QueriesResult(
+        record, workload_toml(request.workload, server.label, chosen, record.connections_count, others)
+    )
 
 
 def _too_costly(trial: Trial) -> Note:

@@ -9,9 +9,11 @@ from collections import Counter
 from collections.abc import Sequence
 
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.queries.samples import StatementSample
+from powerprof.queries.samples import LeftOut, StatementSample
+from powerprof.untrusted import printable
 
-_MOST_SLOTS = 200
+_MOST_SLOTS, _MOST_SHOWN = 200, 120
+_ELSEWHERE = "in another schema than the workload's"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
@@ -24,8 +26,11 @@ def check_name(name: str) -> None:
         )
 
 
-def workload_toml(name: str, label: str, samples: Sequence[StatementSample], clients: int) -> str:
-    """The text of workload.toml. Raises PowerprofError where there is nothing to put into it."""
+def workload_toml(
+    name: str, label: str, samples: Sequence[StatementSample], clients: int, others: LeftOut | None = None
+) -> str:
+    """The text of workload.toml; `others` are named in it with the reason why they are not its. Raises PowerprofError
+    where there is nothing to put into it."""
     usable = [sample for sample in samples if "{{" not in sample.text]
     if not usable:
         raise PowerprofError(
@@ -33,6 +38,7 @@ def workload_toml(name: str, label: str, samples: Sequence[StatementSample], cli
             "a longer --duration, or write one (docs/how-to/write-a-workload.md)",
         )
     schema = Counter(sample.statement.schema_name for sample in usable).most_common(1)[0][0]
+    missing = {**(others or {}), _ELSEWHERE: [one.statement for one in usable if one.statement.schema_name != schema]}
     usable = [sample for sample in usable if sample.statement.schema_name == schema]
     rate = sum(sample.statement.calls_hz or 0.0 for sample in usable)
     texts = "".join(f"  {_text(sample.text)},\n" for sample in mixed(usable))
@@ -55,7 +61,7 @@ kind = "none"
 [load]
 {database}sql = [
 {texts}]
-clients = {max(1, min(clients, 64))}
+{_comments(missing)}clients = {max(1, min(clients, 64))}
 rate_hz = {max(rate, 0.1):.6g}
 # On a server of yours these run under an account that may only SELECT, made for it and dropped afterwards.
 reads_only = true
@@ -70,6 +76,17 @@ title = "after the change: put it here"
 # ]
 # load.sql = ["the statements on t_indexed"]
 """  # noqa: S608  it is written for a person to read and change, not executed here
+
+
+def _comments(missing: LeftOut) -> str:
+    """A line for each statement that is not in the workload, without its values."""
+    lines = []
+    for reason, statements in missing.items():
+        for statement in statements:
+            share = "" if statement.c0_percent is None else f", {statement.c0_percent:.1f} % of the server's CPU time"
+            said = printable(" ".join(statement.text.split()))[:_MOST_SHOWN]
+            lines.append(f"# left out: {said} (#{statement.id}{share}): {reason}\n")
+    return "".join(lines)
 
 
 def mixed(samples: Sequence[StatementSample]) -> list[StatementSample]:

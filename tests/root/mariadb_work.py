@@ -56,9 +56,10 @@ def prepare(connection: Any, text: str) -> int:
     return number
 
 
-def execute(connection: Any, number: int) -> None:
-    """COM_STMT_EXECUTE without parameters; reads the one row."""
-    connection._execute_command(23, number.to_bytes(4, "little") + b"\0\1\0\0\0")
+def execute(connection: Any, number: int, value: int | None = None) -> None:
+    """COM_STMT_EXECUTE without parameters, or with one of four bytes; reads the one row."""
+    bound = b"" if value is None else b"\0\1\3\0" + value.to_bytes(4, "little")
+    connection._execute_command(23, number.to_bytes(4, "little") + b"\0\1\0\0\0" + bound)
     ends = 0
     while ends < 2:
         packet = connection._read_packet()

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,7 +22,7 @@ from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.workloads.reading import read_workload
 from tests.conftest import Cli
-from tests.root.mariadb_work import BURN, BURN_TEXT, asking
+from tests.root.mariadb_work import BURN, BURN_TEXT, asking, execute, prepare
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 _PERFORMANCE_SCHEMA_OFF = {"performance_schema": "OFF"}
@@ -111,6 +112,43 @@ def test_plans_and_a_workload_are_made_of_what_clients_sent(
     workload = read_workload(folder)
     assert workload.definition.load.sql == ["SELECT COUNT(*) FROM t WHERE n = 42"]
     assert workload.definition.load.database == "q"
+
+
+def test_a_prepared_statement_has_the_reason_why_it_has_no_plan(
+    powerprof_cli: Cli, server: PrivateServer, tmp_path: Path
+) -> None:
+    """It is not explained with values that no client sent."""
+    folder, stop = tmp_path / "prepared", threading.Event()
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE IF NOT EXISTS q")
+        cursor.execute("CREATE TABLE IF NOT EXISTS q.p (id INT PRIMARY KEY, n INT)")
+        cursor.execute("REPLACE INTO q.p SELECT seq, seq % 97 FROM q.seq_1_to_2000")
+
+    def client() -> None:
+        with server.connect(database="q") as connection:
+            while not stop.is_set():
+                execute(connection, prepare(connection, "SELECT COUNT(*) FROM p WHERE n = ?"), 4242)
+
+    worker = threading.Thread(target=client)
+    worker.start()
+    try:
+        with asking(server, "SELECT COUNT(*) FROM p WHERE id > 4343", database="q"):
+            options = ["--explain", "--save-workload", str(folder), "--yes", "--duration", "1", "--json", "-"]
+            found = powerprof_cli(["queries", "--socket", str(server.socket), *options])
+    finally:
+        stop.set()
+        worker.join()
+    assert found.code == 0, found.err
+    record = json.loads(found.out)
+    by_text = {one["text"]: one for one in record["statements"]}
+    prepared = by_text["SELECT COUNT(*) FROM p WHERE n = ?"]
+    assert prepared["plan"] == []
+    assert by_text["SELECT COUNT(*) FROM p WHERE id > ?"]["plan"]
+    (note,) = [note for note in record["notes"] if "its values are not in its text" in note]
+    assert f"#{prepared['id']}" in note
+    text = (folder / "workload.toml").read_text(encoding="utf-8")
+    assert "# left out: SELECT COUNT(*) FROM p WHERE n = ? (#" in text
+    assert "4242" not in found.out + text
 
 
 def test_stacks_are_told_by_statement(powerprof_cli: Cli, server: PrivateServer, tmp_path: Path) -> None:

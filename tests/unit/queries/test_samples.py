@@ -6,14 +6,16 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from powerprof.database.clients.performance import Known, own_texts
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import Statement
-from powerprof.queries.samples import StatementSample, samples
+from powerprof.queries.samples import LeftOut, StatementSample, left_out, no_plans, samples
 from powerprof.queries.workload import check_name, mixed, workload_toml
+from powerprof.statements.normal import normal
 from powerprof.tracing.captures.statements import StatementUse, TextSeen
 from powerprof.workloads.reading import read_workload
 from tests.unit.queries.sample import trace
@@ -52,6 +54,45 @@ def chosen(most: int = 20) -> list[StatementSample]:
         latencies={},
     )
     return samples(taken.texts, parts_of(taken, Known(schemas={11: "shop"})).statements, most)
+
+
+def others() -> LeftOut:
+    taken = trace(
+        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
+        texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        latencies={},
+    )
+    statements = parts_of(taken, Known(schemas={11: "shop"})).statements
+    return left_out(taken.texts, statements, samples(taken.texts, statements, 20))
+
+
+def test_each_statement_without_a_sample_has_its_reason() -> None:
+    reasons = {reason: {one.text for one in statements} for reason, statements in others().items()}
+    prepared = next(texts for reason, texts in reasons.items() if reason.startswith("prepared: "))
+    assert prepared == {"SELECT e FROM t WHERE id = ?"}
+    assert {"UPDATE t SET c = ?", "CALL p(?)"} <= reasons["it does more than read"]
+    assert "SELECT c FROM t WHERE id = ? FOR UPDATE" in reasons["it may do more than read"]
+    assert len(reasons["its text has 1,024 bytes or more"]) == 1
+    named = {one.id for statements in others().values() for one in statements} | {one.statement.id for one in chosen()}
+    assert len(named) == len({normal(text) for text in TEXTS.values()})
+    notes = no_plans(others())
+    first = next(statements[0] for reason, statements in others().items() if reason.startswith("prepared: "))
+    assert (
+        f"no plan of #{first.id}: prepared: its values are not in its text, and others could have another plan" in notes
+    )
+
+
+def test_the_workload_names_what_is_not_in_it(tmp_path: Path) -> None:
+    hostile = msgspec.structs.replace(
+        chosen()[0].statement, text="SELECT '\n[load]\nsql = 1\x00'", c0_percent=12.34, id="abcdef"
+    )
+    text = workload_toml("shop", "mysqld", chosen(), 3, {**others(), "a reason": [hostile]})
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(text)
+    assert read_workload(folder).definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
+    assert "# left out: SELECT e FROM t WHERE id = ? (#" in text
+    assert "# left out: SELECT ' [load] sql = 1?' (#abcdef, 12.3 % of the server's CPU time): a reason\n" in text
 
 
 def test_only_whole_texts_that_read_are_taken() -> None:
@@ -100,3 +141,9 @@ def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
     (row, *_) = parts_of(taken, Known()).statements
     assert row.text.startswith("(powerprof) SELECT SCHEMA_NAME, DIGEST_TEXT")
     assert samples(taken.texts, [row], 9) == []
+
+
+def test_execute_by_its_own_text_is_prepared_too() -> None:
+    (reason,) = left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
+    assert reason.startswith("prepared: ")
+    assert left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}
