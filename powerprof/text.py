@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import codecs
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -111,6 +112,17 @@ def about(seconds: float) -> str:
     if seconds < 90:
         return f"about {max(10, math.ceil(seconds / 10) * 10)} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {number(seconds / 3600, 1)} h"
+
+
+def counting_down(say: Say, seconds: float) -> Say:
+    """`say` with the time that is left of a plan of so many seconds from now; alone where it takes longer."""
+    ends_s = time.monotonic() + seconds
+
+    def line(text: str) -> None:
+        left_s = ends_s - time.monotonic()
+        say(f"{text} ({about(left_s)} left)" if left_s > 0 else text)
+
+    return line
 
 
 def cut(text: str, width: int) -> str:

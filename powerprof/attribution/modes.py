@@ -78,7 +78,9 @@ def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consen
     with FunctionTracer(target.pids, request.pattern, limit=request.limit, unwinding_risk=risk) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
-        say(f"counting {len(tracer.functions)} functions for {request.duration_s:g} s")
+        say(
+            f"counting {len(tracer.functions)} function{'s' * (len(tracer.functions) != 1)} for {request.duration_s:g} s"
+        )
         return function_profile(tracer.measure(request.duration_s, settle=request.settle))
 
 

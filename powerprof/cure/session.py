@@ -25,7 +25,7 @@ from powerprof.records import EnergySource, Notes, ToolCost
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, same_value
 from powerprof.sources.procfs import own_peak_bytes
-from powerprof.text import Say
+from powerprof.text import Say, counting_down
 from powerprof.windows.runner import pass_window
 
 # A sleep that began under the other value ends by it. 0.5 s are five of the longest periods that servers poll with
@@ -72,7 +72,9 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     pid = target.pids[0]
     chosen = plan(pid, request)
     predicted = prediction(chosen, target, request, say)
-    consent(chosen, target, 2 * request.pairs * (request.window_s + _SETTLE_S), predicted)
+    lasts_s = 2 * request.pairs * (request.window_s + _SETTLE_S)
+    consent(chosen, target, lasts_s, predicted)
+    say = counting_down(say, lasts_s)
     started_at = now_text()
     with WindowEnergy(request.energy) as energy:
         tried = _Tried()

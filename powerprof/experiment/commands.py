@@ -30,7 +30,7 @@ from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, LoadOptions, LoadRun
 from powerprof.records import EnergySource, ToolCost, Window
-from powerprof.text import Say
+from powerprof.text import Say, counting_down
 from powerprof.windows.sampling import WindowMeter, now_text
 
 ASKED = "cpu_s_per_execution"
@@ -100,6 +100,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     source: EnergySource | None = None
     interrupted = False
     say(options.plan(1))
+    say = counting_down(say, options.seconds(1))
     try:
         with WindowEnergy(options.energy) as energy:
             source = energy.source
@@ -168,6 +169,7 @@ def compare_commands(
     collected = Collected((a, b), ASKED, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
+    say = counting_down(say, options.seconds(2))
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source

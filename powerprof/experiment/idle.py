@@ -34,7 +34,7 @@ from powerprof.idle_records import IdleOptions, IdleRun
 from powerprof.records import Phase, ServerInfo, Window
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
-from powerprof.text import Say, about
+from powerprof.text import Say, about, counting_down
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
@@ -171,6 +171,7 @@ class IdleExperiment:
     def _measure(self) -> None:
         plan = self._plan
         self._say(plan.said)
+        self._say = counting_down(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
                 f"quick: {plan.repeat} windows of {plan.duration_s:g} s a phase, so the intervals are wider than "

@@ -27,7 +27,7 @@ from powerprof.experiment.measure.traced import trace_condition
 from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
 from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions
 from powerprof.experiment.records import Arm, Block, Plan
-from powerprof.text import Say
+from powerprof.text import Say, counting_down
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case
@@ -45,6 +45,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
+    say = counting_down(say, options.seconds(2))
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source

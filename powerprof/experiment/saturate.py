@@ -25,7 +25,7 @@ from powerprof.experiment.saturation_record import (
     search,
     trial_of,
 )
-from powerprof.text import Say, about
+from powerprof.text import Say, about, counting_down
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
 
@@ -66,6 +66,7 @@ def saturate(
     server: dict[str, object] = {}
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {about(seconds)}")
+    say = counting_down(say, seconds)
     try:
         with Bench(list(cases), bench_options) as bench:
             notes += bench.notes

@@ -26,7 +26,7 @@ from powerprof.experiment.measure.withqueries import blocks_system
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadOptions, LoadRun, TraceSummary
 from powerprof.records import EnergySource, Note, Phase, ServerInfo, ToolCost, Window
-from powerprof.text import Say
+from powerprof.text import Say, counting_down
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.reading import Case
 
@@ -74,9 +74,9 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
 
     check_asked([case], options)
     started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
-    single = _Single(case, options, say)
-    interrupted = False
     say(options.plan(1))
+    single = _Single(case, options, counting_down(say, options.seconds(1)))
+    interrupted = False
     try:
         with WindowEnergy(options.energy) as energy:
             single.energy_source = energy.source
