@@ -78,9 +78,8 @@ def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consen
     with FunctionTracer(target.pids, request.pattern, limit=request.limit, unwinding_risk=risk) as tracer:
         if tracer.danger is not None:
             consent(tracer.danger)
-        say(
-            f"counting {len(tracer.functions)} function{'s' * (len(tracer.functions) != 1)} for {request.duration_s:g} s"
-        )
+        count = len(tracer.functions)
+        say(f"counting {count} function{'s' * (count != 1)} for {request.duration_s:g} s")
         return function_profile(tracer.measure(request.duration_s, settle=request.settle))
 
 

@@ -4,7 +4,7 @@
 A condition is a name that `powerprof workloads` lists (index, or city:index where several have it). Both
 run in turns on a private MariaDB, or on a server of yours; the answer comes with a 95 % interval. Saved
 runs (of `run`, `idle` or `compare`, RUN:condition) are compared without measuring; what differs between
-their hosts, kernels and servers is listed first. So are two sweeps: at which values they part, by how
+their hosts, kernels and servers is listed first. So are two sweeps: at which values they diverge, by how
 much, and which figure of the system changes with them; and two runs of `queries`: which statements
 became more expensive. powerprof compare -- COMMAND… -- COMMAND… runs two
 commands of yours in turns, as you (under sudo too).

@@ -148,7 +148,7 @@ def deliver(
     """Save what was measured, write its files, print its report; an interrupted one then ends with 130.
 
     `raw` is kept beside the run, `extras` belong on its page, `lines` are a report other than the record's own,
-    `resumed_by` is the command that goes on with it. What was measured is shown even where it cannot be saved, or where
+    `resumed_by` is the command that continues it. What was measured is shown even where it cannot be saved, or where
     a failure broke it off: that error comes last.
     """
     from powerprof import interrupts

@@ -64,7 +64,7 @@ class Screen:
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._saved)
 
     def refresh(self) -> None:
-        """Draw anew."""
+        """Draw again."""
         with self._lock:
             try:
                 columns, lines = os.get_terminal_size(self._out)

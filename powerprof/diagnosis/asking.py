@@ -121,7 +121,7 @@ def variables(connection: Sql) -> dict[str, str]:
 
 
 def _dumps(connection: Sql) -> int | None:
-    """How often replicas have begun to read the binary log; None without performance_schema."""
+    """How often replicas started to read the binary log; None without performance_schema."""
     try:
         return sql.count(
             sql.scalar(

@@ -108,7 +108,7 @@ def calibrate(
 ) -> tuple[Fit, str]:
     """Meter this host through all levels in random order; the fit, and what was metered (`package-0 by rapl`).
 
-    Raises CapabilityError where this host has no meter, PowerprofError where the fit tells nothing apart.
+    Raises CapabilityError where this host has no meter, PowerprofError where the fit separates nothing.
     """
     plan = [level for level in levels for _ in range(repeats)]
     random.Random(seed).shuffle(plan)  # noqa: S311 - an order, not a secret; drift must not look like a level

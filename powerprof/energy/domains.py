@@ -139,7 +139,7 @@ def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
 
 
 def host_meters(windows: Windows) -> HostMeters | None:
-    """The one set of meters that stands for the host in all of these windows; None where nothing has a figure.
+    """The one set of meters that stands for the host in all of the windows; None where nothing has a figure.
 
     Of the sets that have a figure in more than half of the windows it is the outermost, which no other contains;
     failing that the one with figures in most. One that draws less than what it should contain is not believed.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 RUNNING = "C0"
 WAKEUP = "wake-up"
 _CONFIDENCE = 0.95
-# A state that never held this share of the CPUs' time in any window cannot be told from noise.
+# A state that never held this share of the CPUs' time in any window cannot be separated from noise.
 _SEEN = 0.02
 # Scaled columns beyond this condition number multiply the meter's noise a hundredfold.
 _WORST_CONDITION = 100.0
@@ -127,7 +127,7 @@ def _design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
 
 
 def _solvable(windows: Sequence[MeteredWindow], names: list[str], notes: list[str]) -> list[str]:
-    """Leave out wake-ups, then merge no further: columns that move together cannot be told apart."""
+    """Leave out wake-ups, then merge no further: columns that move together cannot be separated."""
     if _condition(_design(windows, names)) <= _WORST_CONDITION:
         return names
     without = [name for name in names if name != WAKEUP]

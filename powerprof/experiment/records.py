@@ -37,7 +37,7 @@ class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StormShare(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a window a storm raged. `began` False: it could not be begun, the servers back off.
+    """How much of a window a storm was active. `began` False: it could not be started, the servers back off.
 
     `counter_hz` is how fast the counter that shows it rose over the whole window.
     """

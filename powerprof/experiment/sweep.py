@@ -151,7 +151,7 @@ def go_on(
 ) -> Sweep:
     """Measure the rounds that are missing, saving after each. Interrupted, it returns what there is, so marked.
 
-    Raises UsageError where the workload is not the one that the sweep was begun with.
+    Raises UsageError where the workload is not the one that the sweep was started with.
     """
     from powerprof.energy.windows import WindowEnergy
 
@@ -221,7 +221,7 @@ def _vcpu(saved: object) -> Vcpu | None:
 
 
 def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
-    """The options that a sweep was begun with, for going on with it. Raises DataError for a damaged record."""
+    """The options that a sweep was started with, to continue it. Raises DataError for a damaged record."""
     saved = sweep.options
     try:
         return replace(

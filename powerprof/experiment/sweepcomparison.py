@@ -62,7 +62,7 @@ class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the system over the values at which the sweeps parted, and over those at which they did not.
+    """A figure of the system over the values at which the sweeps diverged, and over those at which they did not.
 
     `percent` is the mean over the values of 200 (b − a) / (a + b).
     """
@@ -237,7 +237,7 @@ _System = dict[str, RunMetric]
 def _parted_with(
     first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint]
 ) -> list[PartingWith]:
-    """What the system did otherwise where the sweeps parted; what differs most beside the other values first."""
+    """What the system did otherwise where the sweeps diverged; what differs most beside the other values first."""
     system = [(_system(a, first), _system(b, second)) for a, b in both]
     apart = [pair for pair, point in zip(system, points, strict=True) if point.parted]
     elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
@@ -254,7 +254,7 @@ def _parted_with(
 def _functions(
     both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint], seed: int
 ) -> list[PartingFunction]:
-    """Whose share of the server's running time differs where the sweeps part."""
+    """Whose share of the server's running time differs where the sweeps diverge."""
     windows = [(a.on_cpu, b.on_cpu) for a, b in both]
     apart = [pair for pair, point in zip(windows, points, strict=True) if point.parted]
     return parting_functions(apart, [pair for pair in windows if pair not in apart], seed)
@@ -267,7 +267,7 @@ def _system(point: Point, sweep: Sweep) -> _System:
 def _pooled(
     metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
 ) -> tuple[PartingWith, float | None] | None:
-    """One figure over the values at which the sweeps parted and over the others, and its p-value over the first."""
+    """One figure over the values at which the sweeps diverged and over the others, and its p-value over the first."""
     there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
     if there is None:
         return None
@@ -299,7 +299,7 @@ def _range(interval: Interval | None) -> Range | None:
 
 
 def _beside(parting: PartingWith) -> float:
-    """How much more it differs where the sweeps parted than where they did not."""
+    """How much more it differs where the sweeps diverged than where they did not."""
     return abs(parting.percent - (parting.elsewhere_percent or 0.0))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sweeps in the run store: begun or gone on with, and written again after every point, under one id."""
+"""Sweeps in the run store: started or continued, and written again after every point, under one id."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def sweep(
     extra: Sequence[Path],
     say: Say,
 ) -> Sweep:
-    """A new sweep, or the saved one of that name gone on with, with the options that it was begun with.
+    """A new sweep, or the saved one of that name continued, with the options that it was started with.
 
     Interrupted, it returns what there is, so marked. Raises UsageError, DataError, PowerprofError.
     """

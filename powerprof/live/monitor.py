@@ -60,7 +60,7 @@ _SMOOTH = 0.2
 _STACKS = 4000
 # Of threads whose names were looked up, the latest.
 _THREADS = 1000
-# What is remembered of programs and threads grows with each that ever ran: begun anew from time to time.
+# What is remembered of programs and threads grows with each that ever ran: cleared from time to time.
 _FORGET_EVERY_S = 3600.0
 
 

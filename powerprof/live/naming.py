@@ -25,7 +25,7 @@ from powerprof.tracing.idle.layout import Flag
 from powerprof.tracing.idle.sites import SLEEPER
 
 SHARE = 0.0003
-# What may be put by: the programs of a host that has just been met. One that is dear to read may overdraw.
+# What may be put by: the programs of a host that has just been met. One that is expensive to read may overdraw.
 MOST_S, LEAST_S = 1.0, -0.06
 # A fork and the tables of one process take about so long: below it, put by.
 _WORTH_S = 0.02

@@ -134,7 +134,7 @@ class _AskedServer:
 
 
 class Servers:
-    """The servers of this host, found anew as they come and go; a context manager that closes their connections."""
+    """The servers of this host, found again as they come and go; a context manager that closes their connections."""
 
     def __init__(
         self, pids: Sequence[int] | None, ask_every_s: float = ASK_EVERY_S, accounts: Sequence[Path] = ()

@@ -2,7 +2,7 @@
 """An outside program that measures as long as a window does, and leaves its report in a file without a name.
 
 Nothing is left of such a file when we are killed. The program finds it as its stdin, by the name OUTPUT, which Linux
-opens anew: so it may truncate it, and what else it says goes elsewhere.
+opens again: so it may truncate it, and what else it says goes elsewhere.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class State:
             self.stores[place.register, place.offset] = self.registers.get(source)
 
     def set(self, register: str, value: Value | None) -> None:
-        """A register's new value, None where it cannot be told."""
+        """A register's new value, None where it is unknown."""
         if value is None:
             self.registers.pop(register, None)
         else:

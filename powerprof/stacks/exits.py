@@ -19,7 +19,7 @@ MAX_CODE_BYTES = 1 << 18
 
 
 def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
-    """Offsets within `code` (x86-64) of the instructions that leave the function; or why they cannot be told.
+    """Offsets within `code` (x86-64) of the instructions that leave the function; or why they are unknown.
 
     `is_function` says whether a function begins at a link-time address: a jump there is a tail call, one to elsewhere
     outside (a `.cold` part) comes back. Jumps by a register are not told from switches and are left out, conditional

@@ -59,7 +59,7 @@ class Remedies:
         return file.path.startswith(_SYSTEM_FOLDERS) and not file.path.startswith(_OWN_FOLDERS)
 
     def command(self, *, asked: bool = False) -> str | None:
-        """What to type; None where nobody is known to have the names. `asked`: the user's own servers were asked."""
+        """What to type; None where no source of the names is known. `asked`: the user's own servers were asked."""
         files = [file for file in self.files if self.is_distributed(file)]
         build_ids = [file.build_id for file in files if file.build_id]
         if build_ids and not self._is_contained:

@@ -25,7 +25,7 @@ from powerprof.stacks.store import ModuleTables, TableStore, open_module
 _ENDS_ALL = frozenset(("exit", "_exit", "_Exit", "quick_exit", "pthread_exit", "__pthread_exit", "thrd_exit"))
 _CHUNK_BYTES = 16 << 10
 _MOST_CHUNKS = 16
-# A process can be made of functions that are dear to read. Each is read once; more come with the next walk.
+# A process can be made of functions that are expensive to read. Each is read once; more come with the next walk.
 _MOST_READINGS = 64
 _MOST_KNOWN = 4096
 _CALL_BYTES = 8
@@ -69,7 +69,7 @@ class Uncovered:
         return is_restorer(self._code(pc, 16), self._machine)
 
     def caller(self, pc: int, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | str | None:
-        """The frame above; None where nothing called this one, or why it cannot be told."""
+        """The frame above; None where nothing called this one, or why it is unknown."""
         if self.is_signal(pc):
             return self._interrupted(registers, word) or "a signal's frame is damaged"
         left = self._leaving(pc, exact)

@@ -38,7 +38,7 @@ Statistics = dict[tuple[str | None, str], Counted]
 
 
 def database_with(login: Login, databases: Iterable[str]) -> Login | None:
-    """The login at the first of these databases in which the extension is; None where it is in none, or nobody is let
+    """The login at the first of these databases in which the extension is; None where it is in none, or no login is let
     in."""
     for database in databases:
         there = login.within(database)

@@ -157,7 +157,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
             self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer is larger than {most}")
         if self._sock is not self._received_from:
             if self._received:
-                # What came before TLS began is not from whom it was begun with.
+                # What came before TLS began is not from the peer of TLS.
                 self._refuse(CR.CR_SSL_CONNECTION_ERROR, "the server sent data before TLS was established")
             self._received_from = self._sock
         while len(self._received) < num_bytes:

@@ -12,7 +12,7 @@ from powerprof.attribution.oncpu import FunctionShare
 from powerprof.experiment.records import Arm, FunctionChange, FunctionChanges
 from powerprof.statistics import FUNCTIONS_LEVEL, compare_pairs, survivors
 
-# A function with fewer samples in all windows together tells nothing.
+# A function with fewer samples in all windows together is not judged.
 _FEWEST_SAMPLES = 10
 _MOST = 200
 

@@ -14,7 +14,7 @@ from powerprof.statistics import FUNCTIONS_LEVEL, Verdict, compare_unpaired, sur
 
 # Of one window; more are in no thousandth of its samples.
 _MOST = 500
-# A function below that share in both sweeps tells nothing.
+# A function below that share in both sweeps is not judged.
 _LEAST_PERCENT = 0.1
 _MOST_CHANGES = 200
 
@@ -40,7 +40,7 @@ class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function's share, in percent of the server's samples, over the values at which two sweeps part.
+    """A function's share, in percent of the server's samples, over the values at which two sweeps diverge.
 
     `elsewhere_percent` is b − a over the other values; None where there is none that was sampled. `total`: with what it
     called.
@@ -88,7 +88,7 @@ Pair = tuple[Sequence[FunctionWindow], Sequence[FunctionWindow]]
 
 
 def parting_functions(apart: Sequence[Pair], elsewhere: Sequence[Pair], seed: int) -> list[PartingFunction]:
-    """Which functions' shares differ where the sweeps part: a family of verdicts, the largest difference first.
+    """Which functions' shares differ where the sweeps diverge: a family of verdicts, the largest difference first.
 
     `apart` and `elsewhere` are the windows of both sweeps, a pair for each value. A round's share is the mean over the
     values: two sweeps of five rounds are five figures against five. A function that a window has not is 0 there.

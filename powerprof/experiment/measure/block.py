@@ -22,7 +22,7 @@ from powerprof.workloads.reading import Case
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
-# How long a query that was begun in the window may take to end, beyond the window's own length.
+# How long a query that was started in the window may take to end, beyond the window's own length.
 _PATIENCE_S = 60.0
 _TAIL_S = 0.15
 _FAULTS = "minor_faults"
@@ -148,7 +148,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
 
 
 def refuse_errors(case: Case, result: LoadResult) -> None:
-    """Raises LoadFailed where statements failed; transactions that were ended by a deadlock were begun again."""
+    """Raises LoadFailed where statements failed; transactions that were ended by a deadlock were started again."""
     if result.errors and not case.load.transaction and case.load.kind != "tpcc":
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
 

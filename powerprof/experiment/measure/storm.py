@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fault that may end by itself: begun before a window, watched in it, and started again."""
+"""A fault that may end by itself: started before a window, watched in it, and started again."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
 
 
-# A storm that raged less than this in the traced window is not what the other windows measured.
+# A storm that was active for less than this in the traced window is not what the other windows measured.
 RAGED_PERCENT = 50.0
 _ATTEMPTS = 3
 _FRAMES = 10  # of a stack that is named
@@ -41,7 +41,7 @@ def trace_condition(
 def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
     """The first window in which the storm was active, or has none to rage; the last of three where none did.
 
-    A storm that cannot be begun is tried once more: there are servers that back off from it.
+    A storm that cannot be started is tried once more: there are servers that back off from it.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         window = trace()

@@ -184,14 +184,14 @@ def sweep(record: Sweep, context: str) -> list[str]:
 
 
 def sweep_comparison(record: SweepComparison, context: str) -> list[str]:
-    """The judged metric over the values of the parameter, and what parted with it."""
+    """The judged metric over the values of the parameter, and what differs with it."""
     places = Places(record)
     written = ["", context, *table(points_table(record, places))]
     if record.parted_with:
-        written += ["", "Where they part, and where they do not:", *table(parted_table(record, places))]
+        written += ["", "Where they diverge, and where they do not:", *table(parted_table(record, places))]
     if record.functions:
         functions = table(parting_functions_table(record, places))
-        written += ["", "Functions, in percent of the server's samples, where they part:", *functions]
+        written += ["", "Functions, in percent of the server's samples, where they diverge:", *functions]
     if record.threats:
         written += ["", "Threats: " + plain("; ".join(threat.text for threat in record.threats)) + "."]
     return written + _notes([*record.differences, *texts(record.notes)])

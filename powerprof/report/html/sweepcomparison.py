@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of two sweeps: both drawn over the values of the parameter, and what parts with them."""
+"""The page of two sweeps: both drawn over the values of the parameter, and what differs with them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_DRAWN = 10
 
 
 def _names(record: SweepComparison) -> list[str]:
-    """The judged metric, those of a sweep's page, and the figures that surely part with them."""
+    """The judged metric, those of a sweep's page, and the figures that differ significantly with them."""
     sure = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
     return list(dict.fromkeys((record.metric, *_DRAWN, *sure)))[:_MOST_DRAWN]
 

@@ -129,7 +129,7 @@ def _row(line: StatementLine, width: int) -> str:
 
 
 def _trouble(newest: Queries) -> list[str]:
-    """What makes the figures doubtful, or dear."""
+    """What makes the figures doubtful, or expensive."""
     troubles = []
     if newest.lost_count:
         troubles.append(f"! {newest.lost_count:,} updates lost: figures are too low")

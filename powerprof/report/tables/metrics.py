@@ -126,7 +126,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
 
 
 def functions_table(record: Comparison, places: Places, limit: int) -> Table:
-    """A row a function that surely grew or shrank, in percent of one CPU: itself, and with what it called."""
+    """A row a function that changed significantly, in percent of one CPU: itself, and with what it called."""
     functions = record.on_cpu.functions if record.on_cpu is not None else []
     sure = [number for number, function in enumerate(functions) if function.verdict != "inconclusive"]
     rows = []
@@ -272,7 +272,7 @@ def points_table(record: SweepComparison, places: Places) -> Table:
 
 
 def parted_table(record: SweepComparison, places: Places) -> Table:
-    """A row a figure of the system: both sweeps where they part, and how much it differs there and elsewhere."""
+    """A row a figure of the system: both sweeps where they diverge, and how much it differs there and elsewhere."""
     rows = []
     for number, metric in enumerate(record.parted_with):
         at = f"/parted_with/{number}"

@@ -258,7 +258,7 @@ def groups_table(record: Queries, by: By) -> Table:
 
 
 def unknown_askers(record: Queries, by: By) -> str | None:
-    """Why nobody is named; None where somebody is."""
+    """Why no account is named; None where somebody is."""
     if not record.statements or any(group.name != UNKNOWN for group in groups(record, by)):
         return None
     if not any(statement.askers for statement in record.statements):

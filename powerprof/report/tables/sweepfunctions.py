@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of functions whose shares differ where two sweeps part."""
+"""The table of functions whose shares differ where two sweeps diverge."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from powerprof.report.tables.table import Cell, Column, Places, Table, TableRow,
 
 
 def parting_functions_table(record: SweepComparison, places: Places, limit: int = 20) -> Table:
-    """A row a function whose share differs where the sweeps part; where none surely does, those that differ most."""
+    """A row a function whose share differs where the sweeps diverge; where none does, those that differ most."""
     sure = [number for number, one in enumerate(record.functions) if one.verdict != "inconclusive"]
     rows = []
     for number in (sure or range(min(5, len(record.functions))))[:limit]:

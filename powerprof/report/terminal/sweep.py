@@ -202,7 +202,7 @@ def headline(sweep: Sweep) -> str:
 
 @dataclass(frozen=True)
 class _Best:
-    """The best point by a metric; `alike` says which others are not surely worse, and how much worse they may be."""
+    """The best point by a metric; `alike` says which others are no worse, and how much worse they may be."""
 
     point: Point
     metric: RunMetric

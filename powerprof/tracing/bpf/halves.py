@@ -21,7 +21,7 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 Array = npt.NDArray[np.void]
 # A program that had read the old half's number has added to its entry long since: it takes a microsecond.
 GRACE_S = 0.02
-# Fewer entries cost less to read than to begin anew: what regularity was seen is forgotten with them.
+# Fewer entries cost less to read than to start again: what regularity was seen is forgotten with them.
 _FEW, _MOST_PAST = 1000, 4
 
 

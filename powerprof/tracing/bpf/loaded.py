@@ -77,7 +77,7 @@ class LoadedProgram(Closeable):
         """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
 
         `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
-        tracepoints are looked up (the running kernel's). `cached` False: compile anew. `optional`: functions without
+        tracepoints are looked up (the running kernel's). `cached` False: compile again. `optional`: functions without
         which the others work, where the kernel's verifier has too little patience for them.
         Raises CapabilityError where this host cannot (not permitted; no bcc or headers where no carried program fits),
         PowerprofError where the kernel refuses the program.

@@ -12,7 +12,7 @@ that, it leaves the breakpoint, and the program dies of SIGTRAP when it next loa
   to see new libraries, whose probes nobody asked for. From then on even SIGKILL to DTrace does the program no harm.
 
 It is two processes: where the one that does this is killed, the other, which inherits DTrace (PR_SET_CHILD_SUBREAPER),
-goes on with it; where the other is killed, this is the end of the trace. Both killed in the same instant leave DTrace
+continues with it; where the other is killed, this is the end of the trace. Both killed in the same instant leave DTrace
 running, and the program alive. (A parent-death signal for DTrace ended it before its handlers stood, in 4 of 12 tries,
 and the program with it.)
 

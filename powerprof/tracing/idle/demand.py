@@ -67,7 +67,7 @@ class DemandLooks:
         self._stacks.send_again()
 
     def forget(self) -> None:
-        """What is known of programs and stacks begins anew."""
+        """What is known of programs and stacks is reset."""
         self.members.forget_programs()
         self._stacks.send_again()
 

@@ -209,7 +209,7 @@ class Members:
             self._tell_whether_one()
 
     def forget_programs(self) -> None:
-        """What is known of files and programs begins anew."""
+        """What is known of files and programs is reset."""
         self._budget, self._seen = Budget(), Seen()
 
     def _admit(self, pid: int, entry: bytes) -> None:

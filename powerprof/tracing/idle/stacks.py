@@ -65,7 +65,7 @@ class Stacks:
 
     def begin(self, meanwhile: Callable[[], object]) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
-        # Before what is counted begins anew: what is not copied now would be said to be missing in this window.
+        # Before what is counted is reset: what is not copied now would be said to be missing in this window.
         self._allow()
         self._base = self._counters = self._program.per_cpu_sum("counters")
         self._members.begin()

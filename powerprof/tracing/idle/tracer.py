@@ -57,7 +57,7 @@ class Beside(Protocol):
         ...
 
     def begin(self, meanwhile: Callable[[], object]) -> None:
-        """A window is near; the sums have begun anew. `meanwhile` is called now and then by what takes long."""
+        """A window is near; the sums were reset. `meanwhile` is called now and then by what takes long."""
 
     def start(self) -> None:
         """The window opens: the first CPU's edge is next."""

@@ -210,7 +210,7 @@ class OnCpuTracer(Closeable, Part):
         self._fill_targets()
 
     def _image_of(self, pid: int, ip: int) -> int | None:
-        """The image that knows `ip`: looked at anew where a library was loaded or another program was executed."""
+        """The image that knows `ip`: looked up again where a library was loaded or another program was executed."""
         index = self._by_pid.get(pid)
         if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
             return index

@@ -13,7 +13,7 @@ from powerprof.tracing.symbols.patterns import ModuleFunctions
 
 
 def exits_of(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
-    """By link-time address of the function: offsets from its start, or why they cannot be told."""
+    """By link-time address of the function: offsets from its start, or why they are unknown."""
     opened = open_module(image, module.mapping)
     if not isinstance(opened, Opened):
         return {function.vaddr: opened for function in module.functions}

@@ -88,7 +88,7 @@ def _block(lines: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 class KernelFunctions:
-    """Names for who asks all day: the kernel makes kallsyms anew for each reader, in 50 ms of CPU time.
+    """Names for who asks all day: the kernel builds kallsyms again for each reader, in 50 ms of CPU time.
 
     A packed copy is kept, a megabyte. An address that is not in it is that of a module or a BPF program which came
     later: then it is read once more.

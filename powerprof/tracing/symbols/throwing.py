@@ -3,7 +3,7 @@
 
 C++, Rust and Ada raise by libgcc's unwinder. It walks the return addresses, and a uretprobe's trampoline in their place
 has no frame description: the search for a handler ends there and the process calls std::terminate. Forced unwinding
-(pthread_exit, cancellation) only loses its clean-ups. Which functions an exception can pass cannot be told without
+(pthread_exit, cancellation) only loses its clean-ups. Which functions an exception can pass is unknown without
 knowing every callee, so the question is asked of the process as a whole.
 """
 

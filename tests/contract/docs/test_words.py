@@ -53,6 +53,17 @@ PHRASES = {
     "there is no capture beside": "has no trace; only attribute runs have one",
     "could see": "smallest detectable change",
     "Where it differs from the obvious": "Exceptions",
+    "where they part": "where they diverge",
+    "sweeps part": "the sweeps diverge",
+    "cannot be told": "is unknown; cannot be separated from …",
+    "tells nothing": "is not judged; inconclusive",
+    "tell nothing": "are inconclusive",
+    "nobody is": "no account is; no source is known",
+    "goes on with": "continues with",
+    "begun anew": "was reset",
+    "written anew": "rewritten",
+    "surely": "significantly",
+    " is dear": "is expensive",
 }
 # `docs/design` and `docs/studies` are held to the phrases alone.
 WORDS = re.compile(
