@@ -30,6 +30,7 @@ from powerprof.cli.options import (
     Seed,
     Tables,
     files_of,
+    percent_of,
 )
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.cli.typed import refuse_too_few, refuse_without_effect, typed_command
@@ -95,10 +96,7 @@ class CompareWindows:
     @property
     def percent(self) -> float | None:
         """The precision: `2%` or `2` as 2.0. Raises UsageError."""
-        try:
-            return None if self.precision is None else float(self.precision.strip().removesuffix("%"))
-        except ValueError:
-            raise UsageError(f"--precision {self.precision} is not a percentage", "such as 2%") from None
+        return percent_of("--precision", self.precision)
 
 
 @dataclass(frozen=True, kw_only=True)

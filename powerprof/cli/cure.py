@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed
+from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed, percent_of
 from powerprof.cli.output import check, deliver, say, say_to
 from powerprof.cli.typed import refuse_without_effect
 from powerprof.errors import UsageError
@@ -34,6 +34,10 @@ Finding = Annotated[
     str | None, typer.Option("--finding", metavar="RULE|NUMBER", help="The finding of diagnose whose remedy to try.")
 ]
 Pairs = Annotated[int, typer.Option("--pairs", metavar="N", min=3, max=1000, help="Pairs of windows.")]
+Precision = Annotated[
+    str | None,
+    typer.Option("--precision", metavar="P%", help="Continue until the interval is this narrow, at most 4 × --pairs."),
+]
 Length = Annotated[
     float, typer.Option("--window", metavar="S", min=0.5, max=3600, help="Length of each window in seconds.")
 ]
@@ -44,7 +48,7 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before something is
 
 
 # What the list of candidates has no use for.
-_OF_A_TRIAL = ("pairs", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+_OF_A_TRIAL = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
 
 
 def command(
@@ -56,6 +60,7 @@ def command(
     variable: Set = None,
     finding: Finding = None,
     pairs: Pairs = 4,
+    precision: Precision = None,
     window: Length = 5.0,
     max_p95: MaxP95 = 10.0,
     seed: Seed = 1,
@@ -76,6 +81,7 @@ def command(
         window_s=window,
         seed=seed,
         max_p95_percent=max_p95,
+        precision_percent=percent_of("--precision", precision),
         server_url=given.server,
         socket=given.socket,
         defaults_file=given.defaults_file,
@@ -101,7 +107,7 @@ def command(
     def consent(plan: Plan, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.wording.cures import touched
 
-        _agree(found + touched(plan.remedy, target.label, target.pids[0], pairs, window, lasts_s, predicted), yes)
+        _agree(found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted), yes)
 
     request, found = resolved(request, say_to(saving))
     deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)

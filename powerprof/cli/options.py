@@ -95,6 +95,14 @@ def _file(name: str, text: str) -> Any:
     return typer.Option(f"--{name}", metavar="FILE", help=text)
 
 
+def percent_of(option: str, typed: str | None) -> float | None:
+    """`2%` or `2` as 2.0; None where nothing was typed. Raises UsageError."""
+    try:
+        return None if typed is None else float(typed.strip().removesuffix("%"))
+    except ValueError:
+        raise UsageError(f"{option} {typed} is not a percentage", "such as 2%") from None
+
+
 Duration = Annotated[
     float, typer.Option("--duration", metavar="S", callback=_duration, help="Length of a window in seconds.")
 ]

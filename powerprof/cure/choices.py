@@ -9,6 +9,7 @@ from pathlib import Path
 
 from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.errors import UsageError
+from powerprof.experiment.options import MOST_PAIRS_FACTOR
 
 _SLACK = re.compile(r"([0-9]{1,11}(?:\.[0-9]{1,9})?) ?(ns|us|µs|ms|s)")
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
@@ -54,7 +55,11 @@ Remedial = SlackChoice | VariableChoice | EventChoice
 
 @dataclass(frozen=True, kw_only=True)
 class CureRequest:
-    """What to try on which process, and for how long. `server` and those after it: how to log in to a server."""
+    """What to try on which process, and for how long. `server` and those after it: how to log in to a server.
+    `precision_percent`: go on until half of the interval of the answer is so many percent of how it was before.
+
+    Raises UsageError for senseless values.
+    """
 
     pid: str
     choice: Remedial | FindingChoice | None
@@ -62,10 +67,20 @@ class CureRequest:
     window_s: float
     seed: int
     max_p95_percent: float = 10.0
+    precision_percent: float | None = None
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
     energy: EnergyRequest = AS_SEEN
+
+    def __post_init__(self) -> None:
+        if self.precision_percent is not None and not 0 < self.precision_percent < 100:
+            raise UsageError(f"--precision {self.precision_percent:g}: must be between 0 and 100 %", "such as 2%")
+
+    @property
+    def most_pairs(self) -> int:
+        """Where `--precision` gives up."""
+        return self.pairs if self.precision_percent is None else self.pairs * MOST_PAIRS_FACTOR
 
     @property
     def server_named(self) -> bool:

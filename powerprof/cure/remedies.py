@@ -17,7 +17,7 @@ from powerprof.cure.records import Remedy
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.products.local import enter, is_server, names_of_local_server
+from powerprof.database.products.local import IN_PROCESSES, enter, is_server, names_of_local_server
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.targets import name_of
 from powerprof.reversible.events import DISABLED, ENABLED, Event
@@ -128,6 +128,12 @@ def slack_text(nanoseconds: int) -> str:
 
 def _check_server(pid: int, option: str, what: str) -> None:
     label = name_of(pid) or str(pid)
+    if label == IN_PROCESSES and option == "--set":
+        raise UsageError(
+            f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes take them from files "
+            "(postgresql.conf, ALTER SYSTEM), which stay changed where powerprof and the host are killed",
+            "to keep one: its line in postgresql.conf, then SELECT pg_reload_conf(); to try live: --thread and --slack",
+        )
     if not is_server(label):
         raise UsageError(
             f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, which has {what}",

@@ -19,6 +19,7 @@ from powerprof.cure.threads import threads_of
 from powerprof.cure.windows import CureWindows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError, UsageError
+from powerprof.experiment.judge.verdict import half_width_percent
 from powerprof.experiment.measure.order import block_order
 from powerprof.processes.targets import Target, describe, name_of, resolve
 from powerprof.records import EnergySource, Notes, ToolCost
@@ -31,6 +32,7 @@ from powerprof.windows.runner import pass_window
 # A sleep that began under the other value ends by it. 0.5 s are five of the longest periods that servers poll with
 # often enough to be worth a cure.
 _SETTLE_S = 0.5
+_FOUR = 4
 
 # Told what is going to be changed, for how long, and what it is predicted to save; raises where that is not agreed to.
 Consent = Callable[[Plan, Target, float, CurePrediction | None], None]
@@ -72,7 +74,7 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     pid = target.pids[0]
     chosen = plan(pid, request)
     predicted = prediction(chosen, target, request, say)
-    lasts_s = 2 * request.pairs * (request.window_s + _SETTLE_S)
+    lasts_s = 2 * request.most_pairs * (request.window_s + _SETTLE_S)
     consent(chosen, target, lasts_s, predicted)
     say = counting_down(say, lasts_s)
     started_at = now_text()
@@ -89,10 +91,6 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
 def _in_turns(
     chosen: Plan, target: Target, request: CureRequest, energy: WindowEnergy, tried: _Tried, journal: Journal, say: Say
 ) -> None:
-    names: dict[str, Arm] = {"a": "before", "b": "cured"}
-    order = [
-        (number, names[arm]) for number, pair in enumerate(block_order(request.pairs, request.seed)) for arm in pair
-    ]
     say("changing it and putting it back once, to see that both can be done")
     with ChangedSettings([chosen.setting], journal) as once:
         changed_to = once.since[0]
@@ -105,16 +103,47 @@ def _in_turns(
         CureWindows(target, None if thread is None else thread.tid, energy, statements) as windows,
     ):
         tried.untraced, tried.unprobed = windows.untraced, statements.why_not
-        for arm, blocks in groupby(order, key=lambda each: each[1]):
-            each = list(blocks)
-            if arm == "before":
-                _measure(windows, each, chosen, chosen.before, len(order), request, tried, say, watch)
-            else:
-                with ChangedSettings([chosen.setting], journal) as changed:
-                    _measure(windows, each, chosen, changed_to, len(order), request, tried, say, watch)
-                _check_notes(changed)
-            if tried.interrupted or tried.hurt is not None:
-                return
+        done, more = 0, request.pairs
+        while more:
+            order = _order(done, more, request.seed)
+            done += more
+            for arm, blocks in groupby(order, key=lambda each: each[1]):
+                each = list(blocks)
+                if arm == "before":
+                    _measure(windows, each, chosen, chosen.before, 2 * done, request, tried, say, watch)
+                else:
+                    with ChangedSettings([chosen.setting], journal) as changed:
+                        _measure(windows, each, chosen, changed_to, 2 * done, request, tried, say, watch)
+                    _check_notes(changed)
+                if tried.interrupted or tried.hurt is not None:
+                    return
+            more = _more(chosen, request, tried, done)
+
+
+def _order(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
+    """So many pairs more, each window with its pair's number."""
+    names: dict[str, Arm] = {"a": "before", "b": "cured"}
+    order = block_order(pairs, seed + first)
+    return [(number, names[arm]) for number, pair in enumerate(order, first) for arm in pair]
+
+
+def _more(chosen: Plan, request: CureRequest, tried: _Tried, done: int) -> int:
+    """How many pairs more `--precision` needs now: fours, so that the blocks stay balanced; 0 where it is reached, or
+    would need too many."""
+    wanted = request.precision_percent
+    if wanted is None:
+        return 0
+    metrics = judge.judge(tried.blocks, chosen.primary, request.seed)
+    width = half_width_percent(metrics[0]) if metrics and metrics[0].name == chosen.primary else None
+    if width is not None and width <= wanted:
+        tried.notes.append(f"±{width:.2g} % reached after {done} pairs")
+        return 0
+    if done + _FOUR > request.most_pairs:
+        said = "unknown" if width is None else f"±{width:.2g} %"
+        needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+        tried.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
+        return 0
+    return _FOUR
 
 
 def _measure(
@@ -231,7 +260,7 @@ def _latency(tried: _Tried) -> str:
 
 
 def _notes(chosen: Plan, tried: _Tried) -> Notes:
-    notes: list[str] = []
+    notes: list[str] = list(tried.notes)
     if tried.untraced is not None:
         notes.append(f"not traced, so whose idle exits they are is unknown: {tried.untraced}")
     if same_value(chosen.before, chosen.setting.value):

@@ -131,6 +131,23 @@ def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli
     assert again.out.splitlines()[0] == result.out.splitlines()[0]
 
 
+@pytest.mark.parametrize(
+    ("precision", "pairs", "said"),
+    [("90%", {3}, "reached after 3 pairs"), ("0.0001", {11}, "was not reached in 11 pairs: the interval is ±")],
+)
+def test_as_many_pairs_as_the_precision_takes(
+    truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, pairs: set[int], said: str
+) -> None:
+    words = [*cure(truth, "--slack", "50ms"), "--precision", precision, "--json", str(tmp_path / "cure.json")]
+    result = powerprof_cli(words, timeout=180)
+    assert result.code == 0, result.err
+    assert "3 to 12 windows as it is and as many changed, of 0.5 s, at most 24 s in all" in " ".join(result.err.split())
+    record = decode(tmp_path / "cure.json", Cure)
+    assert {record.order.count("before"), record.order.count("cured")} == pairs
+    assert [note for note in record.notes if said in str(note)]
+    assert (record.reverted, truth.slack()) == (True, DEFAULT)
+
+
 def test_nothing_changed_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> None:
     result = powerprof_cli([*cure(truth, "--slack", "50us"), "--no-save"], timeout=120)
     assert result.code == 0, result.err

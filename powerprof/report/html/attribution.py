@@ -17,6 +17,7 @@ from powerprof.report.tables.blamed import headline
 from powerprof.report.tables.phases import causes_table, split_table
 from powerprof.report.tables.table import Places
 from powerprof.report.tables.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
+from powerprof.report.wording.helps import helps
 
 # The page has to stay below 6 MiB whatever the names are.
 MAX_ROWS = 100
@@ -52,6 +53,7 @@ def render(record: Attribution, extras: Extras) -> str:
         others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
         energy=split_table(split, places, "/energy_split") if split else None,
         flames=[view for view in views if view],
+        helps=helps(record),
         lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS,
         notes=notes.all_of(record),

@@ -12,6 +12,7 @@ from powerprof.attribution.records import Attribution, StackFrame, Wakeup
 from powerprof.records import Cause
 from powerprof.report.tables import notes, sums
 from powerprof.report.tables.blamed import blamed, function_of, headline, ran_anyway, ran_anyway_sentence, thread_name
+from powerprof.report.wording.helps import helps
 
 BY = ("stack", "function", "thread", "device", "unit")
 _SHOWN = 20
@@ -238,6 +239,11 @@ def lines(
         printed = printed[:-1] + _ran_anyway(record, width, top, sources)
     printed.append("")
     split = record.energy_split
+    for number, line in enumerate(helps(record)):
+        printed += [] if number else ["What would help most"]
+        printed += text.wrap(line, width, "  ")
+    if printed[-1]:
+        printed.append("")
     for line in (
         sums.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
         *_elsewhere(record),

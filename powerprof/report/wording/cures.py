@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof import text
+from powerprof.cure.choices import CureRequest
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import called, slack_text
 from powerprof.experiment.judge.answer import metric_named
@@ -89,19 +90,13 @@ def _span(metric: Metric) -> str:
 
 
 def touched(
-    remedy: Remedy,
-    label: str,
-    pid: int,
-    pairs: int,
-    window_s: float,
-    lasts_s: float,
-    predicted: CurePrediction | None = None,
+    remedy: Remedy, label: str, pid: int, request: CureRequest, lasts_s: float, predicted: CurePrediction | None = None
 ) -> list[str]:
     """What is going to be changed, before it is."""
     unit = " ns" if remedy.kind == "timer_slack" else ""
     return [
         f"This changes {remedy.name} of {label} ({pid}) from {remedy.from_value} to {remedy.to_value}{unit}, in turns: "
-        f"{pairs} windows as it is and {pairs} changed, of {window_s:g} s, some {lasts_s:.0f} s in all.",
+        f"{_windows(request)} s, {'some' if request.precision_percent is None else 'at most'} {lasts_s:.0f} s in all.",
         f"{delayed(remedy)}.",
         *(
             [
@@ -113,6 +108,12 @@ def touched(
         ),
         "It is put back after each turn, also where powerprof is killed, and read back.",
     ]
+
+
+def _windows(request: CureRequest) -> str:
+    pairs, most = request.pairs, request.most_pairs
+    count = f"{pairs}" if most == pairs else f"{pairs} to {most}"
+    return f"{count} windows as it is and {'as many' if most > pairs else pairs} changed, of {request.window_s:g}"
 
 
 def delayed(remedy: Remedy) -> str:

@@ -3,10 +3,21 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
+from powerprof.cure import remedies
 from powerprof.cure.candidates import chosen, of_findings, of_threads
-from powerprof.cure.choices import EventChoice, FindingChoice, SlackChoice, VariableChoice, choice_of, slack_ns
+from powerprof.cure.choices import (
+    CureRequest,
+    EventChoice,
+    FindingChoice,
+    SlackChoice,
+    VariableChoice,
+    choice_of,
+    slack_ns,
+)
 from powerprof.cure.remedies import slack_text
 from powerprof.diagnosis.evidence import ThreadWakeups
 from powerprof.diagnosis.findings import Finding, LiveRemedy
@@ -152,3 +163,19 @@ def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:
 
     rows = [row(1, "own_timer", 1.0), row(2, "own_timer", 3.0), row(3, "device", 99.0), row(4, "own_timer", 0.0, 90.0)]
     assert [one.options for one in of_threads(9, rows)] == ["--thread 4 --slack 50ms", "--thread 2 --slack 50ms"]
+
+
+@pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])
+def test_a_precision_that_makes_no_sense_is_refused(percent: float) -> None:
+    with pytest.raises(UsageError, match="must be between 0 and 100 %"):
+        CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1, precision_percent=percent)
+
+
+def test_a_setting_of_postgresql_is_refused_with_the_reason_and_how_to_keep_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remedies, "name_of", lambda pid: "postgres")
+    choice = VariableChoice("wal_writer_delay", "10s")
+    with pytest.raises(UsageError, match="stay changed where powerprof and the host are killed") as refused:
+        remedies.plan(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
+    assert "SELECT pg_reload_conf()" in (refused.value.hint or "")

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution.records import TargetInfo
+from powerprof.cure.choices import CureRequest
 from powerprof.cure.judge import judge
 from powerprof.cure.latencies import Took, Watch, took
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
@@ -133,7 +134,8 @@ def test_the_verdict_has_what_it_costs_at_most() -> None:
 def test_what_was_predicted_stands_beside_what_was_measured() -> None:
     record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
     assert any(line.startswith("Predicted 18.9/s, measured ") for line in lines(record))
-    said = touched(record.remedy, "mysqld", 1, 4, 5.0, 44.0, record.predicted)
+    request = CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1)
+    said = touched(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
     assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in said
 
 
