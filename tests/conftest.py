@@ -19,7 +19,7 @@ from powerprof.database.fetched import historical
 from powerprof.database.fetched import on_request as fetched
 from powerprof.database.products.builds import ServerBuild
 from tests.balance import counts_idle_exits, polls_before_it_halts
-from tests.disks import slows_loop_devices
+from tests.disks import slows_disks, slows_loop_devices
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -65,6 +65,7 @@ def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
 _OF_HOSTS: tuple[tuple[str, Callable[[], bool], str], ...] = (
     ("cpuidle", counts_idle_exits, "this host has no cpuidle driver"),
     ("loopdevice", slows_loop_devices, "this host has no loop device, or no control group that delays its disk"),
+    ("slowdisk", slows_disks, "this host has no control group that delays its disk"),
     ("haltpoll", polls_before_it_halts, "this host has no haltpoll governor, or one CPU"),
 )
 

@@ -16,6 +16,11 @@ def slows_loop_devices() -> bool:
     """Can a loop device be made here of a file whose disk a control group delays?"""
     if not os.access("/dev/loop-control", os.W_OK) or shutil.which("losetup") is None:
         return False
+    return slows_disks()
+
+
+def slows_disks() -> bool:
+    """Can a control group delay the disk that temporary files are on?"""
     try:
         return bool(diskgroup.hierarchy() and diskgroup.disk_of(Path(tempfile.gettempdir())))
     except PowerprofError:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients.performance import Known
+from powerprof.database.isolation import diskgroup
+from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import parts_of
@@ -198,3 +200,43 @@ def test_other_releases_say_what_they_wait_for(historical_build: ServerBuild) ->
     waits = found[UPDATE].waits_ms
     assert waits is not None
     assert waits.row_lock == pytest.approx(1e3 * sum(truth) / _TIMES, rel=0.05)
+
+
+@pytest.mark.slowdisk
+def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
+    """Each point select reads a page that is in no cache, from a disk that gives the server 20 a second."""
+    settings = {
+        "performance_schema": "OFF",
+        "innodb_flush_method": "O_DIRECT",
+        "innodb_buffer_pool_size": "8M",
+        "innodb_read_ahead_threshold": "64",
+    }
+    took_s: list[float] = []
+    with RunTree() as tree, PrivateServer(tree=tree, settings=settings) as slow:
+        with slow.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE x")
+            cursor.execute("CREATE TABLE x.big (a INT PRIMARY KEY, b CHAR(255), c CHAR(255)) ENGINE=InnoDB")
+            cursor.execute("INSERT INTO x.big SELECT seq, REPEAT('b', 250), REPEAT('c', 250) FROM x.seq_1_to_60000")
+            connection.commit()
+            cursor.execute("SELECT COUNT(*), SUM(LENGTH(b)) FROM x.big WHERE a > 30000")  # the pool has other pages
+        with slow.connect(database="x") as connection, connection.cursor() as cursor:
+            cursor.execute("SELECT b FROM big WHERE a = 29999")  # the table is open, its root is read
+            assert slow.pid is not None
+            diskgroup.limit(tree, "slow", slow.directory, slow.pid, 20)
+
+            def work() -> None:
+                for number in range(1, 31):
+                    began = time.monotonic()
+                    cursor.execute(f"SELECT b FROM big WHERE a = {number * 700}")
+                    cursor.fetchall()
+                    took_s.append(time.monotonic() - began)
+
+            try:
+                one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
+            finally:
+                diskgroup.limit(tree, "slow", slow.directory, slow.pid, None)
+    truth_ms = 1e3 * sum(took_s) / len(took_s)
+    assert truth_ms > 35  # the delay is there
+    assert one.waits_ms is not None
+    assert one.calls_count == 30
+    assert one.waits_ms.disk == pytest.approx(truth_ms, rel=0.05), one.waits_ms
