@@ -13,6 +13,7 @@ from powerprof import text
 from powerprof.attribution.records import Attribution
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.cost import Finding, claims, delta_of
+from powerprof.experiment.judge.servercost import busy_before, busy_while_counted
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.idle_records import IdleRun
 from powerprof.records import RunMetric
@@ -21,6 +22,7 @@ from powerprof.report.tables import labels
 from powerprof.report.tables.blamed import most
 from powerprof.report.tables.phases import shown_phases
 from powerprof.report.tables.table import Places
+from powerprof.report.wording.answers import NO_BOUND_PERCENT
 
 _COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
 _SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
@@ -107,6 +109,8 @@ def _not_found(metric: Metric) -> str:
     """An effect that was not found is its bound."""
     most, base = metric.difference.less_than, metric.a.mean
     none = "no measurable difference"
+    if most is not None and base and 100 * most / abs(base) > NO_BOUND_PERCENT:
+        return "inconclusive: the interval is too wide for a bound"
     return f"{none}: less than {text.number(100 * most / abs(base), 1)} %" if most is not None and base else none
 
 
@@ -164,7 +168,10 @@ def _server(record: IdleRun, places: Places) -> list[Tile]:
             at = f"/phases/{index}/server_exits/wakeups_hz"
             half = text.half_width(phase.server_exits.wakeups_hz)
             note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
-            return [Tile("Idle periods ended by the server", figure(places.figure(f"{at}/mean", 1, "/s")), note)]
+            value = figure(places.figure(f"{at}/mean", 1, "/s"))
+            # Where the headline is that there is no answer, the count is none either.
+            look = "inconclusive" if busy_before(record) or busy_while_counted(record) else ""
+            return [Tile("Idle periods ended by the server", value, note, look)]
     return []
 
 

@@ -49,8 +49,8 @@ def cure_table(record: Cure, places: Places) -> Table:
     return Table(
         [
             _NAME,
-            Column("a", "before", "before"),
-            Column("b", "cured", "cured"),
+            Column("a", "before"),
+            Column("b", "cured"),
             Column("difference", "cured − before", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
             Column("verdict", "verdict", left=True),

@@ -129,6 +129,10 @@ def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
     return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
 
 
+# An interval ten times as wide as the figure itself bounds nothing.
+NO_BOUND_PERCENT = 1000.0
+
+
 def _less_than(metric: Metric) -> str | None:
     """`less than 9.5 %`: the most that a difference may be, either way; None without an interval."""
     difference, ends = metric.difference.b_minus_a, metric.difference.ci95
@@ -137,6 +141,8 @@ def _less_than(metric: Metric) -> str | None:
     most = max(abs(end) for end in ends)
     if not most:
         return "every window read the same"  # its step is unknown, and so is what could hide in it
+    if metric.a.mean and 100 * most / abs(metric.a.mean) > NO_BOUND_PERCENT:
+        return "the interval is too wide for a bound"
     scale, unit, figure = _scale(metric, difference, ends[0])
     return f"less than {figure(scale * most)}{unit}"
 

@@ -41,7 +41,7 @@ def answer(cure: Cure) -> str:
     difference = metric.difference.b_minus_a or 0.0
     if metric.verdict == "inconclusive":
         seen = metric.minimum_detectable_percent
-        power = "" if seen is None else f"; a change of {text.number(seen, 1)} % is seen four times in five"
+        power = "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
         return f"Inconclusive: no change of the wake-ups of {who} was shown: {change}{power}."
     cost = _cost(cure)
     word = "less" if metric.verdict == "b_lower" else "more"
