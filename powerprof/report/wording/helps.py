@@ -45,10 +45,12 @@ def helps(record: Attribution) -> list[str]:
             continue
         exits_hz = sum(each.rate_hz for each in rows if each.tid == row.tid)
         label = (row.name or row.comm).removeprefix("thread/")
+        # Where others kept the CPUs busy, its idle exits bound nothing.
+        absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
         best = "at best " if one.is_bound else ""
         said.append(
             f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {best}{number(one.then_hz, 1)} wake-ups/s "
-            f"(predicted); without the thread at most {number(exits_hz, 1)} idle exits/s less. "
+            f"(predicted){absent}. "
             f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
         )
     return said

@@ -63,6 +63,12 @@ def test_nothing_is_said_where_nothing_holds(record: Attribution) -> None:
     assert "What would help most" not in "\n".join(lines(record))
 
 
+def test_idle_exits_bound_nothing_where_others_kept_the_cpus_busy() -> None:
+    record = polling("poll", "loop", period_ms=None)
+    (said,) = helps(replace(record, wakeups=[replace(record.wakeups[0], count=0, rate_hz=0.0)]))
+    assert "wake-ups/s (predicted). To try it: " in said
+
+
 def test_it_stands_in_the_report_and_on_the_page() -> None:
     record = polling("poll", "loop")
     printed = "\n".join(lines(record))
