@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.errors import UsageError
+from powerprof.records import Estimate, ServerExits
 from powerprof.report.documents.glossary import TERMS, terms_in
 from powerprof.report.documents.kinds import kind_of
 from powerprof.report.html.extras import Extras
@@ -40,6 +41,33 @@ def test_a_difference_that_is_not_sure_is_no_verdict() -> None:
     bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
     tile = tiles_of(replace(unsure, metrics=bounded), Places(unsure))[0]
     assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
+
+
+def test_an_interval_ten_times_as_wide_as_the_figure_bounds_nothing() -> None:
+    record = comparison()
+    metrics = [
+        replace(
+            metric,
+            verdict="inconclusive",
+            difference=replace(metric.difference, less_than=50_000.0 * (metric.a.mean or 0.0)),
+        )
+        for metric in record.metrics
+    ]
+    wide = replace(record, metrics=metrics)
+    assert (
+        tiles_of(wide, Places(wide))[0].note == "B compared with A: inconclusive: the interval is too wide for a bound"
+    )
+
+
+def test_a_count_is_grey_where_the_headline_is_that_there_is_no_answer() -> None:
+    counted = ServerExits(count=9, window_s=3.0, wakeups_hz=Estimate(mean=3.0, low=2.0, high=4.0))
+    run = idle_run()
+    phases = [replace(phase, c0_percent=2.0, server_exits=counted, conservation=None) for phase in run.phases]
+    idle = replace(run, phases=phases)
+    busy = replace(idle, phases=[replace(phase, c0_percent=98.0) for phase in idle.phases])
+    heading = "Idle periods ended by the server"
+    looks = [[tile.look for tile in tiles_of(run, Places(run)) if tile.heading == heading] for run in (idle, busy)]
+    assert looks == [[""], ["inconclusive"]]
 
 
 def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
