@@ -276,7 +276,8 @@ static __always_inline void note_wake(struct cpu_state *cpu, u32 number, u64 tas
     idle_waking(cpu, waking, number, tid, pid_tgid, context, irq);
     /* In this order: it is counted first and off the CPU afterwards. */
 #ifdef OFFSET_task_struct_on_cpu
-    waking->on_cpu = FIELD_U32(task, OFFSET_task_struct_on_cpu);
+    /* A byte of its own or the low one of an int, by kernel: more than the member, the verifier refuses. */
+    waking->on_cpu = FIELD_U8(task, OFFSET_task_struct_on_cpu);
 #endif
     waking->switches = switches_of(task);
     waking->is_kernel = is_kernel_thread(CURRENT_TASK);

@@ -13,6 +13,13 @@
         value_;                                                                                                    \
     })
 
+static __always_inline u8 read_u8(u64 address)
+{
+    u8 value = 0;
+    bpf_probe_read_kernel(&value, sizeof(value), (void *)address);
+    return value;
+}
+
 static __always_inline u32 read_u32(u64 address)
 {
     u32 value = 0;
@@ -38,11 +45,13 @@ static __always_inline u64 read_u64(u64 address)
         value_;                                                                                                    \
     })
 #define CURRENT_TASK ((u64)bpf_get_current_task_btf())
+#define FIELD_U8(structure, offset) ((u8)FIELD_AS(u8, structure, offset))
 #define FIELD_U32(structure, offset) ((u32)FIELD_AS(u32, structure, offset))
 #define FIELD_U64(structure, offset) FIELD_AS(u64, structure, offset)
 #else
 #define TYPED_TRACEPOINT_PROBE(tracepoint) RAW_TRACEPOINT_PROBE(tracepoint)
 #define CURRENT_TASK bpf_get_current_task()
+#define FIELD_U8(structure, offset) read_u8((structure) + (offset))
 #define FIELD_U32(structure, offset) read_u32((structure) + (offset))
 #define FIELD_U64(structure, offset) read_u64((structure) + (offset))
 #endif
