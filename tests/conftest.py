@@ -130,10 +130,12 @@ class Cli:
     """Runs `powerprof …` in a process of its own, with its own XDG directories below `home`.
 
     `cache` None: below it too; else one that tests share, with what each would make anew (the server's empty data).
+    `within` are words that run what follows them.
     """
 
     home: Path
     cache: Path | None = None
+    within: tuple[str, ...] = ()
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
         """The environment of the command: this one's without what could steer powerprof or its colours."""
@@ -150,7 +152,7 @@ class Cli:
     def start(self, args: Sequence[str], env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
         """Start it, both outputs piped; the caller ends it."""
         return subprocess.Popen(
-            [sys.executable, "-m", "powerprof", *args],
+            [*self.within, sys.executable, "-m", "powerprof", *args],
             env=self.environment(env),
             cwd=REPOSITORY,
             stdin=subprocess.DEVNULL,

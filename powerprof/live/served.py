@@ -90,7 +90,7 @@ class ServedServer(Closeable):
             with bounded():
                 measured = self._way.taken(energy.complete(window)).measured
                 if measured.process_cpu_s is None:
-                    raise PowerprofError(f"{self._server.label} has ended")
+                    raise PowerprofError(f"{self._server.label} has ended", "start it again: it is found by its name")
                 # Energy and C0 are the whole interval's, of which what naming and blaming take was not traced.
                 whole = replace(measured, window_s=window.window_s or measured.window_s)
                 record = record_of(self._server, whole, energy)

@@ -20,9 +20,10 @@ from pathlib import Path
 import pytest
 import typer
 
-from powerprof import programs
+from powerprof import privileges, programs
 from powerprof.cli import app
 from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.windows.sampling import WindowMeter
 
 # A host that has them is asked by them for its meters; one test's host is as good as another's without.
@@ -102,6 +103,9 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(app, "build_app", lambda *names, listed=False: the_commands)
     monkeypatch.setattr(WindowMeter, "begin", begins("a window"))
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
+    monkeypatch.setattr(LoadedProgram, "__init__", begins("a trace"))
+    # For good: the tests that follow need their rights.
+    monkeypatch.setattr(privileges, "keep", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
     monkeypatch.setattr("os.fork", begins("a process"))

@@ -176,8 +176,8 @@ def test_sleeps_are_the_programs_own_in_number_and_length(
     for sleeps, kernel in zip(counted, sorted(waits, reverse=True), strict=True):
         assert 0.95 * kernel - 2 <= sleeps <= kernel + 2
     sleeper = min(found.threads, key=lambda row: abs(row.sleeps_count - waits[0]))
-    # One that is woken on its way off a CPU runs on without a wait.
-    assert 0 <= sleeper.sleeps_count - sleeper.waits_count <= 1
+    # One that is woken on its way off a CPU runs on without a wait: on a busy host a few.
+    assert 0 <= sleeper.sleeps_count - sleeper.waits_count <= 0.05 * sleeper.sleeps_count
     assert sleeper.sleep_mean_ms is not None and sleeper.wait_mean_ms is not None
     # The program's clock has the sleep and the wait for a CPU in one, and the way there and back, preemption within.
     assert sleeper.sleep_mean_ms >= 5.0

@@ -40,7 +40,7 @@ def test_what_the_server_runs_is_sampled_at_each_point(
             shares = {one["function"]: one["percent"] for one in window["functions"]}
             assert sum(shares.values()) == pytest.approx(100.0, abs=1.0)
             # The statement is MD5 and nothing else: its library is where the server runs.
-            largest = max(window["functions"], key=lambda one: one["percent"])
-            assert largest["percent"] > 10 and not largest["kernel"], largest
+            # Without its symbols a function is where it is entered, and MD5 is several.
+            assert sum(one["percent"] for one in window["functions"] if "crypto" in one["module"]) > 10, shares
     printed = powerprof_cli(["report", "sweep-0001"])
     assert "What the server ran, % of its samples, over clients:" in printed.out

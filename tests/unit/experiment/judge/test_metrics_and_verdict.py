@@ -215,7 +215,7 @@ def test_a_large_effect_is_believed_in_both_directions(a: float, b: float, belie
 
 
 def test_windows_that_leave_room_for_less_than_nothing_are_told_in_the_unit() -> None:
-    said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [2.0, 60.0, 8.0], paired=False)
+    said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [0.5, 2.5, 1.0], paired=False)
     shape = (
         r"No measurable difference between index and no-index in the wake-ups per query: "
         r"less than (.*) \((−.*) to \+(.*), 95 %\)\."
@@ -224,6 +224,11 @@ def test_windows_that_leave_room_for_less_than_nothing_are_told_in_the_unit() ->
     assert told is not None
     assert float(told[2].replace("−", "-")) < 0
     assert told[1] == told[3]
+
+
+def test_an_interval_of_ten_times_the_figure_is_no_bound() -> None:
+    said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [2.0, 60.0, 8.0], paired=False)
+    assert "in the wake-ups per query: the interval is too wide for a bound (−" in said
 
 
 def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
