@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from powerprof.errors import PowerprofError
-from tests.matrix import compiled, kernels, machine, namespaces, roots
+from tests.matrix import kernels, machine, namespaces, roots
 from tests.matrix import project as projects
 from tests.matrix.arches import ARCHES
 from tests.matrix.cells import Cell
@@ -59,7 +59,6 @@ def run(
             over = [(running, stack) for running, stack in at_work if running.is_over()]
             for running, stack in over:
                 ended = running.ended()
-                compiled.keep(running.cell, ended.results)
                 stack.close()
                 at_work.remove((running, stack))
                 yield running.cell, ended

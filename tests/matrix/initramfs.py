@@ -10,17 +10,17 @@ from pathlib import Path
 
 PORT = "powerprof.results"
 _INIT = """#!/bin/busybox sh
-# The root is a read-only disk, the kernel's headers lie over it, and all that is written is memory.
+# The root is a read-only disk, and all that is written is memory.
 bb=/bin/busybox
 $bb mount -t proc proc /proc
 $bb mount -t sysfs sysfs /sys
 $bb mount -t devtmpfs dev /dev
 for module in $($bb ls /modules); do $bb insmod /modules/$module; done
 disk=0
-while [ ! -b /dev/vdb ] && [ $disk -lt 100 ]; do $bb sleep 0.1; disk=$((disk + 1)); done
-$bb mount -t ext4 -o ro /dev/vda /below && $bb mount -t ext4 -o ro /dev/vdb /headers &&
+while [ ! -b /dev/vda ] && [ $disk -lt 100 ]; do $bb sleep 0.1; disk=$((disk + 1)); done
+$bb mount -t ext4 -o ro /dev/vda /below &&
     $bb mount -t tmpfs -o size=100% tmpfs /above && $bb mkdir /above/upper /above/work || $bb poweroff -f
-layers=lowerdir=/headers:/below,upperdir=/above/upper,workdir=/above/work
+layers=lowerdir=/below,upperdir=/above/upper,workdir=/above/work
 $bb mount -t overlay -o $layers overlay /new || $bb poweroff -f
 $bb cp -a /project/. /new/srv/powerprof
 for name in proc sys dev; do $bb mount --move /$name /new/$name; done
@@ -30,9 +30,7 @@ _START = """#!/bin/sh
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/tmp/home LANG=C.UTF-8
 mount -t tmpfs tmpfs /tmp
 mount -t tmpfs tmpfs /run
-mkdir -p /tmp/home /var/cache/powerprof /dev/shm /run/lock
-# What another machine of this kernel and root compiled: found by all that went into it, else it is not used.
-[ ! -d /srv/powerprof/compiled ] || cp -a /srv/powerprof/compiled /var/cache/powerprof/bpf
+mkdir -p /tmp/home /dev/shm /run/lock
 mount -t tmpfs tmpfs /dev/shm
 ip link set lo up
 hostname machine
@@ -66,12 +64,12 @@ def cpio(files: Iterable[tuple[str, int, bytes]]) -> bytes:
     return b"".join([*packed, _entry(0, "TRAILER!!!", 0, b"")])
 
 
-def build(busybox: Path, modules: Iterable[Path], project: Path, compiled: Path, job: str) -> bytes:
+def build(busybox: Path, modules: Iterable[Path], project: Path, job: str) -> bytes:
     """The initramfs of one machine, compressed."""
 
     def files() -> Iterator[tuple[str, int, bytes]]:
         executable, plain = stat.S_IFREG | 0o755, stat.S_IFREG | 0o644
-        for folder in ("proc", "sys", "dev", "below", "headers", "above", "new"):
+        for folder in ("proc", "sys", "dev", "below", "above", "new"):
             yield folder, stat.S_IFDIR | 0o755, b""
         yield "init", executable, _INIT.encode()
         yield "bin/busybox", executable, busybox.read_bytes()
@@ -81,8 +79,6 @@ def build(busybox: Path, modules: Iterable[Path], project: Path, compiled: Path,
             if file.is_file():
                 mode = executable if file.stat().st_mode & 0o100 else plain
                 yield f"project/{file.relative_to(project)}", mode, file.read_bytes()
-        for file in sorted(compiled.glob("*")):
-            yield f"project/compiled/{file.name}", plain, file.read_bytes()
         yield "project/start", executable, _START.encode()
         yield "project/job.json", plain, job.encode()
 

@@ -1,34 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels of Debian's suites: the image to boot, the modules that reach the root, and the headers for bcc."""
+"""Kernels of Debian's suites: the image to boot, and the modules that reach the root."""
 
 from __future__ import annotations
 
 import json
 import lzma
-import os
 import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.programs import need, run
 from tests.matrix import cache, debian
 
 # What stands between a Debian kernel and a root on a virtio disk, an overlay on it, and the port for results.
 MODULES = ("virtio_pci", "virtio_mmio", "virtio_blk", "virtio_console", "crc32c_generic", "ext4", "overlay")
-_LAYOUT = "3"
-_SPARE_MIB = 16
+_LAYOUT = "4"
 
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel ready to boot. `modules`: what to load, in this order; `headers`: a disk that is laid over the root."""
+    """A kernel ready to boot. `modules`: what to load, in this order."""
 
     release: str
     package_version: str
     vmlinuz: Path
     modules: tuple[Path, ...]
-    headers: Path
 
 
 def _read(module: Path) -> bytes:
@@ -66,11 +62,9 @@ def _make(suite: str, flavour: str, arch: str, place: Path) -> None:
     release = image.removeprefix("linux-image-")
     # Since 7.x the image is a package of packages: the binary and the modules are in two of their own.
     parts = [name for name in archive.depends(image) if name in (f"linux-binary-{release}", f"linux-modules-{release}")]
-    headers = f"linux-headers-{release}"
-    common = [name for name in archive.depends(headers) if name.endswith(("-common", "-common-rt"))]
-    tree, laid = scratch / "tree", scratch / "laid"
-    for package in archive.fetch([image, *parts, headers, *common], scratch):
-        debian.unpack(package, laid if package.name.startswith("linux-headers-") else tree)
+    tree = scratch / "tree"
+    for package in archive.fetch([image, *parts], scratch):
+        debian.unpack(package, tree)
     kept = place / "modules"
     kept.mkdir()
     order = []
@@ -81,15 +75,6 @@ def _make(suite: str, flavour: str, arch: str, place: Path) -> None:
         (kept / order[-1]).write_bytes(data)
     binary = [*tree.glob("boot/vmlinu[xz]-*"), *tree.glob(f"usr/lib/modules/{release}/vmlinuz")]
     shutil.copy(binary[0], place / "vmlinuz")
-    # The root's /lib is a link to usr/lib: a folder of that name in the layer above would hide it.
-    if (laid / "lib").is_dir():
-        shutil.copytree(laid / "lib", laid / "usr/lib", symlinks=True, dirs_exist_ok=True)
-        shutil.rmtree(laid / "lib")
-    disk = place / "headers.ext4"
-    disk.touch()
-    used = int(run(["du", "--summarize", "--block-size=1M", laid]).stdout.split()[0])
-    os.truncate(disk, (used * 3 // 2 + _SPARE_MIB) << 20)
-    run([need("mke2fs", "e2fsprogs"), "-q", "-t", "ext4", "-O", "^has_journal", "-N", "60000", "-d", laid, disk])
     (place / "kernel.json").write_text(
         json.dumps({"release": release, "package_version": archive.version(image), "modules": order})
     )
@@ -106,5 +91,4 @@ def kernel(suite: str, flavour: str, arch: str) -> Kernel:
         package_version=about["package_version"],
         vmlinuz=place / "vmlinuz",
         modules=tuple(place / "modules" / one for one in about["modules"]),
-        headers=place / "headers.ext4",
     )

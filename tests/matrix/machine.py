@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One emulated machine: QEMU with a kernel, two disks, and a port for results."""
+"""One emulated machine: QEMU with a kernel, a disk, and a port for results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.programs import need
-from tests.matrix import acpi, clock, compiled, initramfs
+from tests.matrix import acpi, clock, initramfs
 from tests.matrix.cells import Cell
 from tests.matrix.kernels import Kernel
 from tests.matrix.roots import Root
@@ -26,7 +26,7 @@ _COUNTED = "shift=3,sleep=off"
 
 def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, place: Path) -> Sequence[str | Path]:
     """The argument list of QEMU; writes the machine's first root into `place`."""
-    first = initramfs.build(root.tree / "bin/busybox", kernel.modules, project, compiled.folder(cell), job)
+    first = initramfs.build(root.tree / "bin/busybox", kernel.modules, project, job)
     (place / "initrd").write_bytes(first)
     arch = root.arch
     extra: list[str] = []
@@ -48,7 +48,7 @@ def command(cell: Cell, root: Root, kernel: Kernel, project: Path, job: str, pla
         "-m", f"{cell.memory_mib}M",
         "-smp", f"{cell.cpus},sockets={cell.sockets},cores={cell.cpus // cell.sockets}",
         "-kernel", kernel.vmlinuz, "-initrd", place / "initrd", "-append", " ".join(append).strip(),
-        "-drive", f"{disk},file={root.image}", "-drive", f"{disk},file={kernel.headers}",
+        "-drive", f"{disk},file={root.image}",
         "-serial", f"file:{place / CONSOLE}",
         "-device", "virtio-serial-pci", "-chardev", f"file,id=results,path={place / RESULTS}",
         "-device", f"virtserialport,chardev=results,name={initramfs.PORT}", *extra,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from powerprof.text import listed
@@ -18,7 +19,7 @@ _HEAD = """# Machines that powerprof is tried on
 Written by `make matrix` (`python -m tests.matrix --write`), never by hand. Each line is a machine that QEMU emulates,
 with a kernel of Debian's own packages, or a root of a Debian suite on the kernel of the host. In each:
 
-* `doctor` finds tracing to work,
+* `doctor` finds tracing to work, by the BPF programs that powerprof carries: the root has no bcc and no headers,
 * a program that sleeps in known functions logs every sleep, and `attribute` finds each function's wakings within 3 %
   of the *program's own count* (emulated time is slow, the host's clock proves nothing), at least 99 % of all idle
   exits have a cause, and they are as many as cpuidle counted, where a driver counts,
@@ -31,16 +32,20 @@ The two whose name ends in sweep are for another question, what a kernel does to
 ([two kernels](../studies/two-kernels.md)).
 
 """
-_COLUMNS = ("cell", "kernel", "CPUs", "driver", "worst rate", "coverage", "stacks", "idle", "result", "date")
+_COLUMNS = (
+    "cell", "kernel", "CPUs", "driver", "programs", "worst rate", "coverage", "stacks", "idle", "result", "date"
+)  # fmt: skip
 
 
 def _row(cell: Cell, found: Outcome | None) -> tuple[str, ...]:
     if found is None:
-        return (cell.name, *["–"] * 7, "not run yet", "–")
+        return (cell.name, *["–"] * 8, "not run yet", "–")
     machine, attribute, idle = found.facts("machine"), found.facts("attribute"), found.facts("idle")
     sockets = machine.get("sockets", 1)
     cpus = f"{machine.get('cpus', '?')}" + (f" in {sockets} sockets" if sockets > 1 else "")
     balance = attribute.get("conservation", {})
+    # Of a day on which the roots had bcc, doctor may not have said it.
+    programs = re.search(r"carried|compiled by bcc", found.facts("doctor").get("tracing", ""))
 
     def percent(value: float | None, digits: int) -> str:
         return "–" if value is None else f"{value:.{digits}f} %"
@@ -50,6 +55,7 @@ def _row(cell: Cell, found: Outcome | None) -> tuple[str, ...]:
         machine.get("kernel", "?"),
         cpus,
         machine.get("driver") or "–",
+        programs[0] if programs else "–",
         percent(attribute.get("worst_percent"), 1),
         percent(balance.get("coverage_percent"), 1),
         percent(attribute.get("stacks_complete_percent"), 0),

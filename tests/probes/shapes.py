@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shapes of programs that are carried: what kernels from 5.10 on can do, times what commands want.
 
-Definitions are made by the code that makes them when tracing, of a kernel that exists on paper only.
+Definitions are made by the code that makes them when tracing, of a kernel that exists on paper only. Its machine need
+not be this one: the programs read no type of a kernel's headers, so bcc makes the same of them everywhere.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from powerprof.processes.targets import Target
-from powerprof.stacks.registers import X86_64
+from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.tracing.bpf import carried, features, objects
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import path_definitions
@@ -36,20 +37,24 @@ class Kernel:
     direct: bool
     preempt_count: bool
     prev_state: bool
+    machine: Machine = X86_64
 
     def __str__(self) -> str:
         said = [name for name in ("direct", "preempt_count", "prev_state") if getattr(self, name)]
-        return " ".join(said) or "plain"
+        return f"{self.machine.name}: {' '.join(said) or 'plain'}"
 
 
 # In the order of their age: 5.10; 5.10 with names of variables (Debian's); 5.15; from 5.18 on. Without
-# CONFIG_KALLSYMS_ALL a kernel does not say where it counts interrupts.
+# CONFIG_KALLSYMS_ALL a kernel of x86-64 does not say where it counts interrupts; on arm64 the thread has the count.
 KERNELS = (
     Kernel(direct=False, preempt_count=False, prev_state=False),
     Kernel(direct=False, preempt_count=True, prev_state=False),
     Kernel(direct=True, preempt_count=True, prev_state=False),
     Kernel(direct=True, preempt_count=False, prev_state=True),
     Kernel(direct=True, preempt_count=True, prev_state=True),
+    Kernel(direct=False, preempt_count=True, prev_state=False, machine=AARCH64),
+    Kernel(direct=True, preempt_count=True, prev_state=False, machine=AARCH64),
+    Kernel(direct=True, preempt_count=True, prev_state=True, machine=AARCH64),
 )
 
 
@@ -58,6 +63,7 @@ class PaperBtf(Btf):
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
+        self.machine = kernel.machine
 
     def field_offset(self, struct_name: str, field: str) -> int:
         return {"pid": 1000, "tgid": 1004}.get(field, 8)
@@ -84,6 +90,8 @@ class PaperBtf(Btf):
 def on(kernel: Kernel) -> Iterator[PaperBtf]:
     """Let the running kernel be able to do as much as this one."""
     counts: Definitions = {"PREEMPT_COUNT": 1, "OFFSET_preempt_count": 0} if kernel.preempt_count else {}
+    if kernel.machine is AARCH64:
+        counts = {"OFFSET_task_struct_preempt_count": 8}
     told: dict[str, Any] = {
         "reads_directly": lambda btf: kernel.direct,
         "interrupt_definitions": lambda btf: counts,
@@ -103,34 +111,34 @@ TARGETS = (
 )
 
 
-def idle(btf: Btf) -> Iterator[Definitions]:
+def idle(btf: PaperBtf) -> Iterator[Definitions]:
     """idle.bpf.c: without stacks; with stacks, for a window or on demand."""
     yield build.idle_definitions(btf)
     for target in TARGETS:
-        definitions = build.stack_definitions(btf, X86_64, Joining(target), system=target.system)
+        definitions = build.stack_definitions(btf, btf.machine, Joining(target), system=target.system)
         yield definitions
         yield {**definitions, **build.ON_DEMAND}
 
 
-def trial(btf: Btf) -> Iterator[Definitions]:
+def trial(btf: PaperBtf) -> Iterator[Definitions]:
     """trial.bpf.c, by which `doctor` tries whether any program is taken."""
     yield {}
 
 
-def oncpu(btf: Btf) -> Iterator[Definitions]:
+def oncpu(btf: PaperBtf) -> Iterator[Definitions]:
     """oncpu.bpf.c: samples and page faults, of some processes and of all."""
     for every_process in (False, True):
         for event in ("cpu-clock", "page-faults"):
             yield path_definitions(every_process, event)
 
 
-def offcpu(btf: Btf) -> Iterator[Definitions]:
+def offcpu(btf: PaperBtf) -> Iterator[Definitions]:
     """offcpu.bpf.c."""
     for every_process in (False, True):
         yield offcpu_tracer.definitions(btf, every_process=every_process)
 
 
-def syscalls(btf: Btf) -> Iterator[Definitions]:
+def syscalls(btf: PaperBtf) -> Iterator[Definitions]:
     """syscalls.bpf.c: with requests of io_uring and without."""
     for every_process in (False, True):
         definitions = syscalls_tracer.definitions(btf, every_process=every_process)
@@ -139,13 +147,13 @@ def syscalls(btf: Btf) -> Iterator[Definitions]:
         yield {name: value for name, value in definitions.items() if name not in without}
 
 
-def functions(btf: Btf) -> Iterator[Definitions]:
+def functions(btf: PaperBtf) -> Iterator[Definitions]:
     """functions.bpf.c: by how many functions are counted."""
     for bits in range(2, 11):
         yield functions_tracer.definitions(btf, 1 << bits)
 
 
-def queries(btf: Btf) -> Iterator[Definitions]:
+def queries(btf: PaperBtf) -> Iterator[Definitions]:
     """queries.bpf.c: each way in which servers are told what to do, with samples beside and without."""
     newest = "prev_state" in btf.tracepoint_arguments("sched_switch")  # sock_send_length came later
     for layout in (*LAYOUTS.values(), POSTGRESQL):
@@ -154,10 +162,10 @@ def queries(btf: Btf) -> Iterator[Definitions]:
                 yield statements.definitions(btf, layout, None, 4096, sends=sends, stacks=stacks)
 
 
-def moments(btf: Btf) -> Iterator[Definitions]:
+def moments(btf: PaperBtf) -> Iterator[Definitions]:
     """moments.bpf.c."""
     for postgresql in (False, True):
-        yield statements.moment_definitions(btf, X86_64.name, postgresql=postgresql)
+        yield statements.moment_definitions(btf, btf.machine.name, postgresql=postgresql)
 
 
 @dataclass(frozen=True)
@@ -185,7 +193,7 @@ _CHOSEN = (
     "LAYOUT",
     "HAS_SEND",
 )
-_PROGRAMS: Mapping[str, Callable[[Btf], Iterator[Definitions]]] = {
+_PROGRAMS: Mapping[str, Callable[[PaperBtf], Iterator[Definitions]]] = {
     "idle.bpf.c": idle,
     "trial.bpf.c": trial,
     "oncpu.bpf.c": oncpu,
@@ -195,18 +203,23 @@ _PROGRAMS: Mapping[str, Callable[[Btf], Iterator[Definitions]]] = {
     "queries.bpf.c": queries,
     "moments.bpf.c": moments,
 }
+# What probes functions and samples registers of user space is refused elsewhere.
+_X86_64_ALONE = ("oncpu.bpf.c", "functions.bpf.c", "queries.bpf.c")
+MACHINES = (X86_64, AARCH64)
 
 
 def file_of(shape: Shape) -> str:
-    """The name of its file."""
+    """The name of its file: the same on two machines where the object is the same."""
     return carried.object_name(shape.name, objects.source_of(shape.name), shape.definitions)
 
 
-def shapes() -> list[Shape]:
-    """All of them, without two that are the same; those of the latest kernels first."""
+def shapes(machine: Machine) -> list[Shape]:
+    """All of a machine, without two that are the same; those of the latest kernels first."""
     found: dict[str, Shape] = {}
     for name, of_kernel in _PROGRAMS.items():
-        for kernel in reversed(KERNELS):
+        for kernel in reversed([one for one in KERNELS if one.machine is machine]):
+            if machine is not X86_64 and name in _X86_64_ALONE:
+                continue
             with on(kernel) as btf:
                 for definitions in of_kernel(btf):
                     parts = carried.shape_of(definitions), sorted(carried.numbers_of(definitions))

@@ -7,29 +7,37 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf import carried, objects
-from tests.probes.shapes import Shape, file_of, shapes
+from tests.probes.shapes import MACHINES, Shape, file_of, shapes
 
-MACHINE = "x86_64"
 _MOST_BYTES = 1_500_000
+Wanted = dict[str, Shape]
+
+
+@pytest.fixture(scope="module", params=MACHINES, ids=lambda machine: machine.name)
+def machine(request: pytest.FixtureRequest) -> Machine:
+    found: Machine = request.param
+    return found
 
 
 @pytest.fixture(scope="module")
-def wanted() -> dict[str, Shape]:
-    return {file_of(shape): shape for shape in shapes()}
+def wanted(machine: Machine) -> Wanted:
+    return {file_of(shape): shape for shape in shapes(machine)}
 
 
-def test_each_shape_has_its_object_and_no_object_is_left_over(wanted: dict[str, Shape]) -> None:
-    there = {path.name for path in carried.folder(MACHINE).iterdir()}
+def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, wanted: Wanted) -> None:
+    files = list(carried.folder(machine.name).iterdir())
+    there = {path.name for path in files}
     missing = [str(shape) for file, shape in wanted.items() if file not in there]
     assert not missing, "a source or a definition changed: make probes"
     assert there == set(wanted), "objects of no shape: make probes"
-    assert sum(path.stat().st_size for path in carried.folder(MACHINE).iterdir()) < _MOST_BYTES
+    assert sum(path.stat().st_size for path in files) < _MOST_BYTES
 
 
-def test_each_object_is_whole_and_filled_by_its_own_definitions(wanted: dict[str, Shape]) -> None:
+def test_each_object_is_whole_and_filled_by_its_own_definitions(machine: Machine, wanted: Wanted) -> None:
     for file, shape in wanted.items():
-        found = carried.read(file, carried.folder(MACHINE))
+        found = carried.read(file, carried.folder(machine.name))
         assert found is not None, file
         assert (found.name, found.shape) == (shape.name, carried.shape_of(shape.definitions))
         assert found.numbers == sorted(carried.numbers_of(shape.definitions))
@@ -49,9 +57,9 @@ def test_another_source_is_another_object_and_a_comment_is_none() -> None:
     assert len(others | {named()}) == 5
 
 
-def test_a_damaged_object_is_none(tmp_path: Path, wanted: dict[str, Shape]) -> None:
+def test_a_damaged_object_is_none(tmp_path: Path, machine: Machine, wanted: Wanted) -> None:
     file = next(iter(wanted))
-    whole = (carried.folder(MACHINE) / file).read_bytes()
+    whole = (carried.folder(machine.name) / file).read_bytes()
     for damage in (b"", b"junk", whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
         (tmp_path / file).write_bytes(damage)
         assert carried.read(file, tmp_path) is None

@@ -21,14 +21,8 @@ def main() -> int:
             steps.prefix = ("unshare", "--time", "--monotonic", "100000", "--boottime", "100000", "--fork")
         for line in job["commands"]:
             steps.step(line, lambda line=line: measuring.command(steps, line))
-        known: dict[str, str] = {}
         for name in [] if job["commands"] else job["steps"]:
             steps.step(name, lambda name=name: measuring.STEPS[name](steps, job))
-            # At once: a machine that does not reach its end has compiled them all the same.
-            if job["is_machine"] and world.compiled() != known:
-                known = world.compiled()
-                results.write(json.dumps({"compiled": known}) + "\n")
-                results.flush()
         results.write(SAID_ALL)
     return 0
 

@@ -9,6 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,13 @@ def tick(steps: Steps, job: Job) -> dict[str, Any]:
 
 
 def doctor(steps: Steps, job: Job) -> dict[str, Any]:
-    """Every capability is looked at, and tracing works."""
+    """Every capability is looked at, and tracing works, by a program that powerprof carries: there is no compiler."""
     found = steps.powerprof("doctor", "--json", "-", limit_s=30).document()
     capabilities = {one["name"]: one for one in found["capabilities"]}
     if capabilities["tracing"]["status"] != "ok":
         raise StepError(f"tracing {capabilities['tracing']['status']}: {capabilities['tracing']['detail']}")
+    if find_spec("bcc") is not None or "carried" not in capabilities["tracing"]["detail"]:
+        raise StepError(f"not a carried program, or bcc is there: {capabilities['tracing']['detail']}")
     return {name: f"{one['status']}: {one['detail']}" for name, one in capabilities.items()}
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import os
 import platform
@@ -64,12 +63,6 @@ def prepare(job: dict[str, Any]) -> dict[str, Any]:
         "glibc": platform.libc_ver()[1],
         "boot_s": round(time.clock_gettime(time.CLOCK_BOOTTIME), 1),
     }
-
-
-def compiled() -> dict[str, str]:
-    """The BPF programs that powerprof has kept by now, in base64: another machine may begin with them."""
-    kept = Path("/var/cache/powerprof/bpf")  # root's (powerprof.paths)
-    return {one.name: base64.b64encode(one.read_bytes()).decode() for one in kept.glob("*")}
 
 
 def _online(value: str) -> None:

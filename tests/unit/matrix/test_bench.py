@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.matrix import cache, cells, compiled, page
+from tests.matrix import cache, cells, page
 from tests.matrix.acpi import idle_table
 from tests.matrix.initramfs import cpio
 from tests.matrix.inside import measuring, truth
@@ -189,16 +189,3 @@ def test_the_idle_table_sums_to_nothing_and_names_every_cpu(cpus: int) -> None:
         assert table[at + 2 : at + 17] == b"\\\x2f\x03_SB_CPUS" + f"C{cpu:03X}".encode()
         at += 1 + table[at + 1]
     assert at == len(table)
-
-
-def test_what_a_machine_compiled_replaces_what_one_of_its_kind_had(tmp_path: Path) -> None:
-    assert not compiled.folder(CELL).exists()
-    compiled.keep(CELL, [{"step": "machine"}, {"compiled": {"idle-1": "AAEC", "../idle-2": "Aw=="}}])
-    kept = {one.name: one.read_bytes() for one in compiled.folder(CELL).iterdir()}
-    assert kept == {"idle-1": b"\0\1\2", "idle-2": b"\3"}
-    compiled.keep(CELL, [{"step": "machine"}])
-    assert len(list(compiled.folder(CELL).iterdir())) == 2
-    compiled.keep(CELL, [{"compiled": {"idle-3": "AA=="}}])
-    assert [one.name for one in compiled.folder(CELL).iterdir()] == ["idle-3"]
-    ended = Ended([{"step": "machine", "ok": True, "seconds": 1}, {"compiled": {}}], "", None, 1.0)
-    assert [step.step for step in outcome(CELL, ended).steps] == ["machine"]
