@@ -135,13 +135,17 @@ class Conservation(msgspec.Struct, frozen=True, kw_only=True):
 class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits that the server's own threads caused in the traced window: a count, and its rate with the interval.
 
-    `blocks_count` are the counts in equal parts of the window, one after the other.
+    `blocks_count` are the counts in equal parts of the window, one after the other. `wakings_hz`: how often its threads
+    woke, whether or not a CPU idled, and `most_woken_hz` the thread that did most of it; None where that is unknown.
     """
 
     count: int
     window_s: float
     wakeups_hz: Estimate
     blocks_count: list[float] = []
+    wakings_hz: float | None = None
+    most_woken: str | None = None
+    most_woken_hz: float | None = None
 
 
 class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,19 +12,19 @@ from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 
 # The kernel keeps 64 return probes per thread (MAX_URETPROBE_DEPTH).
 _LIMITS = (
-    "time of a call left by longjmp or an exception runs until its thread's next probe",
-    "more than 64 nested probed calls have no returns: counted as abandoned, their time ends with the 64th",
-    "calls that began before the window are not counted; inlined calls cannot be probed",
+    "a call that an exception or longjmp leaves lasts to its thread's next probe",
+    "calls nested more than 64 deep have no returns and count as abandoned",
+    "inlined calls and those that began before the window are not counted",
 )
 _EXIT_LIMITS = (
-    "time of a call left by an exception, longjmp or an indirect jump runs until its thread's next probe",
-    "a tail call ends the call that makes it: the rest is the other function's",
-    "calls that began before the window are not counted; inlined calls cannot be probed",
+    "a call that an exception, longjmp or jump leaves lasts to its thread's next probe",
+    "a tail call ends its caller",
+    "inlined calls and those that began before the window are not counted",
 )
 _DTRACE_LIMITS = (
     "DTrace does not measure what its probes cost: the times contain it",
     "the times of a call left by an exception, longjmp or an indirect jump are not counted",
-    "calls that began before the window are not counted; inlined calls cannot be probed",
+    "inlined calls and those that began before the window are not counted",
 )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 
@@ -24,6 +25,7 @@ Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
 _MOST_FRAMES = 20_000
 _MOST_FILES = 3
+_ADDRESS = re.compile(r"address 0x[0-9a-f]+")
 
 
 @dataclass(frozen=True)
@@ -211,9 +213,11 @@ class SiteStacks:
         short: dict[str, int] = {}
         for reason, count in self.tally.reasons.items():
             # Which file it was is said once, by the notes of files.
-            why = reason.rpartition(": ")[2]
+            why = _ADDRESS.sub("an address", reason.rpartition(": ")[2])
             short[why] = short.get(why, 0) + count
-        cut = [f"{text.some(count, 'stack')} cut short: {why}" for why, count in sorted(short.items())]
+        ranked = sorted(short.items(), key=lambda item: (-item[1], item[0]))
+        reasons = "; ".join(f"{why} ({count:,})" for why, count in ranked)
+        cut = [f"{text.some(sum(short.values()), 'stack')} cut short: {reasons}"] if short else []
         if odd := self.tally.disagreeing:
             cut.append(
                 f"{text.some(odd, 'stack')} without the interpreter's functions: these disagree with the calls in C"

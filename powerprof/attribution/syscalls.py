@@ -16,9 +16,9 @@ from powerprof.tracing.captures.syscalls import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.syscalls.names import FUTEX_WAITS
 
 _LIMITS = (
-    "calls that began before the window, or had not ended by its end, are not counted",
-    "bytes are those of read, write and their kind (of io_uring and io_submit: asked for); mapped memory is not seen",
-    "it is not what the disk does: the page cache is between, unless a file is open with O_DIRECT",
+    "calls that began before the window or end after it are not counted",
+    "mapped memory is not seen, and of io_uring and io_submit what was asked for",
+    "the page cache is between these calls and the disk, but for O_DIRECT",
 )
 
 FileKind = Literal["file", "socket", "pipe", "other"]

@@ -83,5 +83,5 @@ def command(
         "idle",
         saving,
         files,
-        next_step="Which function, on a server that runs? sudo powerprof attribute --pid mysqld",
+        next_step="Next, which function: sudo powerprof attribute --pid mysqld",
     )

@@ -15,13 +15,13 @@ from powerprof.cure.latencies import Hurt, StatementLatencies, Watch
 from powerprof.cure.predict import prediction
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import Plan, plan
-from powerprof.cure.threads import threads_of
 from powerprof.cure.windows import CureWindows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.judge.verdict import half_width_percent
 from powerprof.experiment.measure.order import block_order
 from powerprof.processes.targets import Target, describe, name_of, resolve
+from powerprof.processes.tasks import threads_of
 from powerprof.records import EnergySource, Notes, ToolCost
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, same_value

@@ -13,7 +13,7 @@ from powerprof.caller import caller, is_delegated
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.live.askable import whose
 from powerprof.processes.languages import language_of
-from powerprof.processes.tasks import look_up
+from powerprof.processes.tasks import look_up, threads_of
 from powerprof.untrusted import printable, whole
 
 _SHOWN = 12
@@ -21,14 +21,6 @@ _CAP_SYS_NICE = 23
 # epoll_wait, epoll_pwait and epoll_pwait2 (asm-generic/unistd.h and syscall_64.tbl).
 _EPOLL = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 _REAL_TIME = {os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
-
-
-def threads_of(pid: int) -> list[int]:
-    """The threads of a process now."""
-    try:
-        return sorted(int(name) for name in os.listdir(paths.procfs() / str(pid) / "task") if name.isdigit())
-    except OSError:
-        return []
 
 
 def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from powerprof import paths
 from powerprof.closeable import Closeable
 from powerprof.cure.latencies import StatementLatencies, Took
 from powerprof.cure.records import Arm, CureBlock
-from powerprof.cure.threads import threads_of
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted
-from powerprof.files import read_fields
 from powerprof.processes.targets import Target
+from powerprof.processes.tasks import switches_of
 from powerprof.records import Window
-from powerprof.untrusted import whole
 from powerprof.windows.runner import Part, pass_window
 from powerprof.windows.sampling import WindowMeter
 
@@ -31,7 +28,6 @@ if TYPE_CHECKING:
     from powerprof.tracing.idle.window import TraceWindow
 
 Array = npt.NDArray[Any]
-_SWITCHES = "voluntary_ctxt_switches"
 
 
 class SwitchCounter(Part):
@@ -57,13 +53,6 @@ class SwitchCounter(Part):
     def counts(self) -> dict[int, int]:
         """Of every thread that was there at the end; what one that ended did is unknown."""
         return {tid: count - self._before.get(tid, 0) for tid, count in self._after.items()}
-
-
-def switches_of(pid: int) -> dict[int, int]:
-    """The voluntary switches of each thread of a process since it began (proc_pid_status(5))."""
-    folder = paths.procfs() / str(pid) / "task"
-    counts = {tid: whole(read_fields(folder / str(tid) / "status").get(_SWITCHES, "")) for tid in threads_of(pid)}
-    return {tid: count for tid, count in counts.items() if count is not None}
 
 
 @dataclass(frozen=True)

@@ -120,7 +120,7 @@ def model_for_this_host(request: EnergyRequest) -> ChosenModel:
 def _doubts(model: PowerModel) -> list[str]:
     if model.range_from == "fit":
         return []
-    doubts = ["watts are these CPUs' share of a whole server of that kind, power supply and memory included"]
+    doubts = ["includes power supply and memory", "watts are these CPUs' share of a server of that kind"]
     if model.range_from == "results":
         doubts.append("published servers are tuned: one as delivered may idle at several times as much")
     if model.results_count is not None and model.results_count < 10:

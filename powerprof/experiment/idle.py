@@ -174,8 +174,7 @@ class IdleExperiment:
         self._say = counting_down(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
-                f"quick: {plan.repeat} windows of {plan.duration_s:g} s a phase, so the intervals are wider than "
-                "usual; for figures to keep, leave out --quick"
+                f"--quick: {plan.repeat} windows of {plan.duration_s:g} s a phase; for narrower intervals, leave it out"
             )
         if plan.given:
             self._notes.append("a given server: there is no baseline without it")

@@ -108,10 +108,7 @@ class ExperimentOptions:
         """What a reader has to know of how it was run."""
         if not self.quick:
             return []
-        return [
-            f"quick: {self.pairs} pairs of {self.window_s:g} s, so the intervals are wider than usual; "
-            "for an answer to keep, leave out --quick"
-        ]
+        return [f"--quick: {self.pairs} pairs of {self.window_s:g} s; for narrower intervals, leave it out"]
 
     @property
     def most_pairs(self) -> int:

@@ -196,7 +196,7 @@ def record_of(
     """The record of these steps."""
     one = next(iter(measured.values()), None)
     server: Any = getattr(one, "server", None)
-    notes = ["quick: few and short windows, so the intervals are wider than usual"] if options.quick else []
+    notes = ["--quick: few and short windows; for narrower intervals, leave it out"] if options.quick else []
     return StudyRun(
         id=None,
         command="study",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 import msgspec
 
 from powerprof.files import read_fields, try_text
@@ -10,6 +12,7 @@ from powerprof.paths import procfs
 from powerprof.processes.stat import process_stat
 from powerprof.untrusted import printable, whole
 
+_SWITCHES = "voluntary_ctxt_switches"
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h
 # From here on a number is no thread's (the kernel gives 2**22): it stands for all threads of one name that had ended.
 ENDED = 1 << 31
@@ -26,6 +29,21 @@ class Task(msgspec.Struct, frozen=True, array_like=True):
     process: str
     is_kernel: bool
     unit: str | None = None
+
+
+def switches_of(pid: int) -> dict[int, int]:
+    """How often each thread of a process gave up its CPU to wait since it began (proc_pid_status(5))."""
+    folder = procfs() / str(pid) / "task"
+    counts = {tid: whole(read_fields(folder / str(tid) / "status").get(_SWITCHES, "")) for tid in threads_of(pid)}
+    return {tid: count for tid, count in counts.items() if count is not None}
+
+
+def threads_of(pid: int) -> list[int]:
+    """The threads of a process now."""
+    try:
+        return sorted(int(name) for name in os.listdir(procfs() / str(pid) / "task") if name.isdigit())
+    except OSError:
+        return []
 
 
 def clean(comm: str | bytes) -> str:

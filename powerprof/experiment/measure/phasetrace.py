@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from powerprof import __version__
 from powerprof.errors import Interrupted
@@ -73,13 +76,15 @@ def trace_phase(
     Raises CapabilityError where this host cannot; Interrupted after a window that was cut short, which is kept.
     """
     from powerprof.attribution import causes, idle, running
-    from powerprof.processes.tasks import look_up
+    from powerprof.processes.tasks import look_up, switches_of
     from powerprof.tracing.idle.build import trace_exits
     from powerprof.tracing.idle.window import TraceWindow
     from powerprof.tracing.symbols.kernel import interrupt_names
 
     with trace_exits() as tracer, TraceWindow(tracer) as opened:
+        before, began_s = switches_of(server_pid) if server_pid else {}, time.monotonic()
         window = opened.measure(duration_s)
+        after, counted_s = switches_of(server_pid) if server_pid else {}, time.monotonic() - began_s
     exits = window.trace.causes
     ended_by = idle.mechanisms(exits, window.state_names)
     rows = (
@@ -109,9 +114,26 @@ def trace_phase(
     traced.window_s = window.window_s
     if server_pid is not None:
         count = sum(row.count for row in rows if row.pid == server_pid)
-        traced.server_exits = _server_exits(count, window, server_pid)
+        woken = {tid: (total - before.get(tid, 0)) / counted_s for tid, total in after.items()}
+        traced.server_exits = _with_wakings(_server_exits(count, window, server_pid), woken, server_names)
     if window.interrupted:
         raise Interrupted("interrupted")
+
+
+def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapping[int, str]) -> ServerExits:
+    """The kernel's own count of the sleeps of the server's threads: it holds where no CPU idles, too."""
+    from powerprof.processes.tasks import look_up
+
+    if not woken_hz:
+        return exits
+    tid, most_hz = max(woken_hz.items(), key=lambda item: item[1])
+    name = names.get(tid) or look_up(tid).comm
+    return replace(
+        exits,
+        wakings_hz=sum(woken_hz.values()),
+        most_woken=name.removeprefix("thread/") if most_hz else None,
+        most_woken_hz=most_hz if most_hz else None,
+    )
 
 
 def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerExits:

@@ -20,6 +20,7 @@ from powerprof.idle_records import IdleRun
 from powerprof.records import Conservation, Run
 from powerprof.report.documents.kinds import form, said
 from powerprof.report.tables import notes, sums
+from powerprof.report.tables.causes import causes_table
 from powerprof.report.tables.metrics import (
     comparison_table,
     functions_table,
@@ -31,7 +32,7 @@ from powerprof.report.tables.metrics import (
     sweep_table,
     system_table,
 )
-from powerprof.report.tables.phases import causes_table, changes_table, phases_table
+from powerprof.report.tables.phases import changes_table, phases_table
 from powerprof.report.tables.sweepfunctions import parting_functions_table
 from powerprof.report.tables.table import Cell, Column, Figure, JudgedCell, Path, Places, Table, TableRow
 from powerprof.report.tables.wakeups import RAN_ANYWAY, beyond, ran_anyway_table, wakeups_table

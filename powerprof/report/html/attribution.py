@@ -14,7 +14,8 @@ from powerprof.report.stacks.flamegraph import flame
 from powerprof.report.stacks.weighted import modules_of, stacks_of
 from powerprof.report.tables import notes
 from powerprof.report.tables.blamed import headline
-from powerprof.report.tables.phases import causes_table, split_table
+from powerprof.report.tables.causes import causes_table
+from powerprof.report.tables.phases import split_table
 from powerprof.report.tables.table import Places
 from powerprof.report.tables.wakeups import beyond, elsewhere_table, ran_anyway_table, wakeups_table
 from powerprof.report.wording.helps import helps

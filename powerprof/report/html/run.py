@@ -16,10 +16,10 @@ from powerprof.report.html.page import page
 from powerprof.report.html.tables import opened
 from powerprof.report.html.windows import c0_bars
 from powerprof.report.tables import notes
+from powerprof.report.tables.causes import causes_table
 from powerprof.report.tables.metrics import load_system_table, load_table
 from powerprof.report.tables.phases import (
     achieved_table,
-    causes_table,
     changes_table,
     cpus_table,
     energy_table,

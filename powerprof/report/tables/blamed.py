@@ -168,7 +168,8 @@ def headline(record: Attribution) -> str:
     rest = "" if checked == sums.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
-        return f"{name} woke no idle CPU {window}.{rest}"
+        woken = _ran_anyway_sentence(name, record)
+        return f"{woken}{rest}" if woken else f"{name} woke no idle CPU {window}.{rest}"
     share = f" ({text.number(100.0 * mine / total, 1)} % of all idle exits)" if total != mine else ""
     rate = text.number(mine / record.window_s, 1)
     return f"{name} wakes the CPUs {rate} times a second{share}: {_who(record, mine)}.{rest}"
@@ -180,16 +181,19 @@ def most(record: Attribution) -> tuple[str, str | None, float]:
     return name, function, sum(row.rate_hz for row in rows)
 
 
-def ran_anyway_sentence(rows: Sequence[Waking], window_s: float) -> str:
-    """How often a target that ended no idle period was woken, and which function on which thread it was mostly."""
+def _ran_anyway_sentence(label: str, record: Attribution) -> str:
+    """How often a target that ended no idle period was woken, and which function on which thread it was mostly;
+    empty where that was not counted."""
+    rows, window_s = record.wakings_without_exit, record.wakings_window_s
+    if not rows or not window_s:
+        return ""
     count = sum(row.wakings_count for row in rows)
     (name, function), most_of = min(_placed(rows), key=lambda item: -sum(row.wakings_count for row in item[1]))
     times = sum(row.wakings_count for row in most_of)
     who = ""
     if times >= _NAMED_SHARE * count:
-        who = f", {text.number(times / window_s, 1)} of them by {_at(name, function)}"
-    rate = text.number(count / window_s, 1)
-    return f"It was woken {rate} times a second while CPUs ran anyway{who}. On a quieter host that ends idle periods:"
+        who = f": {text.number(times / window_s, 1)} by {_at(name, function)}"
+    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{who}."
 
 
 def _by_place(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:

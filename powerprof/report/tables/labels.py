@@ -98,6 +98,8 @@ _OF_DEVICES = {
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
 _PREFIXED = {"J", "s", "J·s", "W"}
+# No meter or clock resolves less in any unit of a report: what is left of a difference of equal figures.
+_NOTHING = 1e-12
 
 
 def metric(name: str) -> str:
@@ -138,7 +140,9 @@ def significant(value: float | None) -> str:
     """Three significant digits, whole numbers from 1,000 on."""
     if value is None:
         return text.UNKNOWN
-    if value and abs(value) < 0.0001:
+    if abs(value) < _NOTHING:
+        return "0"
+    if abs(value) < 0.0001:
         return f"{value:.2e}".replace("-", "−")
     places = 0 if abs(value) >= 1000 else max(0, 3 - len(str(int(abs(value)))) + (1 if abs(value) < 1 else 0))
     return text.number(value, 4 if 0 < abs(value) < 0.1 else places)

@@ -27,7 +27,7 @@ def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
 
 def one_doubt(doubts: Sequence[str]) -> str:
     """The first doubt of an estimate, which stands for all, and where the others are told."""
-    return f"estimated (no meter): {doubts[0]}" + (" (more doubts: powerprof energy)" if len(doubts) > 1 else "")
+    return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
 
 
 def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from powerprof import text
 from powerprof.idle_records import IdleRun
-from powerprof.records import Cause, Delta, EnergySplit, Phase, Run, StateResidency, metric_of
+from powerprof.records import Delta, EnergySplit, Phase, Run, StateResidency, metric_of
 from powerprof.report.tables import labels
 from powerprof.report.tables.table import (
     ALL,
@@ -247,27 +247,6 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
         Column("mean", "mean", interval="95 %"),
     ]
     return Table(columns, rows, heading)
-
-
-def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, label: str = "causes") -> Table:
-    """A row a cause: how often, why and who."""
-    columns = [*figures(rate="/s", percent="%"), Column("c0", "C0 ms", forms=HTML), *words("why", "who", "every")]
-    rows = []
-    for index, cause in enumerate(causes[:limit]):
-        place = f"{at}/{index}"
-        process = cause.process or "unknown"
-        cells: dict[str, Cell] = {
-            "rate": places.figure(f"{place}/wakeups_hz", 1),
-            "percent": places.figure(f"{place}/percent", 1),
-            "why": Words(cause.mechanism.replace("_", "-"), cause.name or ""),
-            "who": Words(process, cause.thread if cause.thread and cause.thread != process else "", strong=True),
-        }
-        if cause.period_ms is not None:
-            cells["every"] = places.figure(f"{place}/period_ms", said=text.period(cause.period_ms))
-        if cause.c0_ms is not None:
-            cells["c0"] = places.figure(f"{place}/c0_ms", 2)
-        rows.append(TableRow(cells))
-    return Table(columns, rows, label, left_count=max(0, len(causes) - limit))
 
 
 def energy_table(run: Run, places: Places) -> Table:

@@ -11,7 +11,7 @@ from powerprof import text
 from powerprof.attribution.records import Attribution, StackFrame, Wakeup
 from powerprof.records import Cause
 from powerprof.report.tables import notes, sums
-from powerprof.report.tables.blamed import blamed, function_of, headline, ran_anyway, ran_anyway_sentence, thread_name
+from powerprof.report.tables.blamed import blamed, function_of, headline, ran_anyway, thread_name
 from powerprof.report.wording.helps import helps
 
 BY = ("stack", "function", "thread", "device", "unit")
@@ -77,11 +77,11 @@ def _rows(record: Attribution, width: int, limit: int, sources: bool) -> list[st
     return lines + _rest([cause.rate_hz for cause in causes[limit:]])
 
 
-def _rest(rates_hz: Sequence[float]) -> list[str]:
+def _rest(rates_hz: Sequence[float], indent: int = 29) -> list[str]:
     """The rows that are not shown, as one."""
     if not rates_hz:
         return []
-    return [f"{text.number(sum(rates_hz), 1):>8}  {'':>8}  {'':>9}  {len(rates_hz)} more (--top N, or --json)"]
+    return [f"{text.number(sum(rates_hz), 1):>8}{'':>{indent - 8}}  {len(rates_hz)} more (--top N, or --json)"]
 
 
 def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
@@ -91,16 +91,16 @@ def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> l
         return []
     lines = [
         "",
-        *text.wrap(ran_anyway_sentence(rows, span_s), width),
-        f"{'/s':>8}  {'':>8}  {'C0':>9}  thread and stack (innermost first)",
+        *text.wrap("On a quieter host these wakings would end idle periods:", width),
+        f"{'/s':>8}  {'C0':>9}  thread and stack (innermost first)",
     ]
     causes = ran_anyway(rows)
     for cause in causes[:limit]:
         each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
-        head = f"{text.number(cause.rate_hz, 1):>8}  {'':>8}  {each:>9}  "
+        head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
         lines.append(text.cut(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
-        lines += _stack(cause.first.stack, width, " " * 31, sources)
-    return lines + _rest([cause.rate_hz for cause in causes[limit:]])
+        lines += _stack(cause.first.stack, width, " " * 21, sources)
+    return lines + _rest([cause.rate_hz for cause in causes[limit:]], 19)
 
 
 def _function(row: Wakeup) -> str:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from powerprof.energy.model import WIDE
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from powerprof.report.forms.csvfile import Line
 
 _WIDTH = 80
+
+# How `powerprof energy` begins these notes.
+_DOUBT, _NO_METER = "doubt: ", "energy source: no meter on this host: "
 
 
 def csv_lines(result: EnergyResult) -> Iterator[Line]:
@@ -51,7 +54,7 @@ def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
         printed += [_row(reading, names) for reading in result.meters]
     if result.notes:
         printed.append("")
-        for note in texts(result.notes):
+        for note in _notes(texts(result.notes)):
             printed += textwrap.wrap(
                 note,
                 _WIDTH,
@@ -61,6 +64,17 @@ def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
                 break_on_hyphens=False,  # paths are to be copied whole
             )
     return printed
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    """Why each kind of meter is missing is doctor's answer, and all doubts of an estimate are one paragraph."""
+    doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
+    others = [
+        "no meter on this host (powerprof doctor)" if note.startswith(_NO_METER) else note
+        for note in notes
+        if not note.startswith(_DOUBT)
+    ]
+    return [*others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]
 
 
 def _answer(result: EnergyResult) -> str:

@@ -12,6 +12,8 @@ def headline(profile: FunctionProfile) -> str:
     """How many functions were called how often."""
     calls = sum(row.calls_count for row in profile.functions)
     who = profile.label or "the target"
+    if not calls:
+        return f"{who} called no function of {profile.pattern} in {text.number(profile.window_s, 1)} s."
     several = len(profile.functions) != 1
     what = f"{len(profile.functions)} functions of {profile.pattern}" if several else profile.functions[0].function
     return f"{who} called {what} {text.some(calls, 'time')} in {text.number(profile.window_s, 1)} s."
@@ -42,16 +44,18 @@ def _cost(profile: FunctionProfile) -> str:
 
 def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
     """The whole report."""
-    printed = [*text.wrap(headline(profile), width), "", *_rows(profile, width, top), ""]
+    printed = [*text.wrap(headline(profile), width), ""]
+    printed += [*_rows(profile, width, top), ""] if profile.functions else []
     said = [_cost(profile)]
     if profile.never_called_count:
-        said.append(f"{profile.never_called_count:,} probed functions were never called.")
+        were = "was" if profile.never_called_count == 1 else "were"
+        said.append(f"{text.some(profile.never_called_count, 'probed function')} {were} never called.")
     said.append(
         f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
         f"lost {profile.lost_count:,}."
     )
     said += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
-    said += [f"Limit: {limit}." for limit in profile.limits]
+    said += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
     said += [f"Note: {note}." for note in texts(profile.notes)]
     for line in said:
         printed += text.wrap(line, width)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 from powerprof import text
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
-from powerprof.energy.model import NARROWER, WIDE, ratio_ends, slope_ends
+from powerprof.energy.model import WIDE, ratio_ends, slope_ends
 from powerprof.experiment.judge.cost import delta_of
 from powerprof.idle_records import IdleRun
-from powerprof.records import Cause, EnergyReading, Estimate, EstimateRange, Phase, metric_of
+from powerprof.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, Phase, metric_of
 from powerprof.report.tables import columns as terminal
 from powerprof.report.tables import notes, sums
-from powerprof.report.tables.phases import causes_table, phase_title, phases_table
+from powerprof.report.tables.causes import causes_table, same_sleepers
+from powerprof.report.tables.phases import phase_title, phases_table
 from powerprof.report.tables.table import Places, Table
 from powerprof.report.terminal.idleanswer import check, headline, shown_of
 from powerprof.report.wording import frequencies
@@ -21,6 +22,8 @@ from powerprof.report.wording.notes import texts
 
 _SHOWN_CAUSES = 12
 _WHY = 24
+# The function of the timers of all threads that sleep.
+_SAYS_NOTHING = ("hrtimer_wakeup", "process_timeout")
 
 
 def _includes_zero(estimate: Estimate) -> bool:
@@ -99,21 +102,20 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
     if reading.kind == "measured":
         return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
-    said = [f"estimated, no meter here; model “{reading.model}”"]
+    said = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
     change = _power_change(run, shown)
     if change is not None and reading.range is not None:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
         low, high = slope_ends(ends[0], ends[1], reading.range)
-        said.append(f"the difference lies between {text.number(low)} and {text.number(high)} W with the model's doubt")
-        said += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
+        said.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
+        if low > 0:
+            said += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
         said.append(
-            f"{shown[0].name} about {text.number(host.watts)} W (estimate; {text.number(reading.low_watts)} "
-            f"to {text.number(reading.high_watts)} W possible)"
+            f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
+            f"{text.number(reading.high_watts)} possible)"
         )
-    if _is_wide(host):
-        said.append(NARROWER)
-    return text.wrap("; ".join(said) + ".", 76, "  ")
+    return text.wrap(f"{'; '.join(said)}. More: powerprof energy.", 76, "  ")
 
 
 def _ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
@@ -125,26 +127,23 @@ def _ratio(before: float | None, after: float | None, span: EstimateRange) -> li
     return [f"{text.number(after / before)} times as much ({text.number(low)} to {text.number(high)})"]
 
 
-def _cause_rows(table: Table, causes: Sequence[Cause], width: int) -> list[str]:
-    rows = [["/s", "%", "why", "who", ""]]
+def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
+    rows = [["/s", "%", "why", "who", "every" if any("every" in row.cells for row in table.rows) else ""]]
     for row in table.rows:
         why, who = row.words("why"), row.words("who")
         named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
-        said = f"{who.text}  {who.more or why.more}".rstrip()
-        cells = [row.words("rate").text, row.words("percent").text, text.cut(named.replace("_", "-"), _WHY)]
-        rows.append([*cells, said, row.words("every").text])
-    hz_width = max(7, *(len(row[0]) for row in rows))
-    why_width = max(len(row[2]) for row in rows)
-    room = max(20, width - hz_width - 7 - why_width - 4)
+        more = who.more or ("" if why.more in _SAYS_NOTHING else why.more)
+        cells = [row.words("rate").text, row.words("percent").text, text.cut(named, _WHY), f"{who.text}  {more}"]
+        rows.append([*cells, row.words("every").text.removeprefix("every ")])
+    hz_width, why_width, every_width = (max(len(row[at]) for row in rows) for at in (0, 2, 4))
+    room = max(20, width - max(7, hz_width) - 7 - why_width - 4 - (every_width + 2 if every_width else 0))
     lines = []
     for hz, percent, reason, name, period in rows:
-        tail = text.cut(name, room - len(period) - 2) if period else text.cut(name, room)
-        gap = " " * max(2, room - len(tail) - len(period)) if period else ""
-        lines.append(f"{hz:>{hz_width}}  {percent:>5}  {reason:<{why_width}}  {tail}{gap}{period}".rstrip())
-    left = causes[_SHOWN_CAUSES:]
+        who_cell = text.cut(name.rstrip(), room).ljust(room)
+        lines.append(f"{hz:>7}  {percent:>5}  {reason:<{why_width}}  {who_cell}  {period:>{every_width}}".rstrip())
     if left:
         rest = sum(cause.wakeups_hz for cause in left)
-        lines.append(f"{text.number(rest, 1):>{hz_width}}  {'':>5}  {len(left)} more causes")
+        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {text.some(table.left_count, 'more cause')}")
     return lines
 
 
@@ -158,8 +157,9 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
     table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
+    left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
     heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
-    return ["", heading, *_cause_rows(table, phase.causes, width), *text.wrap(sums.balance(c, ""), width - 2, "  ")]
+    return ["", heading, *_cause_rows(table, left, width), *text.wrap(sums.balance(c, ""), width - 2, "  ")]
 
 
 def _cost(run: IdleRun) -> str:
@@ -169,20 +169,23 @@ def _cost(run: IdleRun) -> str:
         parts.append(f"{text.number(tool.wakeups_hz, 1)} wake-ups/s while tracing")
     if tool.lost_count is not None:
         parts.append(f"{tool.lost_count} events lost")
-    return f"powerprof itself: {', '.join(parts)}."
+    return f"powerprof itself: {', '.join(parts)}.{_drift(run)}"
 
 
-def _drift(run: IdleRun) -> list[str]:
-    drift = next((delta for delta in run.drift if delta.metric == "c0_percent"), None)
-    wakeups = next((delta for delta in run.drift if delta.metric == "wakeups_hz"), None)
-    if drift is None:
-        return []
-    if not _includes_zero(drift.difference) or (wakeups and not _includes_zero(wakeups.difference)):
-        warning = " The host itself changed: trust no difference smaller than this drift."
-    else:
-        warning = ""
-    more = f" and {text.plus_minus(wakeups.difference, 1, sign=True)} wake-ups/s" if wakeups else ""
-    return [f"Baseline drift, end − begin: {text.plus_minus(drift.difference, sign=True)} points of C0{more}.{warning}"]
+def _drift(run: IdleRun) -> str:
+    """How the second baseline differs from the first: the figures only where that is significant."""
+    changes = [delta for delta in run.drift if delta.metric in ("c0_percent", "wakeups_hz")]
+    if not changes:
+        return ""
+    drifted = [_moved(delta) for delta in changes if not _includes_zero(delta.difference)]
+    if not drifted:
+        return " No significant baseline drift."
+    return f" Baseline drift: {' and '.join(drifted)}; trust no smaller difference."
+
+
+def _moved(delta: Delta) -> str:
+    unit = "wake-ups/s" if delta.metric == "wakeups_hz" else "points of C0"
+    return f"{text.plus_minus(delta.difference, 1 if delta.metric == 'wakeups_hz' else 2, sign=True)} {unit}"
 
 
 def _split(run: IdleRun) -> list[str]:
@@ -192,15 +195,10 @@ def _split(run: IdleRun) -> list[str]:
 
 
 def _notes(run: IdleRun) -> list[str]:
-    """Everything that is to be known; of the doubts of an estimate the first."""
+    """What is to be known of the windows. Where an estimate comes from stands below the table, with its interval."""
     source = run.energy_source
-    written = []
-    if source is not None:
-        if source.doubts:
-            written.append(f"Note: {notes.one_doubt(source.doubts)}.")
-        # Why there is no meter is doctor's to tell at length; the table says that there is none.
-        if source.metered:
-            written.append(f"Note: energy: {source.why}.")
+    # Why there is no meter is the answer of doctor.
+    written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
     said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
     return written + [f"Note: {note}." for note in said]
 
@@ -217,8 +215,6 @@ def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         "",
     ]
     printed += text.wrap(_cost(run), width)
-    for drift in _drift(run):
-        printed += text.wrap(drift, width)
     for line in (*_split(run), *frequencies.of_run(run), *_notes(run)):
         printed += text.wrap(line, width)
     if run.interrupted:

@@ -29,11 +29,28 @@ def headline(run: IdleRun) -> str:
     difference of the host's windows."""
     for busy, when in ((busy_before(run), "before the server started"), (busy_while_counted(run), "all the time")):
         if busy is not None:
-            return (
-                f"No answer: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
-            )
+            known = _woken(run)
+            lost = f"{known}What this costs is unknown" if known else "No answer"
+            return f"{lost}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
     cost = server_cost(run)
     return _host(run) if cost is None else _server(run, cost)
+
+
+def _woken(run: IdleRun) -> str:
+    """How often the server's threads woke: known where no CPU idles, too. Empty where it was not counted."""
+    alone, connected = (
+        next((phase.server_exits for phase in run.phases if phase.name == name), None) for name in ("server", "clients")
+    )
+    first = alone or connected
+    if first is None or first.wakings_hz is None:
+        return ""
+    thread = ""
+    if first.most_woken is not None and first.most_woken_hz is not None:
+        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.cut(first.most_woken, 40)})"
+    known = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
+    if alone is not None and connected is not None and connected.wakings_hz is not None:
+        known += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
+    return f"{known}. "
 
 
 def check(run: IdleRun) -> str:
@@ -48,12 +65,12 @@ def check(run: IdleRun) -> str:
     figures = " and ".join(_figure(claim, sign=True) for claim in claimed)
     words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
     if findings == {"nothing"}:
-        bounds = " and ".join(_bound(claim) for claim in claimed)
         if _is_useless(claimed, shown[0]):
-            return f"Check, the whole host: no answer. Its windows differ too much: up to {bounds} are possible (95 %)."
-        return f"Check, the whole host: no measurable difference, less than {bounds} (95 %)."
+            return f"Whole host: its own noise hides the server ({_figure(claimed[0], sign=True)})."
+        bounds = " and ".join(_bound(claim) for claim in claimed)
+        return f"Whole host: no measurable difference, less than {bounds} (95 %)."
     told = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
-    return f"Check, the whole host: {figures}{told}."
+    return f"Whole host: {figures}{told}."
 
 
 def _server(run: IdleRun, cost: ServerCost) -> str:

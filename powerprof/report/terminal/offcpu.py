@@ -5,22 +5,33 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
-from powerprof.report.terminal.sleepers import name_of, waker_lines
+from powerprof.report.terminal.sleepers import name_of, waker_lines, waker_of
 from powerprof.report.wording.notes import texts
 
 
 def _thread(row: OffCpuThread, width: int) -> list[str]:
     figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
-    cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
-    begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
+    cells = "  ".join(f"{text.number(figure, 3):>9}" for figure in figures)
+    begin = f"{text.number(row.sleeps_hz, 1):>8}  {cells}  "
     states = [
         f"{state.state} {text.number(state.sleep_ms, 0)} ms in {text.some(state.sleeps_count, 'sleep')}"
         for state in row.states or ()
     ]
     if row.preempted_count and row.preempted_ms is not None:
         states.append(f"preempted {text.some(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
-    why = text.wrap("; ".join(states), width, " " * 12) if states else []
+    why = text.wrap("; ".join(states), width, " " * 10) if states else []
     return [text.cut(f"{begin}{name_of(row.thread, row.tid)}", width), *why]
+
+
+def _most(profile: OffCpuProfile) -> str:
+    """Who wakes it most."""
+    by_waker: dict[str, float] = {}
+    for row in profile.wakers:
+        by_waker[waker_of(row, profile.pids)] = by_waker.get(waker_of(row, profile.pids), 0.0) + row.percent
+    if not by_waker:
+        return ""
+    name, percent = max(by_waker.items(), key=lambda item: item[1])
+    return f"; {text.number(percent, 0)} % of its wakings are by {name}"
 
 
 def _more(rows: int, top: int, what: str) -> list[str]:
@@ -37,12 +48,17 @@ def _cost(profile: OffCpuProfile) -> str:
 def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
     """The whole report."""
     who = profile.label or "the target"
-    head = f"{who} slept {text.some(profile.sleeps_count or 0, 'time')} in {text.number(profile.window_s, 1)} s."
+    slept = f"{who} slept {text.some(profile.sleeps_count or 0, 'time')} in {text.number(profile.window_s, 1)} s"
+    head = f"{slept}{_most(profile)}."
     printed = [*text.wrap(head, width), ""]
-    printed.append(f"{'sleeps/s':>10}  {'mean':>11}  {'longest':>11}  {'waits: mean':>11}  {'longest':>11}  thread")
-    for thread in profile.threads[:top]:
+    printed.append(f"{'sleeps/s':>8}  {'mean ms':>9}  {'longest':>9}  {'wait ms':>9}  {'longest':>9}  thread")
+    threads = [row for row in profile.threads if row.sleeps_hz or row.wait_max_ms]
+    for thread in threads[:top]:
         printed += _thread(thread, width)
-    printed += [*_more(len(profile.threads), top, "threads"), ""]
+    printed += _more(len(threads), top, "threads")
+    if still := len(profile.threads) - len(threads):
+        printed.append(f"{text.some(still, 'more thread')} did not go to sleep in the window.")
+    printed.append("")
     if profile.wakings_count is not None and profile.wakings_window_s is not None:
         woken = text.some(profile.wakings_count, "time")
         printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]
@@ -51,7 +67,7 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
             printed += waker_lines(waker, profile.pids, width)
         printed += [*_more(len(profile.wakers), top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
-    footer += [_cost(profile), *(f"Limit: {limit}." for limit in profile.limits)]
+    footer += [_cost(profile), *([f"Limits: {'; '.join(profile.limits)}."] if profile.limits else [])]
     footer += [f"Note: {note}." for note in texts(profile.notes)]
     if profile.interrupted:
         footer.append("Interrupted: this is what was counted until then.")

@@ -59,6 +59,8 @@ def _of_all(profile: OnCpuProfile) -> str:
     """The target's part of what the CPUs ran."""
     if profile.target_percent is None:
         return ""
+    if not profile.target_count:
+        return f"The CPUs ran {text.number(profile.c0_percent, 1)} % of the time."
     return (
         f"That is {text.number(profile.target_percent, 1)} % of the CPUs' running time; they ran "
         f"{text.number(profile.c0_percent, 1)} % of the time."
@@ -170,7 +172,9 @@ def lines(
         "stack": partial(_stacks, sources=sources),
         "thread": _threads,
     }
-    printed = [*text.wrap(headline(profile), width), "", *tables.get(by, _functions)(profile, width, top), ""]
+    printed = [*text.wrap(headline(profile), width), ""]
+    if profile.target_count:
+        printed += [*tables.get(by, _functions)(profile, width, top), ""]
     if profile.percent_of == "c0":  # as runs were saved before
         printed += text.wrap("Percentages are of all C0 time of the host.", width)
     if profile.percent_of != "page_faults":

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+import msgspec
+
 from powerprof import text
 from powerprof.queries.asking import By, way
 from powerprof.queries.records import Queries, QueryPlanStep, Share
+from powerprof.records import Note
 from powerprof.report.tables import notes
 from powerprof.report.tables.apart import told_apart
 from powerprof.report.tables.statements import (
@@ -106,10 +109,16 @@ def lines(
         for reason, named in _reasons(record, keys, headings).items():
             printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
     printed += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
-    printed += notes.lines(record, width)
+    # Where rows come from is of use beside their columns.
+    kept = [note for note in record.notes if columns is not None or not _of_rows(note)]
+    printed += notes.lines(msgspec.structs.replace(record, notes=kept), width)
     if record.interrupted:
         printed.append("Interrupted: this is what was measured until then.")
     return printed
+
+
+def _of_rows(note: Note | str) -> bool:
+    return isinstance(note, Note) and note.name in ("rows_counted", "rows_unknown")
 
 
 DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
@@ -229,15 +238,16 @@ def _cost(record: Queries) -> str:
     each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
+    if not record.calls_count:
+        server = "; the server executed nothing"
     dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
-        f"{server}{each}; it is within the figures. "
-        + "Where that is too much: powerprof queries --method samples costs a fraction of it, whatever the "
-        "statements; its shares have intervals. "
-        * dear
-        + f"Reading it cost powerprof {text.number(record.tool.cpu_percent, 2)} % and "
-        f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s; {record.lost_count:,} updates lost."
+        f"{server}{each}, which the figures contain. "
+        + "Cheaper, with intervals: --method samples. "
+        * (dear and record.calls_count > 0)
+        + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
+        f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."
     )
 
 

@@ -9,6 +9,8 @@ from powerprof import text
 from powerprof.attribution.sleepers import SleepsProfile, WakerRow, WakersProfile
 from powerprof.report.wording.notes import texts
 
+_INTERRUPT = "an interrupt (a timer or a device)"
+
 
 def wakers_lines(profile: WakersProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
     """The whole report on who wakes the target's threads."""
@@ -43,11 +45,18 @@ def name_of(thread: str | None, tid: int) -> str:
     return f"{(thread or 'thread').removeprefix('thread/')} {tid}"
 
 
+def waker_of(row: WakerRow, pids: Sequence[int]) -> str:
+    """Who woke it, as a sentence names it: all threads of one name of a process alike."""
+    if not row.waker_tid:
+        return _INTERRUPT
+    return row.waker_comm if row.waker_pid in pids else f"{row.waker_comm} (process {row.waker_pid})"
+
+
 def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
     """Who woke whom how often, and from where; `pids` are the target's."""
     begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
     elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
-    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else "an interrupt (a timer or a device)"
+    waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
     path = " ← ".join(frame.function or frame.text for frame in row.stack)
     wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
     return [text.cut(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]

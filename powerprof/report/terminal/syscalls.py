@@ -27,7 +27,8 @@ def lines(profile: SyscallProfile, width: int = text.DEFAULT_WIDTH, *, top: int 
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
     cost = "unknown" if profile.tool_cpu_s is None else f"{1e3 * profile.tool_cpu_s:.0f} ms of CPU time{bpf}"
     footer = [f"Lost {profile.lost_count:,}. powerprof itself: {cost}."]
-    footer += [f"Limit: {limit}." for limit in profile.limits] + [f"Note: {note}." for note in texts(profile.notes)]
+    footer += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
+    footer += [f"Note: {note}." for note in texts(profile.notes)]
     if profile.interrupted:
         footer.append("Interrupted: this is what was counted until then.")
     return [*printed, *(line for word in footer for line in text.wrap(word, width))]
@@ -38,6 +39,8 @@ def _headline(profile: SyscallProfile) -> str:
     files = [row for row in profile.files if row.kind == "file"]
     written, read = (_rate(sum(values), profile.window_s) for values in _bytes(files))
     made = f"{who} made {profile.calls_count / profile.window_s:,.0f} system calls/s in {profile.window_s:.1f} s"
+    if not any(row.write_bytes or row.read_bytes for row in files):
+        return f"{made}; it wrote and read no file."
     return f"{made}; of files it wrote {written} and read {read}."
 
 
@@ -91,7 +94,7 @@ def _files(profile: SyscallProfile, width: int, top: int) -> list[str]:
             sums = [sum(getattr(row, name) for row in own) for name in _FIGURES]
             rows.append([*_shown(sums, profile.window_s), f"({text.some(len({row.path for row in own}), kind)})"])
     if len(rows) == 1:
-        return ["It read and wrote nothing.", ""]
+        return []
     heading = text.wrap(f"Files in {folder}:", width) if folder else []
     return [*heading, *_aligned(rows, width), *_more(len(files), top, "rows"), ""]
 

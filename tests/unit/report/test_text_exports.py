@@ -81,7 +81,7 @@ def _busy(counts: Sequence[int]) -> Attribution:
 def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
     busy = _busy([250])
     printed = "\n".join(report.lines(busy))
-    said = "It was woken 25.0 times a second while CPUs ran anyway, 25.0 of them by mysys/statement_timer in "
+    said = "was woken 25.0 times a second, while CPUs ran anyway: 25.0 by mysys/statement_timer in "
     assert said in " ".join(printed.split())
     assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
     assert "timer_handler" in printed

@@ -25,7 +25,7 @@ def test_of_an_estimate_one_doubt_stands_for_all() -> None:
         attribution.lines(replace(sample_records.attribution(), energy_source=source, notes=["libx.so: no such file"]))
     )
     assert said.count("Note: ") == 2
-    assert "Note: estimated (no meter): a (more doubts: powerprof energy).\nNote: libx.so: no such file." in said
+    assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(sample_records.attribution(), energy_source=EnergySource(metered=True, why="rapl: package-0"))
     assert "energy: rapl: package-0" in notes.all_of(metered)
     # Runs of before have them among their notes, as they are.
@@ -126,9 +126,30 @@ def test_a_host_that_was_busy_before_has_no_answer() -> None:
     )
 
 
+def test_a_busy_host_still_knows_how_often_the_servers_threads_wake() -> None:
+    run = _counted(sample_records.idle_run(), _rate(0.0, 0.2), _rate(0.0, 0.2), c0_percent=98.2)
+    woken = {"server": 4.9, "clients": 5.04}
+    phases = [
+        replace(
+            phase,
+            server_exits=replace(
+                phase.server_exits, wakings_hz=woken[phase.name], most_woken="mysys/statement_timer", most_woken_hz=3.6
+            ),
+        )
+        if phase.server_exits is not None
+        else phase
+        for phase in run.phases
+    ]
+    assert idleanswer.headline(replace(run, phases=phases)) == (
+        "The threads of an idle MariaDB 10.11 wake 4.9 times a second (3.6 of them its thread mysys/statement_timer), "
+        "5.0 with 16 silent connections. What this costs is unknown: the CPUs were 98 % busy before the server "
+        "started. Measure again when the host is quiet."
+    )
+
+
 def test_the_hosts_difference_is_the_check_of_the_count() -> None:
     run = _counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2))
-    assert idleanswer.check(run).startswith("Check, the whole host: ")
+    assert idleanswer.check(run).startswith("Whole host: ")
     assert idleanswer.check(sample_records.idle_run()) == ""
 
 
