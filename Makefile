@@ -23,7 +23,7 @@ PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb lint clean
+.PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,11 +50,12 @@ $(TESTED): pyproject.toml $(IMPORTED)
 demo: setup-demo ## measure an idle private MariaDB with 16 clients and print the report
 	$(BIN)/powerprof idle --clients 16 --quick
 
-man: setup ## write the manual page, the commands, the JSON Schemas and the glossary
+man: setup ## write the manual page, the commands, the JSON Schemas, the glossary and the licences
 	$(BIN)/python -m tests.contract.docs.man_page
 	$(BIN)/python -m tests.contract.docs.commands_page
 	$(BIN)/python -m tests.contract.docs.schemas
 	$(BIN)/python -m tests.contract.docs.glossary_page
+	$(BIN)/python -m tests.contract.docs.licences_page
 
 probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed
 	$(BIN)/python -m tests.probes
@@ -112,6 +113,9 @@ steady: setup ## run the parallel part of the tests ten times, without a second 
 
 deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
 	@packaging/deb dist
+
+dist: ## make the sdist and the wheel of the last commit in dist/, equal wherever they are made
+	@packaging/dist dist
 
 lint: setup-demo ## ruff (rules and format) and mypy
 	@$(MAKE) --silent --no-print-directory $(TESTED)
