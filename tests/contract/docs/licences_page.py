@@ -70,9 +70,9 @@ def render() -> str:
     """The page as it has to be."""
     head = (
         "# Licences of what powerprof imports\n\n"
-        "powerprof itself is under the Apache License 2.0, its BPF programs under that or GPL-2.0. These libraries come\n"
-        "from PyPI with it, are imported and not changed; `make test` holds the list against what is installed, and needs\n"
-        "each requirement met.\n\n"
+        "powerprof itself is under the Apache License 2.0, its BPF programs under that or GPL-2.0. These libraries\n"
+        "come from PyPI with it, are imported and not changed; `make test` holds the list against what is installed,\n"
+        "and needs each requirement met.\n\n"
         "| library | licence |\n|---|---|"
     )
     return "\n".join([head, *(f"| {name} | {said} |" for name, said in sorted(rows().items()))]) + "\n"
