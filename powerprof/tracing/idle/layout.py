@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records and sums of the BPF programs as numpy types: probes/bpf/idle_exit.h, causes.h and looks.bpf.h in Python."""
+"""Records and sums of the BPF programs as numpy types: probes/bpf/idle_period.h, causes.h and looks.bpf.h in Python."""
 
 from __future__ import annotations
 

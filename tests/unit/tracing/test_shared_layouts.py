@@ -49,15 +49,15 @@ class Layout:
     names: Sequence[str] = ()
     called: Mapping[str, str] = field(default_factory=dict)
     begins: bool = False
-    other: str = "idle_exit.h"
+    other: str = "idle_period.h"
 
 
 PROCESS = {"pid": "tgid"}
 WHOSE = {"pid": "tgid", "waker_pid": "waker_tgid"}
 PAIR = tables._PAIR
 LAYOUTS = [
-    Layout("idle_exit.h", "idle_exit", layout.IDLE_EXIT),
-    Layout("idle_exit.h", "cpu_state", layout.CPU_STATE),
+    Layout("idle_period.h", "idle_exit", layout.IDLE_EXIT),
+    Layout("idle_period.h", "cpu_state", layout.CPU_STATE),
     Layout("causes.h", "cause_key", layout.CAUSE_KEY),
     Layout("causes.h", "cause_sum", layout.CAUSE_SUM),
     Layout("causes.h", "cpu_total", layout.CPU_TOTAL),
