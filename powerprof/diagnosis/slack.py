@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What more timer slack would save, predicted from a traced window. Pure.
 
-A sleep of P that may end late by S is put off until an interrupt of its CPU lies within [P, P + S], at the latest to
-P + S (kernel/time/hrtimer.c, hrtimer_start_range_ns). Where other interrupts come at random L times a second, it is
-late by (1 - e^(-L S)) / L on average: S where nothing else happens, 1 / L where much does. On an idle MySQL 9.7
-97/s became 70, 52, 39, 18.5, 10 with slacks of 5, 10, 20, 50, 100 ms; with L = 5/s this gives 66, 50, 34, 19, 11.
+A sleep of P that may end late by S ends between P and P + S. A timer interrupt takes a clock's timers in the order of
+their latest moments, and stops at the first whose earliest moment is still to come (kernel/time/hrtimer.c,
+__hrtimer_run_queues). So a sleep by the monotonic clock, on which the tick and most other timers wait, ends with the
+last of those before P + S: where L of them come a second at random, S - (1 - e^(-LS)) / L + S e^(-LS) late on average,
+nearly S. On an idle MySQL 9.7 97/s became 70, 52, 39, 18.5, 10 and 1.0 with slacks of 5, 10, 20, 50, 100 ms and 1 s;
+with L = 100/s this gives 70, 57, 41, 20, 10 and 1.0. Sleeps by the wall clock have its queue to themselves and end with
+the first interrupt after P: (1 - e^(-LS)) / L late.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ _REACTS = re.compile(
     r"^_*(?:libc_)?(poll|ppoll|select|pselect|epoll_p?wait|nanosleep|clock_nanosleep|usleep|sleep|sigtimedwait"
     r"|pthread_cond_(?:timed|clock)wait|pthread_mutex_timedlock|sem_(?:timed|clock)wait|io_p?getevents|futex\w*)(?:64|_time64|2)?(?:[@+.].*)?$"
 )
+# By the wall clock, unless the lock was made for the monotonic one.
+_EITHER_CLOCK = re.compile(r"^_*(pthread_cond_timedwait|pthread_mutex_timedlock|sem_timedwait|futex)")
 _DEAF = re.compile(r"timerfd|io_uring|mq_timedreceive|sigwait$|sigwaitinfo")
 
 
@@ -59,11 +64,16 @@ def woken_hz(row: ThreadWakeups) -> float:
 
 
 def predicted(
-    rows: Iterable[ThreadWakeups], slack_ns: int, others_hz: float, now_slack_ns: int = DEFAULT_NS
+    rows: Iterable[ThreadWakeups],
+    slack_ns: int,
+    others_hz: float,
+    now_slack_ns: int = DEFAULT_NS,
+    wall_clock: bool | None = None,
 ) -> Predicted | None:
     """What one thread's wake-ups become, of its rows; None where none of its waits is known to react.
 
-    `others_hz`: interrupts of one CPU that are not this thread's. Rows of one place have one count of wakings.
+    `others_hz`: timer interrupts of one CPU that are not this thread's. `wall_clock`: whether it waits for locks by the
+    wall clock; None: unknown, and then it is a bound. Rows of one place have one count of wakings.
     """
     now = then = 0.0
     is_bound, found = False, False
@@ -78,16 +88,31 @@ def predicted(
             continue
         seen.add(tuple(row.stack))
         found = True
-        is_bound |= row.period_ms is None
-        asked_s = max(1 / hertz - _late_s(now_slack_ns / 1e9, others_hz), 0.0)
-        then += 1 / (asked_s + _late_s(slack_ns / 1e9, others_hz))
+        either = _waits_by_either(row.stack)
+        is_bound |= row.period_ms is None or (either and wall_clock is None)
+        late_s = _until_first_s if either and wall_clock else _until_last_s
+        asked_s = max(1 / hertz - late_s(now_slack_ns / 1e9, others_hz), 0.0)
+        then += 1 / (asked_s + late_s(slack_ns / 1e9, others_hz))
     return Predicted(now, min(now, then), slack_ns, is_bound) if found else None
 
 
-def _late_s(slack_s: float, others_hz: float) -> float:
+def _waits_by_either(stack: Sequence[str]) -> bool:
+    """Whether the function that waits may do so by either clock."""
+    frames = [frame.partition("(")[0] for frame in stack[:_INNERMOST]]
+    first = next((frame for frame in frames if _REACTS.match(frame)), "")
+    return _EITHER_CLOCK.match(first) is not None
+
+
+def _until_first_s(slack_s: float, others_hz: float) -> float:
+    """How late a sleep ends that the first other interrupt may end."""
     if others_hz * slack_s < 1e-6:
         return slack_s
     return -math.expm1(-others_hz * slack_s) / others_hz
+
+
+def _until_last_s(slack_s: float, others_hz: float) -> float:
+    """How late a sleep ends that only the last interrupt before its latest moment may end."""
+    return slack_s - _until_first_s(slack_s, others_hz) + slack_s * math.exp(-others_hz * slack_s)
 
 
 def by_thread(evidence: Evidence) -> dict[int, list[ThreadWakeups]]:

@@ -10,6 +10,7 @@ Hyper-V's timer, posted interrupts and NMIs. They end idle periods too; what end
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 
 from powerprof.files import try_text
 from powerprof.paths import procfs
@@ -25,6 +26,22 @@ UNSEEN = {
     "PIW": "posted wake-ups",
     "NMI": "NMIs",
 }
+
+
+_TIMERS = ("LOC", "HVS")  # of x86, and those of Hyper-V instead
+
+
+def timer_interrupts() -> int | None:
+    """Interrupts of the CPUs' own timers since boot, over all CPUs; None where no row is known to be theirs."""
+    total = None
+    for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
+        name, _, rest = line.partition(":")
+        if name.strip() in _TIMERS or "arch_timer" in rest:
+            figures = [whole(word) for word in rest.split()]
+            total = (total or 0) + sum(
+                figure for figure in takewhile(lambda one: one is not None, figures) if figure is not None
+            )
+    return total
 
 
 def unseen_counts() -> dict[str, int]:

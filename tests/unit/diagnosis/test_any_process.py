@@ -82,15 +82,38 @@ def test_which_waits_react(function: str, yes: bool | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slack_ms", "measured"), [(1, 89.5), (5, 70.0), (10, 52.0), (20, 39.0), (50, 18.5), (100, 10.0)]
+    ("slack_ms", "measured"), [(1, 89.5), (5, 70.0), (10, 52.0), (20, 39.0), (50, 18.5), (100, 10.0), (1000, 1.0)]
 )
-def test_the_prediction_is_within_a_fifth_of_what_was_measured(slack_ms: int, measured: float) -> None:
-    """log_files_governor of MySQL 9.7, on a host where other timers came some 5 times a second and CPU."""
+@pytest.mark.parametrize("others_hz", [50.0, 100.0, 1600.0])
+def test_the_prediction_is_within_a_fifth_of_what_was_measured(
+    slack_ms: int, measured: float, others_hz: float
+) -> None:
+    """log_files_governor of MySQL 9.7, which waits by the monotonic clock, on an idle host; on a busy one 16.8/s were
+    measured with 50 ms."""
     row = timer("ib_log_files_g", 97.0, ("pthread_cond_timedwait",))
-    one = predicted([row], slack_ms * 1_000_000, 5.0)
+    one = predicted([row], slack_ms * 1_000_000, others_hz, wall_clock=False)
     assert one is not None
     assert one.then_hz == pytest.approx(measured, rel=0.2)
     assert not one.is_bound
+
+
+def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
+    row = timer("a", 50.0, ("pthread_cond_timedwait",))
+    alone = predicted([row], 50_000_000, 0.0, wall_clock=True)
+    crowded = predicted([row], 50_000_000, 1000.0, wall_clock=True)
+    unknown = predicted([row], 50_000_000, 1000.0)
+    assert alone is not None
+    assert crowded is not None
+    assert unknown is not None
+    assert alone.then_hz == pytest.approx(1 / 0.06995, rel=0.01)
+    assert crowded.then_hz == pytest.approx(1 / 0.02095, rel=0.01)
+    assert not crowded.is_bound
+    assert unknown.is_bound
+    assert unknown.then_hz < crowded.then_hz
+    # A poll waits by the monotonic clock, whatever a lock of the thread does.
+    polls = predicted([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
+    assert polls is not None
+    assert polls.then_hz == pytest.approx(1 / 0.06895, rel=0.01)
 
 
 def test_what_does_not_react_is_not_saved() -> None:
