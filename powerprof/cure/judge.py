@@ -68,6 +68,9 @@ _OF_COUNTS = (
     _Quantity("latency_p95_ms", "ms", lambda b: None if b.latency_ms is None else b.latency_ms.p95),
     _Quantity("commit_p50_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p50),
     _Quantity("commit_p95_ms", "ms", lambda b: None if b.commit_latency_ms is None else b.commit_latency_ms.p95),
+    _Quantity("replica_lag_s", "s", lambda b: b.replica_lag_s, step_of=lambda b: 1 / (b.replica_looks_count or 1)),
+    _Quantity("replica_backlog_bytes", "B", lambda b: b.replica_backlog_bytes),
+    _Quantity("replica_delay_ms", "ms", lambda b: b.replica_delay_ms),
 )
 
 

@@ -46,12 +46,15 @@ class Took:
         return latency(self.commits)
 
 
-def took(trace: StatementTrace) -> Took:
-    """Of a traced window."""
+def took(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> Took:
+    """Of a traced window, without what we `asked` ourselves."""
+    ours = {text.id for text in trace.texts if asked is not None and asked.match(text.text)}
     writing = {text.id for text in trace.texts if _COMMITS.match(text.text)}
     every: Counter[int] = Counter()
     commits: Counter[int] = Counter()
     for identity, classes in trace.latencies.items():
+        if identity in ours:
+            continue
         every.update(classes)
         if identity in writing:
             commits.update(classes)
@@ -88,9 +91,9 @@ class StatementLatencies(Closeable):
         """What a window has to begin and end."""
         return () if self._tracer is None else (self._tracer,)
 
-    def collect(self) -> Took | None:
-        """Of the window that ended last; None where nothing is probed."""
-        return None if self._tracer is None else took(self._tracer.collect())
+    def collect(self, asked: re.Pattern[bytes] | None = None) -> Took | None:
+        """Of the window that ended last, without what we `asked` ourselves; None where nothing is probed."""
+        return None if self._tracer is None else took(self._tracer.collect(), asked)
 
 
 @dataclass(frozen=True)

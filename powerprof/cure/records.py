@@ -36,6 +36,10 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
     their CPU to wait (voluntary switches): each is one wake-up. `traced_wakings_count` is how often the trace saw the
     thread woken in `traced_s`; both `…_exits_count` are idle exits. `statements_count` statements of the server
     ended in `statements_s`; `commits_count` of them write the log (COMMIT, INSERT, UPDATE, DELETE, REPLACE, CALL).
+
+    Of a replica, by its own report in `replica_looks_count` looks: `replica_lag_s` is the mean of
+    Seconds_Behind_Master, `replica_backlog_bytes` of what it had received and not applied, `replica_delay_ms` by
+    `replica_delay_source`; in `replica_stopped_count` looks its SQL thread did not run.
     """
 
     pair: int
@@ -53,6 +57,12 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: Latency | None = None
     commits_count: int | None = None
     commit_latency_ms: Latency | None = None
+    replica_looks_count: int | None = None
+    replica_stopped_count: int | None = None
+    replica_lag_s: float | None = None
+    replica_backlog_bytes: float | None = None
+    replica_delay_ms: float | None = None
+    replica_delay_source: str | None = None
 
 
 class CurePrediction(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,8 +89,8 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
 class Cure(msgspec.Struct, frozen=True, kw_only=True):
     """A remedy that was tried in turns. In `metrics` A is before and B is cured.
 
-    `reverted`: read back and as before; None where the thread had ended meanwhile. `latency` says whether it was
-    measured.
+    `reverted`: read back and as before; None where the thread had ended meanwhile. `latency` and `replication`
+    say whether they were measured.
     """
 
     id: str | None
@@ -95,6 +105,7 @@ class Cure(msgspec.Struct, frozen=True, kw_only=True):
     reverted: bool | None
     read_back: str | None
     latency: str = "not measured"
+    replication: str = "not measured"
     predicted: CurePrediction | None = None
     blocks: list[CureBlock] = []
     host: dict[str, Any] = {}

@@ -177,7 +177,7 @@ def _lasting_login(login: Login, pid: int) -> Login:
 def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
     _check_server(pid, "--set", "SET GLOBAL")
     login = _login(pid, request)
-    setting = Variable(login.fields(), choice.name, choice.value)
+    setting = Variable(login.fields(), choice.name, choice.value, pid, started_ticks(pid))
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")

@@ -15,6 +15,7 @@ from powerprof.cure.latencies import Hurt, StatementLatencies, Watch
 from powerprof.cure.predict import prediction
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import Plan, plan
+from powerprof.cure.replicas import ReplicaLooks
 from powerprof.cure.windows import CureWindows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import PowerprofError, UsageError
@@ -47,6 +48,7 @@ class _Tried:
     interrupted: bool = False
     untraced: str | None = None
     unprobed: str | None = None
+    unasked: str | None = None
     hurt: Hurt | None = None
     notes: list[str] = field(default_factory=list)
 
@@ -92,7 +94,7 @@ def _in_turns(
     chosen: Plan, target: Target, request: CureRequest, energy: WindowEnergy, tried: _Tried, journal: Journal, say: Say
 ) -> None:
     say("changing it and putting it back once, to see that both can be done")
-    with ChangedSettings([chosen.setting], journal) as once:
+    with ChangedSettings([chosen.setting], journal, [chosen.before]) as once:
         changed_to = once.since[0]
         journal.say_since(once.since)
     _check_notes(once)
@@ -100,9 +102,10 @@ def _in_turns(
     watch = None if same_value(chosen.before, chosen.setting.value) else Watch(request.max_p95_percent)
     with (
         StatementLatencies(target.pids[0]) as statements,
-        CureWindows(target, None if thread is None else thread.tid, energy, statements) as windows,
+        ReplicaLooks(target.pids[0], request) as replica,
+        CureWindows(target, None if thread is None else thread.tid, energy, statements, replica) as windows,
     ):
-        tried.untraced, tried.unprobed = windows.untraced, statements.why_not
+        tried.untraced, tried.unprobed, tried.unasked = windows.untraced, statements.why_not, replica.why_not
         done, more = 0, request.pairs
         while more:
             order = _order(done, more, request.seed)
@@ -112,7 +115,7 @@ def _in_turns(
                 if arm == "before":
                     _measure(windows, each, chosen, chosen.before, 2 * done, request, tried, say, watch)
                 else:
-                    with ChangedSettings([chosen.setting], journal) as changed:
+                    with ChangedSettings([chosen.setting], journal, [chosen.before]) as changed:
                         _measure(windows, each, chosen, changed_to, 2 * done, request, tried, say, watch)
                     _check_notes(changed)
                 if tried.interrupted or tried.hurt is not None:
@@ -179,13 +182,24 @@ def _check_value(chosen: Plan, expected: str | None) -> None:
     """That the value was ours over the window. Raises PowerprofError."""
     now = chosen.setting.read()
     if now is None:
-        raise PowerprofError(
-            f"{chosen.remedy.name} is gone: its thread has ended", "choose a thread that lives as long as its server"
-        )
+        raise _gone(chosen)
     if expected is not None and now != expected:
         raise PowerprofError(
-            f"{chosen.remedy.name} was set to {now} by somebody else meanwhile", "agree with them who tries what"
+            f"{chosen.remedy.name} was set to {now} by somebody else meanwhile, and is left so: it was {chosen.before} "
+            "before",
+            "agree with them who tries what",
         )
+
+
+def _gone(chosen: Plan) -> PowerprofError:
+    if chosen.remedy.thread is not None:
+        return PowerprofError(
+            f"{chosen.remedy.name} is gone: its thread has ended", "choose a thread that lives as long as its server"
+        )
+    return PowerprofError(
+        f"{chosen.remedy.name} is gone with what had it: it ended, or was started again, in the middle",
+        "try again when it stays up",
+    )
 
 
 def _check_notes(changed: ChangedSettings) -> None:
@@ -231,6 +245,7 @@ def _record(
             hurts_to_ms=None if tried.hurt is None else tried.hurt.cured_ms,
         ),
         latency=_latency(tried),
+        replication=_replication(tried),
         predicted=predicted,
         reverted=None if after is None else after == chosen.before,
         read_back=after,
@@ -257,6 +272,18 @@ def _latency(tried: _Tried) -> str:
     if not sum(counts):
         return "not measured: no statement was sent to the server in the windows"
     return f"of {sum(counts)} statements in {len(counts)} windows"
+
+
+def _replication(tried: _Tried) -> str:
+    """Whether a replica's lag was measured, how, and whether it stood still."""
+    looks = sum(block.replica_looks_count or 0 for block in tried.blocks)
+    if not looks:
+        return f"not measured: {tried.unasked or 'no window was measured'}"
+    sources = sorted({block.replica_delay_source for block in tried.blocks if block.replica_delay_source})
+    asked = f"by the replica's own report, in {looks} looks of {len(tried.blocks)} windows"
+    measured = f"{asked}; delay: {', '.join(sources)}" if sources else asked
+    stopped = sum(block.replica_stopped_count or 0 for block in tried.blocks)
+    return f"{measured}; in {stopped} of them its SQL thread did not run" if stopped else measured
 
 
 def _notes(chosen: Plan, tried: _Tried) -> Notes:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from powerprof.closeable import Closeable
 from powerprof.cure.latencies import StatementLatencies, Took
 from powerprof.cure.records import Arm, CureBlock
+from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaLooks, fields
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, Interrupted
 from powerprof.processes.targets import Target
@@ -69,9 +70,15 @@ class CureWindows(Closeable):
     """Measures windows with one tracer, whose programs run in both arms alike. `untraced` is why there is none."""
 
     def __init__(
-        self, target: Target, tid: int | None, energy: WindowEnergy, statements: StatementLatencies | None = None
+        self,
+        target: Target,
+        tid: int | None,
+        energy: WindowEnergy,
+        statements: StatementLatencies | None = None,
+        replica: ReplicaLooks | None = None,
     ) -> None:
         self._target, self._tid, self._energy, self._statements = target, tid, energy, statements
+        self._replica = replica
         self._counter = SwitchCounter(target.pids[0])
         self._stack = ExitStack()
         self._traced: tuple[TraceWindow, WindowLooks] | None = None
@@ -95,7 +102,10 @@ class CureWindows(Closeable):
     def measure(self, duration_s: float, pair: int, arm: Arm) -> Measured:
         """One window. Raises PowerprofError where a counter cannot be read."""
         counter = self._counter
-        probed = () if self._statements is None else self._statements.parts
+        probed = (
+            *(() if self._statements is None else self._statements.parts),
+            *(() if self._replica is None else self._replica.parts),
+        )
         if self._traced is None:
             assert self._meter is not None  # noqa: S101  the other of the two
             passed = pass_window(duration_s, *self._meter.parts, counter, *probed)
@@ -120,8 +130,14 @@ class CureWindows(Closeable):
         )
         return Measured(block, passed.tool_cpu_s, passed.interrupted, took)
 
+    @property
+    def _ours(self) -> int | None:
+        """The thread of a replica that answers us."""
+        return None if self._replica is None else self._replica.own_tid
+
     def _took(self) -> Took | None:
-        return None if self._statements is None else self._statements.collect()
+        asked = None if self._ours is None else OUR_STATEMENTS
+        return None if self._statements is None else self._statements.collect(asked)
 
     def _exits(self, causes: Array, lost_count: int) -> dict[str, int | None]:
         """The idle exits of the thread and of its process; unknown where some were lost."""
@@ -131,6 +147,7 @@ class CureWindows(Closeable):
             return {}
         tids, tgids = blamed(causes)
         of_target = (tgids == self._target.pids[0]) | np.isin(tids, list(self._counter.counts()))
+        of_target &= tids != (self._ours or -1)
         thread = None if self._tid is None else int(causes["count"][tids == self._tid].sum())
         return {"thread_exits_count": thread, "target_exits_count": int(causes["count"][of_target].sum())}
 
@@ -143,7 +160,8 @@ class CureWindows(Closeable):
                 "commits_count": sum(took.commits.values()),
                 "commit_latency_ms": took.commits_ms,
             }
-        counts = self._counter.counts()
+        traced |= fields(None if self._replica is None else self._replica.collect())
+        counts = {tid: count for tid, count in self._counter.counts().items() if tid != self._ours}
         return CureBlock(
             pair=pair,
             arm=arm,

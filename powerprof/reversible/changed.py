@@ -15,7 +15,7 @@ from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.reversible.journal import Journal
-from powerprof.reversible.keeper import Answer, put_all_back
+from powerprof.reversible.keeper import Answer, Order, put_all_back
 from powerprof.reversible.kinds import Changed, Setting
 
 # Of the keeper: to start, look and change; to put back before we go on without it.
@@ -29,12 +29,16 @@ class ChangedSettings(Closeable):
     A process of its own (`keeper`) changes them and puts them back; it outlives us. Where that one is killed, we do it.
     A setting that somebody else changed meanwhile is left alone. `notes` are those that could not be put back, with
     what a person has to type. `journal` is where the old values are written down: the keeper writes there whether all
-    is back. Raises PowerprofError where one cannot be changed; then none is.
+    is back. `before` is what they must have now: what somebody else has set meanwhile is not changed. Raises
+    PowerprofError where one cannot be changed; then none is.
     """
 
-    def __init__(self, settings: Sequence[Setting], journal: Journal | None = None) -> None:
+    def __init__(
+        self, settings: Sequence[Setting], journal: Journal | None = None, before: Sequence[str] | None = None
+    ) -> None:
         self.notes: list[str] = []
         self._settings, self._journal = list(settings), journal
+        self._expected = None if before is None else list(before)
         self._changed: list[Changed] = []
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
@@ -56,7 +60,7 @@ class ChangedSettings(Closeable):
         until_s = time.monotonic() + _CHANGE_S
         assert self._keeper.stdin is not None  # noqa: S101  asked for above
         with suppress(BrokenPipeError):  # it has ended: its answer is missing
-            os.write(self._keeper.stdin.fileno(), msgspec.json.encode(self._settings) + b"\n")
+            os.write(self._keeper.stdin.fileno(), msgspec.json.encode(Order(self._settings, self._expected)) + b"\n")
         while True:
             answer = self._answer(until_s)
             if answer is None:

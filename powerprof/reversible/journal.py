@@ -25,7 +25,7 @@ from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, only_root_writes, write_all
 from powerprof.reversible.events import Event
-from powerprof.reversible.kinds import Changed, Setting, Variable, started_ticks
+from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, started_ticks
 
 _SUFFIX = ".json"
 _LIMIT_BYTES = 1 << 20
@@ -57,7 +57,8 @@ class Settled(msgspec.Struct, frozen=True):
 class Journal(Closeable):
     """`with Journal(held) as journal:` they are written down in the block; at its end, where `settled`, crossed out.
 
-    Raises PowerprofError where they cannot be written down: then nothing may be changed.
+    Raises PowerprofError where they cannot be written down, or where another powerprof that lives has one of them
+    changed: then nothing may be changed.
     """
 
     def __init__(self, held: Sequence[Held]) -> None:
@@ -70,11 +71,13 @@ class Journal(Closeable):
     def _open(self) -> None:
         try:
             with _folder(self._place, make=True) as folder:
-                self._handle = folder.create(self._name)
-                fcntl.flock(self._handle, fcntl.LOCK_EX)
-                self._append(self._held)
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder.handle)
                 try:
+                    fcntl.flock(handle, fcntl.LOCK_EX)  # one after the other: of two, one sees the other's
+                    _check_free(folder, self._held)
+                    self._handle = folder.create(self._name)
+                    fcntl.flock(self._handle, fcntl.LOCK_EX)
+                    self._append(self._held)
                     os.fsync(handle)
                 finally:
                     os.close(handle)
@@ -113,6 +116,52 @@ def append(handle: int, what: object) -> None:
     os.lseek(handle, 0, os.SEEK_END)
     write_all(handle, msgspec.json.encode(what) + b"\n")
     os.fsync(handle)
+
+
+def _check_free(folder: Folder, wanted: Sequence[Held]) -> None:
+    """Raises PowerprofError where one of these is in the journal of another that lives: what it reads now may be that
+    one's value, which would be taken for what it was."""
+    mine = {_identity(one): one for one in wanted}
+    for name in folder.names():
+        for taken in _held_by_another(folder, name):
+            if (one := mine.get(_identity(taken))) is not None:
+                raise PowerprofError(
+                    f"another powerprof is trying {one.setting.name} now (process {name.partition('-')[0]}), so "
+                    "nothing is changed",
+                    "wait until it has ended",
+                )
+
+
+def _held_by_another(folder: Folder, name: str) -> list[Held]:
+    """What a powerprof that lives, or its keeper, has written down; nothing where it has ended."""
+    if not name.endswith(_SUFFIX):
+        return []
+    try:
+        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+    except OSError:
+        return []
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lines = os.pread(handle, _LIMIT_BYTES, 0).splitlines()
+        with suppress(msgspec.MsgspecError, IndexError):
+            return msgspec.json.decode(lines[0], type=list[Held])
+    except OSError:
+        return []
+    finally:
+        os.close(handle)
+    return []
+
+
+def _identity(held: Held) -> tuple[object, ...]:
+    """The same for the same setting of the same thread, server or event, whatever it is to become."""
+    match held.setting:
+        case TimerSlack(tid=tid, started_ticks=ticks):
+            return "timer_slack", tid, ticks
+        case Event(datadir=datadir, database=database, event=event):
+            return "event", datadir, database, event
+        case Variable(name=name):
+            return "variable", held.pid, held.started_ticks, name.casefold()
 
 
 def put_back_left_behind() -> list[str]:

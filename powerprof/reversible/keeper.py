@@ -27,6 +27,13 @@ from powerprof.reversible.kinds import Changed, Setting
 _PATIENCE_S, _AGAIN_S = 60.0, 0.5
 
 
+class Order(msgspec.Struct, frozen=True):
+    """What is to be changed; `expected` is what it must read now."""
+
+    settings: list[Setting]
+    expected: list[str] | None = None
+
+
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the keeper's: one of these is set."""
 
@@ -49,15 +56,15 @@ def _write_down(journal: int | None, settled: bool) -> None:
             append(journal, Settled(settled))
 
 
-def _read_order(parent: int) -> list[Setting]:
+def _read_order(parent: int) -> Order:
     """The settings; none where powerprof died before it had said them all."""
     data = b""
     while not data.endswith(b"\n"):
         piece = os.read(0, 1 << 16)
         if not piece:
-            return []
+            return Order([])
         data += piece
-    return msgspec.json.decode(data, type=list[Setting]) if os.getppid() == parent else []
+    return msgspec.json.decode(data, type=Order) if os.getppid() == parent else Order([])
 
 
 def _before(setting: Setting) -> str:
@@ -65,6 +72,15 @@ def _before(setting: Setting) -> str:
     if value is None:
         raise PowerprofError(f"cannot change {setting.name} (it is gone)", "name one that is there")
     return value
+
+
+def _check_expected(settings: list[Setting], before: list[str], expected: list[str] | None) -> None:
+    for setting, now, known in zip(settings, before, before if expected is None else expected, strict=True):
+        if now != known:
+            raise PowerprofError(
+                f"{setting.name} is {now}, and was {known} before: somebody else has set it, and it is left as it is",
+                "agree with them who tries what",
+            )
 
 
 def _wait_for_the_end(parent: Any) -> None:
@@ -99,8 +115,10 @@ def main() -> None:
         return
     changed: list[Changed] = []
     try:
-        settings = _read_order(parent)
+        order = _read_order(parent)
+        settings = order.settings
         before = [_before(setting) for setting in settings]
+        _check_expected(settings, before, order.expected)
         _say(Answer(before=before))
         _write_down(journal, False)
         for setting, value in zip(settings, before, strict=True):

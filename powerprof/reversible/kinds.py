@@ -25,15 +25,19 @@ from powerprof.reversible.events import Event
 _LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=10, answer_bytes=1 << 16)
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
 _LITERAL = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
+_PF_EXITING = 0x4  # include/linux/sched.h
 _WRITE = "SET GLOBAL {} = {}"
 
 
 class Variable(msgspec.Struct, frozen=True, tag="variable"):
-    """A global variable of the MariaDB or MySQL server that `login` (`Login.fields`) leads to."""
+    """A global variable of the MariaDB or MySQL server that `login` (`Login.fields`) leads to, which is process `pid`
+    with that start, where it is known: what is set ends with it."""
 
     login: dict[str, Any]
     name: str
     value: str
+    pid: int | None = None
+    started_ticks: int | None = None
 
     @property
     def outlasts(self) -> bool:
@@ -41,8 +45,10 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         return False
 
     def read(self) -> str | None:
-        """What it is now."""
+        """What it is now; None where the server has ended."""
         self._check()
+        if self._has_ended():
+            return None
         with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection, self._named(self.name):
             found = sql.scalar(connection, f"SELECT @@GLOBAL.{self.name}")
         if found is None:
@@ -50,8 +56,10 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         return str(found)
 
     def write(self, value: str) -> None:
-        """Change it."""
+        """Change it; of a server that has ended nothing."""
         self._check()
+        if self._has_ended():
+            return
         with (
             sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection,
             self._named(f"{self.name}={value}"),
@@ -64,6 +72,9 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def by_hand(self, value: str) -> str:
         """The statement."""
         return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
+
+    def _has_ended(self) -> bool:
+        return self.pid is not None and started_ticks(self.pid) != self.started_ticks
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -125,9 +136,9 @@ Setting = Variable | TimerSlack | Event
 
 
 def started_ticks(tid: int) -> int | None:
-    """When a thread was started, in clock ticks since boot; None where it is gone."""
+    """When a thread was started, in clock ticks since boot; None where it is gone, or a zombie."""
     stat = process_stat(tid)
-    return None if stat is None else stat.started_ticks
+    return None if stat is None or stat.flags & _PF_EXITING else stat.started_ticks
 
 
 class Changed(msgspec.Struct):

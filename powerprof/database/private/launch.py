@@ -38,6 +38,10 @@ def check_room() -> None:
     template.check_free(place, place, _ROOM_BYTES)
 
 
+# MySQL's server_uuid: two with one do not replicate from each other. A server without makes its own.
+_IDENTITY = "auto.cnf"
+
+
 def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
     """Make the server's directory with data cloned from the template, and powerprof's account.
 
@@ -59,6 +63,8 @@ def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
         with Folder.open(directory) as folder:
             _fill(folder, product.files(build, login), owner)
             template.clone(source, directory / "data", owner)
+            with Folder.open(directory / "data") as data, suppress(FileNotFoundError):
+                data.remove(_IDENTITY)
             if build.basedir is not None and _is_out_of_reach(build, owner):
                 template.clone(build.basedir / "share", directory / "base/share", owner)
             # Last: until now nobody else could enter, and from now on root does nothing in it by its own rights.

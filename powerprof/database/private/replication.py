@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -44,6 +44,7 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     read_position_bytes: int | None
     executed_position_bytes: int | None
     source_log_file: str | None
+    executed_log_file: str | None = None
     connect_retry_s: int | None
     ignored_server_ids: tuple[int, ...]
 
@@ -99,6 +100,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         read_position_bytes=number("read_master_log_pos"),
         executed_position_bytes=number("exec_master_log_pos"),
         source_log_file=text("master_log_file"),
+        executed_log_file=text("relay_master_log_file"),
         connect_retry_s=number("connect_retry"),
         ignored_server_ids=tuple(server_id for word in ignored if (server_id := whole(word)) is not None),
     )
@@ -129,7 +131,8 @@ def make_account(source: Sql, user: str, password: str, host: str, modern: bool)
 
 def position(source: Sql) -> tuple[str, int]:
     """Where its binary log ends now. Raises PowerprofError where it writes none."""
-    answer = sql.rows(source, "SHOW MASTER STATUS", columns=2)
+    ask = partial(sql.rows, source, columns=2)
+    answer = sql.first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS") or []
     at = sql.count(answer[0][1]) if answer else None
     if at is None:
         raise PowerprofError("the source writes no binary log", "set log-bin")
@@ -151,7 +154,22 @@ def point_at(replica: Sql, origin: Origin, mariadb: bool, connect_retry_s: int |
     if mariadb:
         # Positions, as in the studies: with GTIDs an event that came round is known and not applied again.
         words.append("MASTER_USE_GTID=no")
-    sql.execute(replica, f"CHANGE MASTER TO {', '.join(words)}", "START SLAVE")
+    change = partial(sql.execute, replica)
+    # MySQL 8.4 knows the new words only, and gives passwords away to none that has not its key.
+    modern = ", ".join(word.replace("MASTER_", "SOURCE_", 1) for word in (*words, "GET_SOURCE_PUBLIC_KEY=1"))
+    _first(change, f"CHANGE MASTER TO {', '.join(words)}", f"CHANGE REPLICATION SOURCE TO {modern}")
+    _first(change, "START SLAVE", "START REPLICA")
+
+
+def _first(change: Callable[[str], None], *statements: str) -> None:
+    """The first of these that the server can parse."""
+
+    def changed(statement: str) -> bool:
+        change(statement)
+        return True
+
+    if sql.first_known(changed, *statements) is None:
+        raise PowerprofError("the server has no statement that joins a replica to its source", "MariaDB or MySQL do")
 
 
 def write_marker(source: Sql) -> str:
@@ -180,7 +198,8 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
         for status in read_status(replica):
             if (status.io_state or "").startswith("Waiting to reconnect") and time.monotonic() > begun_anew + 1:
                 # Another replica with its server id pushed it out, and it would wait for its retry (60 s by default).
-                sql.execute(replica, "STOP SLAVE", "START SLAVE")
+                _first(partial(sql.execute, replica), "STOP SLAVE", "STOP REPLICA")
+                _first(partial(sql.execute, replica), "START SLAVE", "START REPLICA")
                 begun_anew = time.monotonic()
             if status.sql_running is False and status.last_sql_error:
                 raise PowerprofError(f"{name} does not replicate: {status.last_sql_error}", _LOOK)

@@ -76,6 +76,9 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
             cells["p95"] = places.figure(f"{at}/latency_ms/p95", 2)
         if block.commit_latency_ms is not None:
             cells["commit"] = places.figure(f"{at}/commit_latency_ms/p95", 2)
+        if block.replica_looks_count is not None:
+            cells["behind"] = places.figure(f"{at}/replica_lag_s", 2)
+            cells["delay"] = places.figure(f"{at}/replica_delay_ms", 2)
         rows.append(TableRow(cells))
     return Table(
         [
@@ -86,6 +89,8 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
             Column("statements", "statements"),
             Column("p95", "p95, ms"),
             Column("commit", "p95 of commits, ms"),
+            Column("behind", "behind, s"),
+            Column("delay", "replica's delay, ms"),
         ],
         rows,
     )

@@ -31,6 +31,7 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed += text.wrap(f"To keep it: {cure.remedy.lasting}.", width)
     printed += text.wrap(f"{delayed(cure.remedy)}.", width)
     printed += text.wrap(f"Latency of the server's statements: {cure.latency}.", width)
+    printed += text.wrap(f"Replication lag: {cure.replication}.", width)
     for note in texts(cure.notes):
         printed += text.wrap(f"Note: {note}", width)
     return printed
@@ -55,4 +56,4 @@ def _put_back(cure: Cure) -> str:
         return "it ended with its thread"
     if cure.reverted:
         return f"put back, read back: {cure.read_back}{_unit(cure)}"
-    return f"NOT PUT BACK: it reads {cure.read_back}"
+    return f"NOT PUT BACK: it reads {cure.read_back}{_unit(cure)}, which somebody else has set meanwhile"

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from powerprof.cure.lasting import SlackSet
 
 
+# A bound that is more times as large as the figure itself says nothing.
+_MOST_TIMES = 10
+
+
 def of_cure(cure: Cure) -> Cure:
     """The record with its answer in words."""
     if cure.verdict.text:
@@ -65,9 +69,15 @@ def _hurt(cure: Cure) -> str:
 def _cost(cure: Cure) -> str:
     """What it costs at most: the upper end of the interval of p95."""
     parts = []
-    for name, what in (("latency_p95_ms", "p95 of statements"), ("commit_p95_ms", "p95 of those that commit")):
+    for name, what in (
+        ("latency_p95_ms", "p95 of statements"),
+        ("commit_p95_ms", "p95 of those that commit"),
+        ("replica_delay_ms", "the replica's delay"),
+    ):
         metric = metric_named(cure.metrics, name)
-        if metric is not None and metric.difference.ci95 is not None:
+        if metric is None or metric.difference.ci95 is None:
+            continue
+        if metric.difference.ci95[1] <= _MOST_TIMES * (metric.a.mean or 0.0):
             parts.append(f"{text.number(max(0.0, metric.difference.ci95[1]), 2)} ms of {what}")
     return f"; it costs at most {', '.join(parts)}" if parts else ""
 

@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can happen to a cure in the middle: others who change the same, targets that end, a suspend, a full disk."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from powerprof.cure.records import Cure
+from powerprof.database.clients import sql
+from powerprof.database.private.server import PrivateServer
+from powerprof.runs import decode
+from tests.conftest import Cli
+from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for
+from tests.root.test_cure_replicas import options_of
+from tests.suspended import suspended_while_it_sleeps
+
+pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
+_VARIABLE = "max_connect_errors"
+_ENDING = """
+import ctypes, threading, time
+def short():
+    ctypes.CDLL(None).prctl(15, b"short-lived", 0, 0, 0)
+    end = time.monotonic() + 12
+    while time.monotonic() < end:
+        time.sleep(0.01)
+thread = threading.Thread(target=short)
+thread.start()
+print(thread.native_id, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def truth(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Truth]:
+    from tests.root.truth import compiled
+
+    running = Truth(compiled(compilers[0], "slack_truth.c", tmp_path), tmp_path, 1)
+    yield running
+    running.end()
+
+
+@pytest.fixture
+def server() -> Iterator[PrivateServer]:
+    with PrivateServer() as started:
+        yield started
+
+
+def value(server: PrivateServer) -> int:
+    with server.connect() as connection:
+        return int(sql.scalar(connection, f"SELECT @@GLOBAL.{_VARIABLE}"))
+
+
+def of_variable(server: PrivateServer, folder: Path, window_s: float) -> list[str]:
+    return ["cure", "--pid", str(server.pid), "--defaults-file", str(options_of(server, folder)),
+            "--set", f"{_VARIABLE}=777", "--window", str(window_s), "--pairs", "3", "--yes", "--no-save",
+            "--energy-source", "none"]  # fmt: skip
+
+
+@pytest.fixture
+def running(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A cure in a window in which the variable is changed."""
+    process = powerprof_cli.start(of_variable(server, tmp_path, 4.0))
+    wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def test_what_a_dba_sets_meanwhile_stays_and_is_reported(
+    server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli
+) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, f"SET GLOBAL {_VARIABLE} = 888")
+    _, err = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert f"error: {_VARIABLE} was set to 888 by somebody else meanwhile, and is left so: it was 100 before" in err
+    assert value(server) == 888
+    assert powerprof_cli(["runs"]).err == ""
+    assert value(server) == 888
+
+
+def test_what_a_dba_sets_between_two_turns_is_not_taken_for_the_old_value(
+    server: PrivateServer, powerprof_cli: Cli, tmp_path: Path
+) -> None:
+    process = powerprof_cli.start(of_variable(server, tmp_path, 2.0))
+    wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
+    wait_for(lambda: value(server) == 100, "it does not put it back")
+    with server.connect() as connection:
+        sql.execute(connection, f"SET GLOBAL {_VARIABLE} = 888")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "888" in err
+    assert "somebody else" in err
+    assert value(server) == 888
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["killed", "started again"])
+def test_a_server_that_ends_in_the_middle_takes_the_variable_with_it(
+    server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli, again: bool
+) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    began_s = time.monotonic()
+    if again:
+        wait_for(lambda: not server.alive(), "it does not end")
+        (server.directory / "init.sql").touch(0o644)  # it was removed once it had been read
+        server._launch()
+        server.wait_ready()
+        assert value(server) == 100
+    _, err = running.communicate(timeout=60)
+    assert time.monotonic() - began_s < 40
+    assert running.returncode == 1
+    assert "Traceback" not in err
+    assert "could not be put back" not in err
+    (error,) = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert "ended" in error or "gone" in error
+    assert powerprof_cli(["runs"]).err == ""
+    if again:
+        assert value(server) == 100
+
+
+def test_two_cures_of_one_variable_at_once_are_refused(
+    server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli, tmp_path: Path
+) -> None:
+    for name in (_VARIABLE, _VARIABLE.upper()):
+        words = [word.replace(f"{_VARIABLE}=777", f"{name}=999") for word in of_variable(server, tmp_path, 0.5)]
+        refused = powerprof_cli(words)
+        assert refused.code == 1
+        assert f"another powerprof is trying {name} now (process {running.pid})" in refused.err
+    assert value(server) == 777
+
+
+def test_two_cures_of_one_thread_at_once_are_refused(truth: Truth, powerprof_cli: Cli) -> None:
+    first = powerprof_cli.start(cure(truth, "--slack", "50ms", window_s=2))
+    wait_for(lambda: truth.slack() == CURED and traces(first.pid), "it does not change the slack")
+    refused = powerprof_cli(cure(truth, "--slack", "5ms"))
+    assert refused.code == 1
+    assert f"is trying the timer slack of thread {truth.tid} now (process {first.pid})" in refused.err
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 0, err
+    assert truth.slack() == DEFAULT
+
+
+def test_a_thread_that_ends_in_the_middle_is_reported(powerprof_cli: Cli) -> None:
+    with subprocess.Popen([sys.executable, "-c", _ENDING], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        tid = int(program.stdout.readline())
+        words = ["cure", "--pid", str(program.pid), "--thread", str(tid), "--slack", "5ms", "--window", "3",
+                 "--pairs", "9", "--yes", "--no-save", "--energy-source", "none"]  # fmt: skip
+        done = powerprof_cli(words, timeout=90)
+        program.kill()
+    assert done.code == 1, done.out
+    assert "gone" in done.err
+    assert "Traceback" not in done.err
+    assert powerprof_cli(["runs"]).err == ""
+
+
+def test_a_suspend_in_the_middle_is_noted_and_it_is_put_back(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+    saved = tmp_path / "cure.json"
+    words = [*cure(truth, "--slack", "50ms", window_s=1), "--no-save", "--json", str(saved)]
+    done = powerprof_cli(words, env=suspended_while_it_sleeps(tmp_path), timeout=120)
+    assert done.code == 0, done.err
+    assert truth.slack() == DEFAULT
+    record = decode(saved, Cure)
+    assert (record.reverted, record.read_back) == (True, DEFAULT)
+    assert record.metrics[0].verdict == "b_lower"
+
+
+_FULL = (
+    'mount -t tmpfs -o size=64k,mode=700 none "$0" && mkdir -m 700 -p /run/powerprof-changed && '
+    'mount --bind "$0" /run/powerprof-changed && { cat /dev/zero > "$0"/full 2>/dev/null; exec "$@"; }'
+)
+
+
+def test_without_room_for_the_journal_nothing_is_changed(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+    place = tmp_path / "full"
+    place.mkdir(0o700)
+    within = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _FULL, str(place))
+    done = replace(powerprof_cli, within=within)(cure(truth, "--slack", "50ms", "--no-save"), timeout=60)
+    assert done.code == 1, done.out
+    assert "cannot write down old values in /run/powerprof-changed (no space left on device)" in done.err
+    assert "so nothing is changed" in done.err
+    assert truth.slack() == DEFAULT
+
+
+def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
+    """A variable that makes every statement of a client slower at once."""
+    import threading
+
+    ended = threading.Event()
+
+    def work() -> None:
+        with server.connect() as connection:
+            while not ended.is_set():
+                sql.rows(connection, "SELECT COUNT(*) FROM c.t")
+
+    with server.connect() as connection:
+        sql.execute(
+            connection,
+            "CREATE DATABASE c",
+            "CREATE TABLE c.t (n INT) ENGINE=Aria",
+            "USE c",
+            "INSERT INTO c.t SELECT seq FROM seq_1_to_30000",
+            "SET GLOBAL query_cache_type = OFF",
+        )
+    words = [word.replace(f"{_VARIABLE}=777", "query_cache_size=0") for word in of_variable(server, tmp_path, 1.0)]
+    with server.connect() as connection:
+        sql.execute(connection, "SET GLOBAL query_cache_size = 33554432", "SET GLOBAL query_cache_type = ON")
+    client = threading.Thread(target=work)
+    client.start()
+    try:
+        done = powerprof_cli(words, timeout=120)
+    finally:
+        ended.set()
+        client.join()
+    assert done.code == 0, done.err
+    assert done.out.startswith("It hurts, and was ended: p95 of statements rose by "), done.out
+    with server.connect() as connection:
+        assert sql.scalar(connection, "SELECT @@GLOBAL.query_cache_size") == 33554432
