@@ -38,19 +38,18 @@ static __always_inline u64 thread_state(struct interpreter *interpreter, u64 *kn
 
     if (state && user_word(state + interpreter->thread_id) == identity)
         return state;
-    *known = 0;
     state = user_word(interpreter->threads);
+    /* One way out of the loop: the verifier goes each of them at each turn. */
 #pragma clang loop unroll(disable)
     for (i = 0; i < INTERPRETER_THREADS; i++) {
-        if (!state)
-            return 0;
-        if (user_word(state + interpreter->thread_id) == identity) {
-            *known = state;
-            return state;
-        }
+        if (!state || user_word(state + interpreter->thread_id) == identity)
+            break;
         state = user_word(state + interpreter->next);
     }
-    return 0;
+    if (state && user_word(state + interpreter->thread_id) != identity)
+        state = 0;
+    *known = state;
+    return state;
 }
 
 /* Two words a frame: its code, and its instruction with what the frame says of its beginning in the highest byte; two zeros

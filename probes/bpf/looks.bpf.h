@@ -80,6 +80,8 @@ static __always_inline int send_stack(struct stack_record *record, u64 window)
 {
     s64 *budget = shared_at(SHARED_STACK_BYTES);
     struct thread *thread = thread_at(record->tid);
+    /* Kept in the record, whose values the verifier does not follow: it would try each way to come to each number. */
+    volatile u32 *bytes = &record->bytes;
     u32 read = 0;
     int i;
 
@@ -100,16 +102,18 @@ static __always_inline int send_stack(struct stack_record *record, u64 window)
             break;
         read += 1024;
     }
+    *bytes = read;
     /* The stack's end is seldom a round distance away, and the thread's start lies there. */
 #pragma unroll
     for (i = 512; i >= 8; i >>= 1) {
+        read = *bytes;
         if (read < STACK_BYTES &&
             !bpf_probe_read_user(record->stack + (read & (STACK_BYTES - 1)), i, (void *)(record->sp + read)))
-            read += i;
+            *bytes = read + i;
     }
+    read = *bytes;
     if (read > STACK_BYTES)
-        read = STACK_BYTES;
-    record->bytes = read;
+        *bytes = read = STACK_BYTES;
     if (stacks.ringbuf_output(record, offsetof(struct stack_record, stack) + read, RB_NO_WAKEUP))
         return 0;
     thread->sent++;
