@@ -57,7 +57,9 @@ def plan(pid: int, request: CureRequest) -> Plan:
     else:
         assert isinstance(request.choice, VariableChoice)  # noqa: S101  without a choice nothing is planned
         setting, before, remedy = _variable(pid, request, request.choice)
-    return Plan(setting, before, remedy, Held(setting, before, pid, started))
+    file = request.defaults_file
+    options = None if file is None else str(file.absolute())
+    return Plan(setting, before, remedy, Held(setting, before, pid, started, options))
 
 
 def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:

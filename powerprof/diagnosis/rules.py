@@ -5,9 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from powerprof.diagnosis import clients, cpu, logins, polling, replication, stopped, threads
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.findings import Finding
+from powerprof.diagnosis.words import has_new_words, in_new_words
 
 Rule = Callable[[Evidence], list[Finding]]
 
@@ -46,4 +49,15 @@ def diagnose(evidence: Evidence) -> list[Finding]:
     if any(finding.severity == "fault" and finding.rule in _OF_REPLICATION for finding in findings):
         # The fault says what these threads wake for.
         findings = [finding for finding in findings if finding.rule != "replication_thread"]
+    if has_new_words(evidence.version):
+        findings = [_in_new_words(finding) for finding in findings]
     return sorted(findings, key=lambda finding: finding.severity != "fault")
+
+
+def _in_new_words(finding: Finding) -> Finding:
+    return msgspec.structs.replace(
+        finding,
+        text=in_new_words(finding.text),
+        evidence=[in_new_words(line) for line in finding.evidence],
+        remedy=[in_new_words(line) for line in finding.remedy],
+    )

@@ -60,3 +60,31 @@ def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:
         return []
     most = max(with_stack, key=lambda row: (row.wakings_hz or 0.0, row.rate_hz))
     return [frame.partition("(")[0] or frame for frame in most.stack[:_SHOWN]]
+
+
+# MySQL 8.0.22 renamed its statements and columns, and 8.4 has only the new ones.
+_SINCE = (8, 0, 23)
+_NEW = (
+    ("SHOW SLAVE STATUS (SHOW REPLICA STATUS)", "SHOW REPLICA STATUS"),
+    ("SHOW SLAVE HOSTS", "SHOW REPLICAS"),
+    ("CHANGE MASTER TO MASTER_", "CHANGE REPLICATION SOURCE TO SOURCE_"),
+    ("CHANGE MASTER TO", "CHANGE REPLICATION SOURCE TO"),
+    *((f"{verb} SLAVE", f"{verb} REPLICA") for verb in ("START", "STOP", "RESET", "SHOW")),
+    ("Slave_SQL_Running", "Replica_SQL_Running"),
+    ("Slave_IO_Running", "Replica_IO_Running"),
+    ("Seconds_Behind_Master", "Seconds_Behind_Source"),
+)
+
+
+def has_new_words(version: str) -> bool:
+    """Whether that server (`MySQL 9.7.4`) calls a slave a replica."""
+    product, _, number = version.partition(" ")
+    parts = tuple(int(part) for part in number.split(".") if part.isdigit())
+    return product == "MySQL" and parts >= _SINCE
+
+
+def in_new_words(text: str) -> str:
+    """Statements and columns as such a server knows them."""
+    for old, new in _NEW:
+        text = text.replace(old, new)
+    return text

@@ -5,7 +5,7 @@ One file a powerprof, locked (flock(2)) as long as that one lives, or the keeper
 go of it however they end. The keeper writes into it whether all is back. Nothing in it outlasts what it is about: a
 thread or a server that is another now is left alone, and root's folder lies in /run, which a boot empties as it empties
 those settings. What stays on the server's disk (an event) is put back in its next process too, and is written down in a
-folder that a boot leaves. No password is written down.
+folder that a boot leaves. No password is written down; where one stood in an option file, it is read there again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import msgspec
 
 from powerprof import paths
 from powerprof.closeable import Closeable
+from powerprof.database.clients.base import Login
+from powerprof.database.clients.given import password_in
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
 from powerprof.folders import Folder, only_root_writes, write_all
@@ -34,12 +36,13 @@ _FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
 
 class Held(msgspec.Struct, frozen=True):
     """A setting of process `pid` that is going to be changed, and what it was. `started_ticks` is the process's start:
-    its number may be another's by the time it is put back."""
+    its number may be another's by the time it is put back. `options` is the option file that had the password."""
 
     setting: Setting
     before: str
     pid: int
     started_ticks: int
+    options: str | None = None
 
 
 class Since(msgspec.Struct, frozen=True):
@@ -224,7 +227,7 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
 
 def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     """Whether nothing is left to be done, and what there is to say."""
-    setting = held.setting
+    setting = _with_password(held)
     if not setting.outlasts and started_ticks(held.pid) != held.started_ticks:
         return True, ""  # the setting ended with its process
     try:
@@ -269,6 +272,17 @@ def _without_password(setting: Setting) -> Setting:
     if not isinstance(setting, Variable | Event):
         return setting
     return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
+
+
+def _with_password(held: Held) -> Setting:
+    """The setting with the password that stands in its option file now, read with the rights of who named it."""
+    setting = held.setting
+    if held.options is None or not isinstance(setting, Variable | Event) or setting.login.get("password"):
+        return setting
+    with suppress(PowerprofError, OSError):
+        password = password_in(Path(held.options), Login.of_fields(setting.login).account)
+        return msgspec.structs.replace(setting, login={**setting.login, "password": password})
+    return setting
 
 
 def _folder(place: Path, *, make: bool = False) -> Folder:

@@ -50,6 +50,12 @@ def given_login(url: str | None = None, socket: Path | None = None, defaults_fil
     )
 
 
+def password_in(path: Path, account: Account | None) -> str:
+    """The password of an option file, read with that account's rights; empty where it has none. Raises DataError."""
+    found = _options(path, account).get("password")
+    return "" if found is None else found.value
+
+
 def _options(path: Path | None, account: Account | None) -> dict[str, optionfiles.Option]:
     if path is None:
         return {}

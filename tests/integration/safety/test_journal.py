@@ -18,6 +18,7 @@ import pytest
 
 from powerprof import paths
 from powerprof.database.clients.base import Login
+from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
@@ -205,6 +206,29 @@ def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
     assert "what it is now cannot be read" in said
     assert said.endswith(f"if it is not '0', SET GLOBAL a = 0; then remove {folder / name}")
     assert os.listdir(folder) == [name]
+
+
+def test_the_password_is_read_again_from_its_option_file(folder: Path, tmp_path: Path) -> None:
+    options = tmp_path / "my.cnf"
+    with PrivateServer() as server:
+        login, started = server.login, started_ticks(server.pid)
+        assert login.password
+        assert started is not None
+        options.touch(mode=0o600)
+        options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\n")
+        setting = Variable(login.fields(), "max_connect_errors", "777", server.pid, started)
+        killed([Held(setting, "100", server.pid, started, str(options))], since=["777"])
+        (name,) = os.listdir(folder)
+        assert login.password not in (folder / name).read_text()
+        setting.write("777")
+        options.rename(tmp_path / "gone")
+        (said,) = put_back_left_behind()
+        assert "what it is now cannot be read" in said
+        (tmp_path / "gone").rename(options)
+        (said,) = put_back_left_behind()
+        assert said.startswith("max_connect_errors is 100 again")
+        assert setting.read() == "100"
+    assert os.listdir(folder) == []
 
 
 def test_a_folder_that_others_may_write_to_is_refused(sleeper: int, folder: Path) -> None:
