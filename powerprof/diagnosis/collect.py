@@ -10,8 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
 from powerprof.database.products.local import is_server, names_of_local_server
-from powerprof.diagnosis import asking, cputime
-from powerprof.diagnosis.evidence import ASKABLE, Client, Evidence, ReplicaHost, ReplicationChannel, ThreadWakeups
+from powerprof.diagnosis import asking, cputime, denials
+from powerprof.diagnosis.evidence import (
+    ASKABLE,
+    Client,
+    DeniedAccount,
+    Evidence,
+    ReplicaHost,
+    ReplicationChannel,
+    ThreadWakeups,
+)
 from powerprof.diagnosis.serverlog import log_of
 from powerprof.errors import CapabilityError
 from powerprof.processes.languages import language_of
@@ -182,6 +190,7 @@ class Asked:
         self._began_s = 0.0
         self._end: tuple[str, int] | None = None
         self._statements: dict[int, dict[str, int]] = {}
+        self._denied: list[DeniedAccount] = []
         self._named_count = 0
         self.names: Mapping[int, str] = {}
         self.window_s = 0.0
@@ -214,6 +223,7 @@ class Asked:
         self.facts["tids"] = asking.connection_threads(self._connection, self._pid)
         self._end = self._ask("the binary log", asking.log_end, None)
         self._statements = asking.statements_by_connection(self._connection)
+        self._denied = denials.denied(self._connection)
         self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
@@ -225,6 +235,7 @@ class Asked:
         self.window_s = time.monotonic() - self._began_s
         # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
         self.facts["own_counts"] = self._own_counts()
+        self.facts["denied"] = denials.between(self._denied, denials.denied(self._connection))
         self.facts["last_statements"] = asking.last_statements(self._connection)
         self.facts["statements_by_connection"] = _moved(
             self._statements, asking.statements_by_connection(self._connection)

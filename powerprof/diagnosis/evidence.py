@@ -113,6 +113,17 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     info: str
 
 
+class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """An account (`user@host`) that was refused `count` times since the server was started, `window_count` of them in
+    the window: over `span_s`, last `last_s` ago. By the server's own count."""
+
+    account: str
+    count: int
+    window_count: int
+    last_s: float
+    span_s: float
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """One look at one server.
 
@@ -128,8 +139,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     `channels_seen` are the replication channels in each of the looks at the end: a thread that is started again and
     again stands as running in some of them. `replica_accounts` are the accounts that may replicate (`user@host`); empty
-    where that may not be read. `tids` are the kernel's numbers of connections' threads, where the process list has
-    none, `last_statements` what connections asked last (performance_schema).
+    where that may not be read; `denied` those that were refused, where the server counts them. `tids` are the kernel's
+    numbers of connections' threads, where the process list has none, `last_statements` what connections asked last
+    (performance_schema).
     `cpu_percent` is what the process used of one CPU in the traced window, `threads_cpu` its threads that lived through
     it, the most first, and `ended_cpu_percent` those that did not: workers of events, connections that were closed.
     """
@@ -156,6 +168,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     samples_span_s: float = 0.0
     replicas: list[ReplicaHost] = []
     replica_accounts: list[str] = []
+    denied: list[DeniedAccount] = []
     tids: dict[int, int] = {}
     last_statements: dict[int, str] = {}
     events: list[ScheduledEvent] = []

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.evidence import DeniedAccount, Evidence
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.words import rate, seconds
 
@@ -15,11 +15,17 @@ DUMPS = "statement/com/Binlog Dump"
 """What performance_schema counts of replicas that begin to read, among the counters of `asking.status`."""
 
 
+_REFUSED = (
+    "On the replica: STOP SLAVE; CHANGE MASTER TO MASTER_PASSWORD='…'; START SLAVE",
+    "or, where that replica is to go: STOP SLAVE; RESET SLAVE ALL there",
+)
+
+
 def refused_replicas(evidence: Evidence) -> list[Finding]:
     """Source side: accounts of replicas that try to log in again and again."""
     log = evidence.log
     if log is None:
-        return []
+        return [_counted(evidence, one) for one in _counted_replicas(evidence)]
     # The counter's rate is theirs where nobody else was refused lately; else the log's.
     alone = len(denied_replicas(evidence)) == 1 and not _other_accounts(evidence)
     findings = []
@@ -36,26 +42,55 @@ def refused_replicas(evidence: Evidence) -> list[Finding]:
                     f"{seconds(log.denied_last_s.get(account, 0.0))} ago",
                     f"{account.partition('@')[0]} is an account that may replicate (mysql.user)",
                 ],
-                remedy=[
-                    "On the replica: STOP SLAVE; CHANGE MASTER TO MASTER_PASSWORD='…'; START SLAVE",
-                    "or, where that replica is to go: STOP SLAVE; RESET SLAVE ALL there",
-                ],
+                remedy=[*_REFUSED],
                 rate_hz=speed,
             )
         )
-    return findings
+    logged_users = {account.partition("@")[0] for account in denied_replicas(evidence)}
+    counted = [one for one in _counted_replicas(evidence) if one.account.partition("@")[0] not in logged_users]
+    return findings + [_counted(evidence, one) for one in counted]
+
+
+def _counted_replicas(evidence: Evidence) -> list[DeniedAccount]:
+    """Accounts that may replicate and were refused lately, by the server's count."""
+    users = {account.rpartition("@")[0] for account in evidence.replica_accounts}
+    return [
+        one
+        for one in evidence.denied
+        if one.account.rpartition("@")[0] in users and one.count >= _FEWEST and one.last_s < _LONG_AGO_S
+    ]
+
+
+def _counted(evidence: Evidence, one: DeniedAccount) -> Finding:
+    window_hz = one.window_count / evidence.window_s if evidence.window_s > 0 else 0.0
+    speed = window_hz or (one.count - 1) / max(one.span_s, 1.0)
+    return Finding(
+        rule="replica_refused",
+        severity="fault",
+        text=f"A replica tries to log in as {one.account} {rate(speed)} and is refused: it replicates nothing.",
+        evidence=[
+            f"performance_schema: access was denied {one.count} times in {seconds(max(one.span_s, 1.0))}, last "
+            f"{seconds(one.last_s)} ago",
+            f"{one.account.rpartition('@')[0]} is an account that may replicate (mysql.user)",
+        ],
+        remedy=list(_REFUSED),
+        rate_hz=speed,
+    )
 
 
 def _other_accounts(evidence: Evidence) -> list[str]:
     """Accounts that were not let in lately and are no replica's."""
     log, replicas = evidence.log, denied_replicas(evidence)
+    refused = {one.account for one in _counted_replicas(evidence)}
+    counted = [one.account for one in evidence.denied if one.window_count and one.account not in refused]
     if log is None:
-        return []
-    return [
+        return counted
+    logged = [
         account
         for account in log.denied
         if account not in replicas and log.denied_last_s.get(account, _LONG_AGO_S) < _LONG_AGO_S
     ]
+    return [*logged, *(account for account in counted if account not in logged and account not in replicas)]
 
 
 def denied_replicas(evidence: Evidence) -> dict[str, int]:
@@ -111,7 +146,7 @@ def failed_logins(evidence: Evidence) -> list[Finding]:
     if evidence.moved("Aborted_connects") < _FEWEST or failed < _FAILED_LOGINS_HZ:
         return []
     others = _other_accounts(evidence)
-    if denied_replicas(evidence) and not others:
+    if (denied_replicas(evidence) or _counted_replicas(evidence)) and not others:
         return []
     away = _absent(evidence)
     maybe = bool(away) and not others

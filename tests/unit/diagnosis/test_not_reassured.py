@@ -6,9 +6,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
-from powerprof.diagnosis.evidence import Evidence, LogSummary, ReplicationChannel, ScheduledEvent, ThreadCpu
+from powerprof.diagnosis.evidence import (
+    DeniedAccount,
+    Evidence,
+    LogSummary,
+    ReplicationChannel,
+    ScheduledEvent,
+    ThreadCpu,
+)
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis, Finding
 from powerprof.diagnosis.logins import DUMPS
 from powerprof.diagnosis.looked import looked
@@ -105,6 +113,43 @@ def test_a_replica_that_is_refused_is_named_at_its_source() -> None:
     # Somebody else.
     (fault,) = faults(evidence(log=log, replica_accounts=["other@%"], **counted(Aborted_connects=10)))
     assert fault.text == "A client (repl@10.0.0.9) fails to log in 1.0 times/s and tries again."
+
+
+def refused(account: str, count: int = 30, window_count: int = 3, last_s: float = 1.0) -> DeniedAccount:
+    return DeniedAccount(account=account, count=count, window_count=window_count, last_s=last_s, span_s=29.0)
+
+
+def test_mysql_counts_what_it_refuses_by_account() -> None:
+    """Its error log has none of it by default."""
+    here = evidence(denied=[refused("repl@10.0.0.9")], replica_accounts=["repl@%"], **counted(Aborted_connects=10))
+    (fault,) = faults(here)
+    assert fault.rule == "replica_refused"
+    assert fault.text.startswith("A replica tries to log in as repl@10.0.0.9 0.30 times/s and is refused")
+    # Once a minute: none in the window.
+    seldom = refused("repl@10.0.0.9", 4, 0, 59.0)
+    (fault,) = faults(evidence(denied=[seldom], replica_accounts=["repl@%"], **counted(Aborted_connects=0)))
+    assert fault.rule == "replica_refused"
+    assert fault.rate_hz == pytest.approx(3 / 29)
+    # Mended, or once.
+    for gone in (refused("repl@10.0.0.9", last_s=200.0, window_count=0), refused("repl@h", 1, 1)):
+        assert not faults(evidence(denied=[gone], replica_accounts=["repl@%"], **counted(Aborted_connects=0)))
+    # Somebody else, alone and with a replica.
+    (fault,) = faults(evidence(denied=[refused("app@h")], replica_accounts=["repl@%"], **counted(Aborted_connects=10)))
+    assert fault.text == "A client (app@h) fails to log in 1.0 times/s and tries again."
+    both = evidence(
+        denied=[refused("app@h"), refused("repl@h")], replica_accounts=["repl@%"], **counted(Aborted_connects=10)
+    )
+    assert [one.rule for one in faults(both)] == ["replica_refused", "client_reconnect_loop"]
+
+
+def test_a_mysql_of_today_reads_its_own_words() -> None:
+    here = replica(*[channel(7, **{"Slave_SQL_Running": "No"})] * 3)
+    for version, word, other in (("MySQL 9.7.4", "REPLICA", "SLAVE"), ("MariaDB 11.8.2", "SLAVE", "REPLICA")):
+        (found,) = [
+            one for one in diagnose(msgspec.structs.replace(here, version=version)) if one.rule == "replication_stopped"
+        ]
+        assert f"START {word} SQL_THREAD" in found.remedy[0]
+        assert other not in " ".join([found.text, *found.evidence, *found.remedy])
 
 
 def test_where_no_log_tells_a_replica_is_said_to_be_possible() -> None:
