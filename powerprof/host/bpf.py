@@ -34,7 +34,11 @@ def carried_fit() -> bool:
 
 def _without(name: str, found: Capability) -> Capability:
     """What compiles programs is missing: nothing to mend where carried ones fit."""
-    if found.status != "missing" or not carried_fit():
+    if found.status != "missing":
+        return found
+    if not features.may_be_tried():
+        return none(name, f"{found.detail}: not needed where carried programs fit, which this process may not try")
+    if not carried_fit():
         return found
     return none(name, f"{found.detail}: not needed, the programs that powerprof carries fit this kernel")
 
@@ -98,6 +102,12 @@ def stacks() -> Capability:
     return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
 
 
+def _not_permitted() -> Capability:
+    """By capabilities; or by a container's seccomp profile or lockdown, which refuse root too."""
+    error, lacking = features.not_permitted(), kernel.privileges()
+    return missing("tracing", error.message, lacking.remedy if lacking.status != "ok" else error.hint)
+
+
 def tracing() -> Capability:
     """Loads, attaches and removes the smallest BPF program: a carried one, or one that bcc compiles now.
 
@@ -105,6 +115,8 @@ def tracing() -> Capability:
     """
     if not paths.is_this_host():
         return kernel.not_this_host("tracing")
+    if not features.may_be_tried():
+        return _not_permitted()
     carried = carried_fit()
     for needed in () if carried else (_bcc(), _headers()):
         if needed.status not in ("ok", "limited"):
@@ -113,10 +125,8 @@ def tracing() -> Capability:
         with LoadedProgram("trial.bpf.c", {}, cached=carried):
             pass
     except PowerprofError as error:
-        if kernel.privileges().status != "ok":
-            return missing("tracing", "cannot load BPF programs: not permitted", kernel.privileges().remedy)
-        if error.message == features.not_permitted().message:
-            return none("tracing", "the kernel refuses BPF even to root: see /sys/kernel/security/lockdown")
+        if kernel.privileges().status != "ok" or error.message == features.not_permitted().message:
+            return _not_permitted()
         return missing("tracing", error.message, error.hint)
     try:
         check_process_ids()

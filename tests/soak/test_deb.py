@@ -30,7 +30,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if os.geteuid() != 0:
         pytest.skip("no capability: root (sudo make soak)")
-    with bare_machine(tmp_path_factory.mktemp("bare") / "log") as made:
+    with bare_machine("bookworm", tmp_path_factory.mktemp("bare") / "log") as made:
         yield made
 
 

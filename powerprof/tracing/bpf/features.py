@@ -54,10 +54,18 @@ def coarse_clock() -> int:
 
 def not_permitted() -> CapabilityError:
     """The error of who may not load programs."""
-    return CapabilityError(
-        "cannot load BPF programs: not permitted",
-        "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter",
-    )
+    hint = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
+    if os.geteuid() == 0:
+        hint = (
+            "in a container: capabilities BPF, PERFMON and SYS_PTRACE, and a seccomp profile that allows bpf and "
+            "perf_event_open; else see /sys/kernel/security/lockdown"
+        )
+    return CapabilityError("cannot load BPF programs: not permitted", hint)
+
+
+def may_be_tried() -> bool:
+    """Whether this process may load programs: else none of what the kernel can do is known."""
+    return has(RING_BUFFER) is not None
 
 
 class NotPermittedError(Exception):

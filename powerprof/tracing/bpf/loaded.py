@@ -26,7 +26,7 @@ from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, with_maps
 from powerprof.tracing.bpf.definitions import possible_cpus
-from powerprof.tracing.bpf.features import not_permitted
+from powerprof.tracing.bpf.features import may_be_tried, not_permitted
 from powerprof.tracing.bpf.ringbuffer import RingBuffer
 
 _TRACEPOINT, _TYPED, _UPROBE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__"
@@ -126,6 +126,9 @@ class LoadedProgram(Closeable):
         self, name: str, definitions: Mapping[str, int | str], cached: bool, refused: syscalls.RefusedError | None
     ) -> None:
         """Load what this host's bcc makes of it. `refused`: what was said of the carried one, where there was one."""
+        # Of a kernel that may not be asked nothing is known, not even which carried program fits.
+        if not may_be_tried():
+            raise not_permitted()
         try:
             compiled = objects.find(name, definitions, cached=cached)
         except CapabilityError:
