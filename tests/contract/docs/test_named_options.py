@@ -42,7 +42,15 @@ _OTHERS = {
     "stacks/runtimes.py": {"--reuid", "--regid", "--clear-groups"},
 }
 # Options of other programs in the pages' prose.
-_OTHERS_IN_PAGES = {"--init-file", "--no-defaults", "--enable-dtrace", "--perf-basic-prof", "--install-completion"}
+_OTHERS_IN_PAGES = {
+    "--cgroupns",
+    "--security-opt",
+    "--init-file",
+    "--no-defaults",
+    "--enable-dtrace",
+    "--perf-basic-prof",
+    "--install-completion",
+}
 # Lists of command lines and of options, whose texts are of no one command.
 _LISTS = {"cli/app.py", "cli/examples.py", "workloads/studies.py"}
 # Who prints the tables: their hints are for these alone.
