@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -12,15 +13,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.runs import decode
-from tests.conftest import Cli
+from tests.conftest import REPOSITORY, Cli
 from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for
 from tests.root.test_cure_replicas import options_of
+from tests.root.truth import compiled
 from tests.suspended import suspended_while_it_sleeps
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
@@ -41,8 +44,6 @@ time.sleep(600)
 
 @pytest.fixture
 def truth(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Truth]:
-    from tests.root.truth import compiled
-
     running = Truth(compiled(compilers[0], "slack_truth.c", tmp_path), tmp_path, 1)
     yield running
     running.end()
@@ -225,3 +226,50 @@ def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli
     assert done.out.startswith("It hurts, and was ended: p95 of statements rose by "), done.out
     with server.connect() as connection:
         assert sql.scalar(connection, "SELECT @@GLOBAL.query_cache_size") == 33554432
+
+
+_APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+
+def test_a_target_in_a_container_is_cured_from_the_host(
+    powerprof_cli: Cli, compilers: Sequence[str], tmp_path: Path
+) -> None:
+    """It is process 1 there, and its thread has a number of that container."""
+    program = compiled(compilers[0], "slack_truth.c", tmp_path)
+    with subprocess.Popen([*_APART, program, tmp_path / "count", "1"], stdout=subprocess.PIPE, text=True) as shell:
+        assert shell.stdout is not None
+        inner = int(shell.stdout.readline().split()[1])
+        (target,) = psutil.Process(shell.pid).children()
+        words = ["cure", "--pid", str(target.pid), "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
+                 "--pairs", "3", "--yes", "--no-save", "--energy-source", "none",
+                 "--json", str(tmp_path / "c.json")]  # fmt: skip
+        done = powerprof_cli(words, timeout=90)
+        record = decode(tmp_path / "c.json", Cure)
+        assert record.remedy.thread is not None
+        tid = record.remedy.thread.tid
+        assert tid != inner
+        slack = Path(f"/proc/{tid}/timerslack_ns").read_text().strip()
+        shell.kill()
+    assert done.code == 0, done.err
+    assert record.metrics[0].verdict == "b_lower"
+    assert record.reverted is True
+    assert slack == DEFAULT
+
+
+def test_a_cure_within_a_container_counts_without_a_trace(compilers: Sequence[str], tmp_path: Path) -> None:
+    program = compiled(compilers[0], "slack_truth.c", tmp_path)
+    words = ["cure", "--pid", "slack_truth", "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
+             "--pairs", "3", "--yes", "--no-save", "--energy-source", "none", "--json", "-"]  # fmt: skip
+    inside = [*_APART, "sh", "-c", 'program=$1; count=$2; shift 2; "$program" "$count" 1 >&2 & sleep 1; exec "$@"']
+    done = subprocess.run(
+        [*inside, "sh", program, tmp_path / "count", sys.executable, "-m", "powerprof", *words],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert record["metrics"][0]["verdict"] == "b_lower"
+    assert record["reverted"] is True
+    assert any("not traced" in str(note) for note in record["notes"])

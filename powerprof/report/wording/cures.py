@@ -14,14 +14,11 @@ from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import called, slack_text
 from powerprof.experiment.judge.answer import metric_named
 from powerprof.experiment.records import Metric
+from powerprof.report.wording.answers import NO_BOUND_PERCENT
 
 if TYPE_CHECKING:
     from powerprof.cure.candidates import Candidate
     from powerprof.cure.lasting import SlackSet
-
-
-# A bound that is more times as large as the figure itself says nothing.
-_MOST_TIMES = 10
 
 
 def of_cure(cure: Cure) -> Cure:
@@ -77,7 +74,7 @@ def _cost(cure: Cure) -> str:
         metric = metric_named(cure.metrics, name)
         if metric is None or metric.difference.ci95 is None:
             continue
-        if metric.difference.ci95[1] <= _MOST_TIMES * (metric.a.mean or 0.0):
+        if 100 * metric.difference.ci95[1] <= NO_BOUND_PERCENT * (metric.a.mean or 0.0):
             parts.append(f"{text.number(max(0.0, metric.difference.ci95[1]), 2)} ms of {what}")
     return f"; it costs at most {', '.join(parts)}" if parts else ""
 
