@@ -7,7 +7,9 @@ __hrtimer_run_queues). So a sleep by the monotonic clock, on which the tick and 
 last of those before P + S: where L of them come a second at random, S - (1 - e^(-LS)) / L + S e^(-LS) late on average,
 nearly S. On an idle MySQL 9.7 97/s became 70, 52, 39, 18.5, 10 and 1.0 with slacks of 5, 10, 20, 50, 100 ms and 1 s;
 with L = 100/s this gives 70, 57, 41, 20, 10 and 1.0. Sleeps by the wall clock have its queue to themselves and end with
-the first interrupt after P: (1 - e^(-LS)) / L late.
+the first interrupt after P: (1 - e^(-LS)) / L late. Who else ends the same wait, R times a second at random, cuts
+sleeps short: one of T ends R / (1 - e^(-RT)) times a second. Where the thread is woken elsewhere, it is by what it does
+once it has woken (a write, its lock): as often a sleep as before, at best.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 
 DEFAULT_NS = 50_000
 _INNERMOST = 5
+_NOTHING = 1e-6
+_WORTH = 0.02
 # timer_create, timerfd, io_uring and mq_timedreceive do not look at a thread's slack.
 _REACTS = re.compile(
     r"^_*(?:libc_)?(poll|ppoll|select|pselect|epoll_p?wait|nanosleep|clock_nanosleep|usleep|sleep|sigtimedwait"
@@ -75,25 +79,58 @@ def predicted(
     `others_hz`: timer interrupts of one CPU that are not this thread's. `wall_clock`: whether it waits for locks by the
     wall clock; None: unknown, and then it is a bound. Rows of one place have one count of wakings.
     """
-    now = then = 0.0
-    is_bound, found = False, False
-    seen: set[tuple[str, ...]] = set()
+    places: dict[tuple[str, ...], _Place] = {}
+    now = 0.0
     for row in rows:
+        place = places.setdefault(tuple(row.stack), _Place())
         hertz = woken_hz(row)
-        if row.origin == "own_timer" and tuple(row.stack) in seen:
+        if row.origin != "own_timer":
+            place.others_hz += hertz
+        elif not place.timers_hz:
+            place.timers_hz, place.is_regular = hertz, row.period_ms is not None
+        else:
             continue
         now += hertz
-        if row.origin != "own_timer" or hertz <= 0 or not reacts(row.stack):
-            then += hertz
-            continue
-        seen.add(tuple(row.stack))
-        found = True
-        either = _waits_by_either(row.stack)
-        is_bound |= row.period_ms is None or (either and wall_clock is None)
+    waits = {stack: place for stack, place in places.items() if place.timers_hz > 0 and reacts(stack)}
+    if not waits:
+        return None
+    cycles = then = 0.0
+    is_bound = False
+    for stack, place in waits.items():
+        either = _waits_by_either(stack)
+        is_bound |= not place.is_regular or (either and wall_clock is None)
         late_s = _until_first_s if either and wall_clock else _until_last_s
-        asked_s = max(1 / hertz - late_s(now_slack_ns / 1e9, others_hz), 0.0)
-        then += 1 / (asked_s + late_s(slack_ns / 1e9, others_hz))
-    return Predicted(now, min(now, then), slack_ns, is_bound) if found else None
+        more_s = late_s(slack_ns / 1e9, others_hz) - late_s(now_slack_ns / 1e9, others_hz)
+        cycles += place.hz
+        then += _woken_hz(max(_sleep_s(place.hz, place.timers_hz) + more_s, 1e-9), place.others_hz)
+    is_bound |= now - cycles > _WORTH * now
+    return Predicted(now, min(now, then * now / cycles), slack_ns, is_bound)
+
+
+@dataclass
+class _Place:
+    """Where a thread waits: how often its own timer ends that, and somebody else."""
+
+    timers_hz: float = 0.0
+    others_hz: float = 0.0
+    is_regular: bool = False
+
+    @property
+    def hz(self) -> float:
+        """Together."""
+        return self.timers_hz + self.others_hz
+
+
+def _sleep_s(now_hz: float, timers_hz: float) -> float:
+    """How long a thread that wakes so often sleeps where nothing but its timer ends it, as it does `timers_hz` times a
+    second: the rest comes at random and cuts sleeps short."""
+    rest = now_hz - timers_hz
+    return 1 / now_hz if rest < _NOTHING * now_hz else math.log(now_hz / timers_hz) / rest
+
+
+def _woken_hz(sleep_s: float, rest_hz: float) -> float:
+    """The way back: how often it wakes that sleeps so long, or until something of `rest_hz` comes."""
+    return 1 / sleep_s if rest_hz * sleep_s < _NOTHING else rest_hz / -math.expm1(-rest_hz * sleep_s)
 
 
 def _waits_by_either(stack: Sequence[str]) -> bool:

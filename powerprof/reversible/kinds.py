@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,9 +20,13 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.stat import process_stat
+from powerprof.reversible import others
 from powerprof.reversible.events import Event
 
-_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=10, answer_bytes=1 << 16)
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Sql
+
+_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=5000, answer_bytes=1 << 20)
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
 _LITERAL = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 _PF_EXITING = 0x4  # include/linux/sched.h
@@ -56,7 +60,8 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         return str(found)
 
     def write(self, value: str) -> None:
-        """Change it; of a server that has ended nothing."""
+        """Change it; of a server that has ended nothing. A value of ours that changes other variables for good is taken
+        back, and refused."""
         self._check()
         if self._has_ended():
             return
@@ -64,10 +69,30 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
             sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection,
             self._named(f"{self.name}={value}"),
         ):
-            if _LITERAL.fullmatch(value):
-                sql.rows(connection, _WRITE.format(self.name, value))
-            else:
-                sql.rows(connection, _WRITE.format(self.name, "%s"), (value,))
+            if value != self.value:
+                _set(connection, self.name, value)
+                return
+            before = others.all_of(connection)
+            _set(connection, self.name, value)
+            if not others.moved(before, others.all_of(connection), self.name):
+                return
+            # An alias moves along, and back; what stays is not put back by putting this one back.
+            old = next((now for name, now in before.items() if name.casefold() == self.name.casefold()), None)
+            if old is None:
+                return
+            _set(connection, self.name, old)
+            stayed = []
+            for name, (was, now) in others.moved(before, others.all_of(connection), self.name).items():
+                with suppress(StatementError):  # one that cannot be set moved by itself
+                    _set(connection, name, was)
+                    stayed.append(f"{name} ({was} to {now})")
+            if stayed:
+                also = ", ".join(stayed[:4])
+                raise UsageError(
+                    f"--set {self.name}={value}: it changes {also} as well, which putting it back does not put back",
+                    "a value that leaves the others as they are",
+                )
+            _set(connection, self.name, value)
 
     def by_hand(self, value: str) -> str:
         """The statement."""
@@ -133,6 +158,13 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
 
 
 Setting = Variable | TimerSlack | Event
+
+
+def _set(connection: Sql, name: str, value: str) -> None:
+    if _LITERAL.fullmatch(value):
+        sql.rows(connection, _WRITE.format(name, value))
+    else:
+        sql.rows(connection, _WRITE.format(name, "%s"), (value,))
 
 
 def started_ticks(tid: int) -> int | None:

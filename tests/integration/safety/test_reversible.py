@@ -196,3 +196,32 @@ def test_the_slack_of_a_thread_is_put_back_and_that_of_another_is_not_touched() 
             process.kill()
             process.wait()
         assert held.notes == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "other"),
+    [
+        ("innodb_io_capacity", "50000", "innodb_io_capacity_max"),
+        ("INNODB_IO_CAPACITY_MAX", "150", "innodb_io_capacity"),
+    ],
+)
+def test_a_value_that_changes_another_variable_for_good_is_refused(
+    server: PrivateServer, name: str, value: str, other: str
+) -> None:
+    query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
+    with server.connect() as connection:
+        before = sql.rows(connection, query)
+        asked = Variable(server.login.fields(), name, value)
+        with pytest.raises(PowerprofError, match=rf"changes {other} \(.*\) as well"), ChangedSettings([asked]):
+            pass
+        assert sql.rows(connection, query) == before
+
+
+def test_an_alias_moves_along_and_back(server: PrivateServer) -> None:
+    """log_slow_query of MariaDB 10.11 is slow_query_log."""
+    query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
+    with server.connect() as connection:
+        before = sql.rows(connection, query)
+        with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON")]):
+            assert sql.scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
+        assert sql.rows(connection, query) == before

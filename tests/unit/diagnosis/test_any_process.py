@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,45 @@ def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
     assert polls.then_hz == pytest.approx(1 / 0.06895, rel=0.01)
 
 
+def cut_short(sleep_s: float, rest_hz: float) -> float:
+    """How often a thread wakes that sleeps so long, or until something comes at random."""
+    generator = random.Random(1)
+    sleeps = [min(sleep_s, generator.expovariate(rest_hz)) for _ in range(50_000)]
+    return len(sleeps) / sum(sleeps)
+
+
+@pytest.mark.parametrize(("slack_ms", "measured"), [(50, 27.4), (1000, 3.5)])
+def test_what_a_thread_does_once_it_has_woken_is_done_as_often_a_sleep(slack_ms: int, measured: float) -> None:
+    """ib_clone_gtid of MySQL 9.7 with 31 commits a second: it wakes, writes and waits for the disk."""
+    rows = [
+        timer("ib_clone_gtid", 9.25, ("pthread_cond_timedwait", "wait_time_low")),
+        timer("ib_clone_gtid", 26.5, ("fdatasync", "os_file_flush_func"), origin="device"),
+        timer("ib_clone_gtid", 2.5, ("pthread_cond_wait", "log_write_up_to"), origin="other_thread"),
+    ]
+    one = predicted(rows, slack_ms * 1_000_000, 1600.0, wall_clock=False)
+    assert one is not None
+    assert one.then_hz == pytest.approx(measured, rel=0.1)
+    assert one.is_bound
+
+
+@pytest.mark.parametrize("rest_hz", [1.0, 30.0, 200.0])
+def test_what_else_wakes_a_thread_cuts_its_sleeps_short(rest_hz: float) -> None:
+    """Sleeps of 20 ms that would be 70 ms."""
+    generator = random.Random(2)
+    timers, others, slept_s = 0, 0, 0.0
+    for _ in range(50_000):
+        comes_s = generator.expovariate(rest_hz)
+        timers, others = timers + (comes_s > 0.02), others + (comes_s <= 0.02)
+        slept_s += min(comes_s, 0.02)
+    rows = [
+        timer("a", timers / slept_s, ("poll",), period_ms=None),
+        timer("a", others / slept_s, ("poll",), origin="other_thread"),
+    ]
+    one = predicted(rows, 50_000_000, 0.0)
+    assert one is not None
+    assert one.then_hz == pytest.approx(cut_short(0.07, rest_hz), rel=0.03)
+
+
 def test_what_does_not_react_is_not_saved() -> None:
     assert predicted([timer("a", 50.0, ("timerfd_read",))], 50_000_000, 0.0) is None
     assert predicted([timer("a", 50.0, origin="device")], 50_000_000, 0.0) is None
@@ -123,7 +163,8 @@ def test_what_does_not_react_is_not_saved() -> None:
     one = predicted(rows, 50_000_000, 0.0)
     assert one is not None
     assert one.now_hz == 58.0
-    assert one.then_hz == pytest.approx(8 + 1 / 0.06995, rel=0.01)
+    assert one.then_hz == pytest.approx(58 / 50 / 0.06995, rel=0.01)
+    assert one.is_bound
     irregular = predicted([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
     assert irregular is not None
     assert irregular.is_bound
