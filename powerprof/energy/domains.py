@@ -145,7 +145,8 @@ def host_meters(windows: Windows) -> HostMeters | None:
     failing that the one with figures in most. One that draws less than what it should contain is not believed.
     Measured figures go before estimated ones and are never added to them.
     """
-    sets = {name: meters for name in TIERS if (meters := _set_of(name, windows)) is not None}
+    # Cores without their package are no host: AMD's zone of that name counts a single one.
+    sets = {name: meters for name in TIERS[:-1] if (meters := _set_of(name, windows)) is not None}
     believed = [meters for name, meters in sets.items() if not _refuted(name, sets, windows)]
     if not believed:
         return _estimated(windows)

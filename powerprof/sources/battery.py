@@ -59,11 +59,12 @@ def discharge_watts(folder: Path) -> float | None:
     """
     if try_text(folder / "status") != "Discharging" or mains_online(folder.parent) is not None:
         return None
-    power = try_int(folder / "power_now")  # µW; some firmwares give the discharge a sign
-    if power is not None:
+    # µW, µA and µV; some firmwares give the discharge a sign, and 0 stands for what they do not know.
+    power = try_int(folder / "power_now")
+    if power:
         return abs(power) * 1e-6
-    current, voltage = try_int(folder / "current_now"), try_int(folder / "voltage_now")  # µA, µV
-    return None if current is None or voltage is None else abs(current) * voltage * 1e-12
+    current, voltage = try_int(folder / "current_now"), try_int(folder / "voltage_now")
+    return abs(current) * voltage * 1e-12 if current and voltage else None
 
 
 class BatteryMeter:
@@ -72,13 +73,16 @@ class BatteryMeter:
     name = "battery"
     max_interval_s: float | None = _INTERVAL_S
 
-    def __init__(self, folders: list[Path]) -> None:
+    def __init__(self, folders: list[Path], resting: list[Path]) -> None:
         self._folders = folders
+        self._resting = resting
         self._samples: list[list[PowerSample]] = [[] for _ in folders]
 
     def sample(self, now_s: float) -> None:
+        # Where another battery feeds the machine too, these give a part of what it draws.
+        alone = all(try_text(folder / "status") != "Discharging" for folder in self._resting)
         for folder, samples in zip(self._folders, self._samples, strict=True):
-            samples.append(PowerSample(now_s, discharge_watts(folder)))
+            samples.append(PowerSample(now_s, discharge_watts(folder) if alone else None))
 
     def is_counting(self) -> bool | None:
         return any(s.watts for samples in self._samples for s in samples) if self._samples[0] else None
@@ -114,4 +118,4 @@ def open_battery() -> BatteryMeter:
     if not discharging:
         states = ", ".join(f"{f.name} {(try_text(f / 'status') or 'unknown').lower()}" for f in folders)
         raise CapabilityError(f"battery: not discharging ({states})", "unplug the power supply and run again")
-    return BatteryMeter(discharging)
+    return BatteryMeter(discharging, [folder for folder in folders if folder not in discharging])

@@ -25,6 +25,8 @@ from powerprof.sources.series import EnergySeries, PowerSample, counter_energy, 
 
 _IGNORED = re.compile(r"BAT|AC\b|ACAD|ADP|ucsi|hidpp|wacom", re.I)
 _POWER_INTERVAL_S = 1.0
+# ACPI's names of the system bus and of the system itself.
+_WHOLE_SYSTEM = ("LNXSYBUS", "LNXSYSTM")
 # A window must be so many times as long as what a reading is the mean of.
 _MEANS = 2.0
 
@@ -59,13 +61,14 @@ class SensorChannel:
 def find_channels(root: Path) -> list[SensorChannel]:
     """The channels below `root` (…/class/hwmon), those of one chip beside each other, in a stable order."""
     channels: list[SensorChannel] = []
+    board = try_text(root.parents[1] / "firmware/devicetree/base/compatible") or ""
     for folder in sorted(root.glob("hwmon*"), key=lambda f: (try_text(f / "name") or "", f.name)):
         # Kernels before 3.15 kept the files in the device's folder.
         home = folder if list(folder.glob("*_input")) or list(folder.glob("*_average")) else folder / "device"
         chip = try_text(folder / "name") or try_text(home / "name")
         if chip is None or _IGNORED.match(chip):
             continue
-        channels += _of_chip(home, chip)
+        channels += _of_chip(home, chip, usual=_is_usual(chip, home, board))
     # Two meters of a whole server: which of them contains the other is unknown.
     whole = {channel.file.parent for channel in channels if channel.scope == "server"}
     if len(whole) > 1:
@@ -73,7 +76,22 @@ def find_channels(root: Path) -> list[SensorChannel]:
     return _distinct(channels)
 
 
-def _of_chip(folder: Path, chip: str) -> list[SensorChannel]:
+def _is_usual(chip: str, folder: Path, board: str) -> bool:
+    """Whether a chip that other makers use for something else measures what `hwmon_chips` says of it.
+
+    ACPI's meter may be a battery's (`power1_is_battery`), or names the devices that it measures: the bus of the whole
+    system or others (`measures`, drivers/hwmon/acpi_power_meter.c). An INA3221 has the labels that a board gives it.
+    """
+    if chip == "ina3221":
+        return "nvidia,tegra" in board
+    if chip != "power_meter":
+        return True
+    named = [link.name for folder in (folder, folder / "device") for link in folder.glob("measures/*")]
+    whole = not named or any(name.startswith(_WHOLE_SYSTEM) for name in named)
+    return whole and not try_int(folder / "power1_is_battery")
+
+
+def _of_chip(folder: Path, chip: str, *, usual: bool) -> list[SensorChannel]:
     """A counter misses nothing between two samples: it wins over the power channel of the same meaning."""
     powers = _numbered(folder, r"power(\d+)_(average|input)")
     energies = _numbered(folder, r"energy(\d+)_input")
@@ -82,7 +100,7 @@ def _of_chip(folder: Path, chip: str) -> list[SensorChannel]:
     for prefix, files in (("in", volts), ("power", powers), ("energy", energies)):
         labels = {n: text for n in files if (text := try_text(folder / f"{prefix}{n}_label")) is not None}
         for number, file in files.items():
-            role = role_of(chip, number, labels.get(number), labels)
+            role = role_of(chip, number, labels.get(number), labels, usual=usual)
             if prefix == "in":
                 current = folder / f"curr{number}_input"
                 made = SensorChannel(file, role.domain, role.inside, "product", role.scope, current, chip)

@@ -112,7 +112,8 @@ def _powernv(number: str, label: str | None, labels: Mapping[str, str]) -> Role:
 
 
 # NVIDIA Jetson Linux Developer Guide, "Platform Power and Performance", Power Monitor Channels: the module's input.
-_JETSON_INPUTS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_HV", "GPU_SYS_VIN")
+# SYS_VIN_HV of the AGX modules is one of two.
+_JETSON_INPUTS = ("VDD_IN", "POM_5V_IN")
 
 _CHIPS: dict[str, Reader] = {
     # acpi_power_meter.rst (prefix power_meter): the ACPI 4.0 meter of the whole machine, mean over an interval.
@@ -149,10 +150,13 @@ _DEVICES = re.compile(
 )
 
 
-def role_of(chip: str, number: str, label: str | None, labels: Mapping[str, str]) -> Role:
-    """What a channel of that chip measures. `labels` are those of all its power channels, by number."""
+def role_of(chip: str, number: str, label: str | None, labels: Mapping[str, str], *, usual: bool = True) -> Role:
+    """What a channel of that chip measures. `labels` are those of all its power channels, by number.
+
+    `usual`: whether this one is where the table has it, as far as the machine says.
+    """
     chip = "smpro_hwmon" if chip == "smpro" else chip
-    if chip in _CHIPS:
+    if chip in _CHIPS and usual:
         return _CHIPS[chip](number, label, labels)
     if _SUPPLIES.fullmatch(chip):
         return _power_supply(number, label, labels)

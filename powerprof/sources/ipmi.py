@@ -32,13 +32,18 @@ _DCMI_STAMP = re.compile(r"\s*IPMI timestamp:\s*(.+?)\s*$", re.I)
 _DCMI_STATE = re.compile(r"\s*Power reading state is:\s*(\w+)", re.I)
 # ipmitool 1.8.19 ends the line of the time stamp with the next field.
 _AFTER_STAMP = re.compile(r"\s+Sampling period:.*", re.I)
-# The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo and Intel name them: the whole name, for
-# CPU_Total_Power and GPU Total Power are parts.
-_WHOLE = re.compile(
-    r"p(w|wr|ower)[ _]consumption|system[ _]level|(sys(tem)?[ _])?total[ _]?p(o?we)?r|power[ _]meter"
-    r"|sys(tem)?[ _]?((ac[ _]|dc[ _])?input[ _])?power",
-    re.I,
-)
+# The sensors that stand for the whole server, as Supermicro, Dell, HPE, Lenovo, Fujitsu and Intel name them, the
+# outermost first: Fujitsu's System Power is what its Total Power feeds. The whole name, for CPU_Total_Power and GPU
+# Total Power are parts.
+_WHOLE = [
+    re.compile(pattern, re.I)
+    for pattern in (
+        r"(sys(tem)?[ _])?total[ _]?p(o?we)?r|p(w|wr|ower)[ _]consumption|power[ _]meter|power[ _]usage",
+        r"system[ _]level|sys(tem)?[ _]?((ac[ _]|dc[ _])?input[ _])?power",
+    )
+]
+# A threshold that was crossed is a reading too (ipmitool's lib/ipmi_sdr.c).
+_READ = ("ok", "nc", "cr", "nr", "lnc", "lcr", "lnr", "unc", "ucr", "unr")
 _SUPPLY = re.compile(
     r"(ps|psu|power supply)[ _]*\d+[ _]+(p(wr|ower)?[ _]*in(put)?|(ac[ _])?input([ _]*p(o?we)?r)?)", re.I
 )
@@ -92,21 +97,29 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
 def listing_watts(lines: list[str]) -> tuple[float | None, str]:
     """The server's watts in one listing and the sensor's name; None where it has none that is ok."""
     supplies: dict[str, float] = {}
+    whole: dict[int, tuple[float, str]] = {}
     states = [state[1].lower() for line in lines if (state := _DCMI_STATE.match(line[:_LONGEST]))]
     for line in lines:
         dcmi = _DCMI_POWER.match(line[:_LONGEST])
         if dcmi and any(state != "activated" for state in states):
             return None, ""
         if dcmi:
-            return float(dcmi[1]), _DCMI
+            # A server that runs draws something: 0 stands for no reading.
+            return (float(dcmi[1]), _DCMI) if float(dcmi[1]) else (None, "")
         match = _SDR_POWER.fullmatch(line[:_LONGEST])
-        if match is None or match[3].lower() != "ok":
+        if match is None or match[3].lower() not in _READ:
             continue
-        if _WHOLE.fullmatch(match[1].strip()):
-            return float(match[2]), match[1].strip()
-        if _SUPPLY.fullmatch(match[1].strip()):
-            supplies[match[1].strip()] = float(match[2])
-    return (sum(supplies.values()), " + ".join(sorted(supplies))) if supplies else (None, "")
+        name, watts = match[1].strip(), float(match[2])
+        rank = next((rank for rank, pattern in enumerate(_WHOLE) if pattern.fullmatch(name)), None)
+        if rank is not None and watts:
+            whole.setdefault(rank, (watts, name))
+        if _SUPPLY.fullmatch(name):
+            supplies[name] = watts
+    if whole:
+        return whole[min(whole)]
+    if not any(supplies.values()):
+        return None, ""
+    return (sum(supplies.values()), " + ".join(sorted(supplies)))
 
 
 def _listings(text: str, path: Path | str) -> Iterator[tuple[float, int, list[str]]]:

@@ -18,12 +18,13 @@ from powerprof import paths
 from powerprof.errors import CapabilityError
 from powerprof.files import read_int, read_text, reason_of, try_int, try_text
 from powerprof.records import Scope
-from powerprof.sources.counters import CounterSample, look_interval_s
+from powerprof.sources.counters import PACKAGE_WATTS, CounterSample, Missing, look_interval_s
 from powerprof.sources.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.sources.perf_event import open_counter, read_counter
 from powerprof.sources.series import counter_energy, forget
 
 _MODULUS = 1 << 64
+_PSYS_WATTS = 5 * PACKAGE_WATTS  # as powercap's
 _NAMES = {
     "energy-pkg": "package",
     "energy-cores": "core",
@@ -44,7 +45,9 @@ class PowerEvent:
 
 @dataclass(frozen=True)
 class OpenCounter:
-    descriptor: int
+    """`descriptor` None: it could not be opened. What it counts is unknown then, and so is a sum that it belongs to."""
+
+    descriptor: int | None
     label: str
     scope: Scope
     inside: str | None
@@ -105,22 +108,30 @@ class PerfPowerMeter:
     def sample(self, now_s: float) -> None:
         for counter, samples in zip(self._counters, self._samples, strict=True):
             try:
-                value = read_counter(counter.descriptor)
+                value = None if counter.descriptor is None else read_counter(counter.descriptor)
             except OSError:
                 value = None
-            samples.append(CounterSample(now_s, value, None if value is not None else "gone"))
+            missing: Missing = "unreadable" if counter.descriptor is None else "gone"
+            samples.append(CounterSample(now_s, value, missing if value is None else None))
 
     def is_counting(self) -> bool | None:
         if not self._samples or len(self._samples[0]) < 2:
             return None
-        return any(len({s.value for s in samples}) > 1 for samples in self._samples)
+        return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [
             DomainEnergy(
                 counter.label,
                 counter.scope,
-                counter_energy(samples, start_s, end_s, joules_per_unit=counter.joules_per_unit, modulus=_MODULUS),
+                counter_energy(
+                    samples,
+                    start_s,
+                    end_s,
+                    joules_per_unit=counter.joules_per_unit,
+                    modulus=_MODULUS,
+                    limit_watts=_PSYS_WATTS if counter.scope == "psys" else PACKAGE_WATTS,
+                ),
                 counter.inside,
             )
             for counter, samples in zip(self._counters, self._samples, strict=True)
@@ -135,7 +146,8 @@ class PerfPowerMeter:
 
     def close(self) -> None:
         for counter in self._counters:
-            os.close(counter.descriptor)
+            if counter.descriptor is not None:
+                os.close(counter.descriptor)
         self._counters, self._samples = [], []
 
 
@@ -166,15 +178,15 @@ def open_perf_power() -> PerfPowerMeter:
     notes: list[str] = []
     refusal: OSError | None = None
     for (event, cpu, name, parent), label in zip(plan, labels, strict=True):
+        descriptor: int | None = None
         try:
             descriptor = open_counter(kind, event.config, cpu)
         except OSError as error:
             refusal = error
             notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
-            continue
         inside = parent if name in ("core", "uncore") and parent in measured else None
         counters.append(OpenCounter(descriptor, label, rapl_scope(name), inside, event.joules_per_unit))
-    if not counters:
+    if all(counter.descriptor is None for counter in counters):
         reason = reason_of(refusal) if refusal else "no energy events"
         raise CapabilityError(
             f"perf_power: the power PMU cannot be opened ({reason})",

@@ -78,11 +78,15 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
     used: dict[tuple[str, str | None], Zone] = {}
     by_id = {zone.id: zone for zone in zones}
     known = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
+    # A package that one control type has whole may be there by its dies in another: of each scope one of them counts.
+    owners: dict[str, str] = {}
     for zone in sorted(known, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
         parent = by_id.get(zone.parent or "")
         key = (zone.name, parent.name if parent else None)
-        if key in used and _control_type(used[key].id) != _control_type(zone.id):
-            notes.append(f"rapl: {zone.id} ({zone.name}) repeats {used[key].id} and is not counted")
+        owner = owners.setdefault(rapl_scope(zone.name), _control_type(zone.id))
+        if owner != _control_type(zone.id):
+            repeated = used[key].id if key in used else f"zones of {owner}"
+            notes.append(f"rapl: {zone.id} ({zone.name}) repeats {repeated} and is not counted")
             continue
         if key in used:
             # Two zones of one control type may share a name (psys of two sockets): tell them apart by their ids.
@@ -155,6 +159,7 @@ class RaplMeter:
         self._notes = notes
         self._root = root
         self._known = set(folders)
+        self._types = {_control_type(d.zone.id) for d in domains if rapl_scope(d.zone.name) == "package"}
         ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
         self._wrap_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
 
@@ -202,7 +207,7 @@ class RaplMeter:
         added = []
         for zone_id, folder in _zone_folders(self._root).items():
             name = try_text(folder / "name") if zone_id not in self._known else None
-            if name is not None and _control_type(zone_id) == "intel-rapl" and rapl_scope(name) == "package":
+            if name is not None and _control_type(zone_id) in self._types and rapl_scope(name) == "package":
                 said = "appeared after measuring began: no figure"
                 added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (said,))))
         return added

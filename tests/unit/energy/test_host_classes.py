@@ -204,6 +204,18 @@ _LISTINGS: list[tuple[str, float | None]] = [
     ("System Power Budget | 900 Watts | ok\nSystem Level | 210 Watts | ok", 210.0),
     ("PSU1_PIN | 100 Watts | ok\nPSU2_PIN | 110 Watts | ok", 210.0),
     ("PSU1 Input Power | 100 Watts | ok\nGPU1_PS1 Input | 110 Watts | ok", 100.0),
+    ("System Power | 150 Watts | ok\nTotal Power | 190 Watts | ok", 190.0),
+    ("CPU1 Power | 60 Watts | ok\nSystem Power | 150 Watts | ok\nPSU1 Power | 190 Watts | ok", 150.0),
+    ("POWER_USAGE | 180 Watts | ok\nPSU1_PIN | 104 Watts | ok\nPSU1_POUT | 90 Watts | ok", 180.0),
+    ("PSU1_PIN | 700 Watts | nc\nPSU2_PIN | 110 Watts | ok", 810.0),
+    ("PSU0_Pin | 100 Watts | ok\nPSU1_Pin | 0 Watts | ok\nFAN_Power | 20 Watts | ok", 100.0),
+    ("PS1 Input Power | 0 Watts | ok\nPS2 Input Power | no reading | ns", None),
+    ("Pwr Consumption | 980 Watts | cr", 980.0),
+    ("Power Meter | 0 Watts | ok", None),
+    ("Power Supply 1 | 55 Watts | ok\nPower Supply 2 | 60 Watts | ok", None),
+    ("HSC_Input_Power | 90 Watts | ok\nP1_MEM_Power | 9 Watts | ok", None),
+    ("Avg Power | 190 Watts | ok\nSys Power | 200 Watts | ok", 200.0),
+    ("Instantaneous power reading: 0 Watts\nPower reading state is: activated", None),
     ("Instantaneous power reading: 214 Watts\nPower reading state is: activated", 214.0),
     ("Instantaneous power reading: 214 Watts\nPower reading state is: deactivated", None),
 ]
@@ -306,7 +318,7 @@ _ZONES: list[tuple[str, list[str], bool, float | None]] = [
     ("no wrap point", ["package-0"], False, None),
     ("renamed", ["pkg-0", "socket1"], True, None),
     ("in capitals", ["Package-0"], True, None),
-    ("AMD's core alone", ["core"], True, 50.0),
+    ("AMD's core alone", ["core"], True, None),
     ("dram alone", ["dram"], True, None),
 ]
 

@@ -222,6 +222,7 @@ def chip(tree: Tree, number: int, name: str, watts: dict[str, float], *, average
 
 def volts_and_amperes(tree: Tree, rails: dict[str, tuple[int, int]]) -> None:
     tree.write("class/hwmon/hwmon0/name", "ina3221")
+    tree.write("firmware/devicetree/base/compatible", "nvidia,p3767-0003\0nvidia,tegra234")
     for index, (label, (millivolts, milliamperes)) in enumerate(rails.items(), 1):
         tree.write(f"class/hwmon/hwmon0/in{index}_label", label)
         tree.write(f"class/hwmon/hwmon0/in{index}_input", millivolts)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.meters import open_meters
+from powerprof.energy.domains import host_energy
+from powerprof.energy.meters import make_readings, open_meters
 from powerprof.errors import CapabilityError
 from powerprof.sources.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
 from powerprof.sources.powertop_meter import report_watts
@@ -63,6 +64,36 @@ def test_perf_counters_are_scaled_and_a_gone_cpu_is_marked() -> None:
     assert core.inside == "package-0"
     meter.close()
     os.close(write_pkg)
+
+
+def test_a_package_that_cannot_be_opened_leaves_the_sum_unknown() -> None:
+    read, write = os.pipe()
+    os.write(write, struct.pack("=QQ", 1 << 32, 4 << 32))
+    meter = PerfPowerMeter(
+        [
+            OpenCounter(read, "package-0", "package", None, 2**-32),
+            OpenCounter(None, "package-1", "package", None, 2**-32),
+        ],
+        ["perf_power: energy-pkg on CPU 28 cannot be opened (no such device)"],
+    )
+    meter.sample(0.0)
+    meter.sample(1.0)
+    readings, _ = make_readings("perf_power", meter.energies(0.0, 1.0), 0.0, 1.0)
+    assert [reading.joules for reading in readings] == [3.0, None]
+    assert host_energy(readings).watts is None
+    meter.close()
+    os.close(write)
+
+
+def test_a_platform_of_several_sockets_may_draw_kilowatts() -> None:
+    read, write = os.pipe()
+    os.write(write, struct.pack("=QQ", 0, 1800 << 32))
+    meter = PerfPowerMeter([OpenCounter(read, "psys", "psys", None, 2**-32)], [])
+    meter.sample(0.0)
+    meter.sample(1.0)
+    assert meter.energies(0.0, 1.0)[0].energy.joules == 1800.0
+    meter.close()
+    os.close(write)
 
 
 @pytest.fixture
