@@ -304,7 +304,9 @@ class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
 
     def notes(self) -> Notes:
         """All of it, for where notes are only listed."""
-        return [Note("energy", {"why": self.why}), *(Note("estimate", {"doubt": doubt}) for doubt in self.doubts)]
+        # Why each kind of meter is missing fills half a page: doctor lists it, and the record has it.
+        why = self.why if self.metered else f"{self.why.partition(':')[0]} (powerprof doctor)"
+        return [Note("energy", {"why": why}), *(Note("estimate", {"doubt": doubt}) for doubt in self.doubts)]
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):

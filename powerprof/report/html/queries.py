@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
-from powerprof.queries.records import Queries
+from powerprof.queries.records import Queries, Statement
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.flames import FlameView, flame_view
@@ -23,6 +23,8 @@ from powerprof.report.terminal.queries import balance, context, headline, plan_t
 MAX_ROWS = 500
 _WAITING = 100
 _WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
+# Beside these a table of 1,280 px has no room for who asks.
+_SECOND_KEYS = ("faults", "examined", "sent")
 _FLAMES, _FRAMES = 10, 800
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
@@ -33,9 +35,11 @@ def render(record: Queries, extras: Extras) -> str:
     whole = queries_table(record, places)
     count = len(record.statements)
     rows = [*(_as_sql(row) for row in whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
-    shown = without_empty(replace(whole, rows=rows).of("html"))
-    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if statement.waits_ms is not None]
-    waits = replace(whole, rows=waiting[:_WAITING], label="waits").of("html", ("text", "p50", "p99", "c0", *_WAIT_KEYS))
+    first = [column for column in whole.of("html").columns if column.key not in _SECOND_KEYS]
+    shown = without_empty(replace(whole, rows=rows, columns=first).of("html"))
+    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_second(statement)]
+    keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_SECOND_KEYS)
+    waits = without_empty(replace(whole, rows=waiting[:_WAITING], label="waits").of("html", keys))
     bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
     split = record.energy_split
     return page(
@@ -57,6 +61,10 @@ def render(record: Queries, extras: Extras) -> str:
         flames=_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
+
+
+def _has_second(statement: Statement) -> bool:
+    return statement.waits_ms is not None or statement.rows_examined_per_call is not None
 
 
 def _as_sql(row: TableRow) -> TableRow:

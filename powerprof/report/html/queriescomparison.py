@@ -49,8 +49,8 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
         Column("id", "id", left=True),
         Column("schema", "schema", left=True),
         Column("became", "became", left=True),
-        Column("a", "% of a CPU"),
-        Column("b", "% of a CPU"),
+        Column("a", "% of a CPU, A"),
+        Column("b", "% of a CPU, B"),
         Column("change", "change"),
         Column("each_a", "ms CPU/call, A"),
         Column("each_b", "ms CPU/call, B"),
@@ -76,12 +76,12 @@ def _row(change: StatementChange, number: int, places: Places) -> TableRow:
         "id": Words(change.id),
         "schema": Words(change.schema_name or ""),
         "became": Words(change.became),
-        "change": places.figure(f"{at}/change_percent_of_cpu", 1, sign=True),
+        "change": places.figure(f"{at}/change_percent_of_cpu", 2, sign=True),
         "ratio": places.figure(f"{at}/ratio" if change.ratio is not None else "", 2, ends=at),
     }
     for letter in "ab":
         cells |= {
-            letter: of(letter, "percent_of_cpu", 1),
+            letter: of(letter, "percent_of_cpu", 2),
             f"each_{letter}": of(letter, "c0_ms_per_call", None),
             f"p95_{letter}": of(letter, "latency_p95_ms", None),
             f"rate_{letter}": of(letter, "calls_hz", 1),

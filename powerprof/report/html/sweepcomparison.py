@@ -10,6 +10,7 @@ from powerprof.report.html.charts import Ends, charts
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
+from powerprof.report.html.tables import without_empty
 from powerprof.report.tables.metrics import parted_table, points_table
 from powerprof.report.tables.sweepfunctions import parting_functions_table
 from powerprof.report.tables.table import Places
@@ -43,7 +44,7 @@ def render(record: SweepComparison, extras: Extras) -> str:
             [(str(point.value), point.metrics) for point in record.points],
             lambda metric: [_ends(metric.a), _ends(metric.b)],
         ),
-        points=points_table(record, places),
+        points=without_empty(points_table(record, places)),
         parted=parted_table(record, places),
         functions=parting_functions_table(record, places),
     )

@@ -116,7 +116,7 @@ def metric(name: str) -> str:
         return _OF_DEVICES[what][0].format(of)
     if what == "watts" and colon:
         return f"{of.replace(':', ' ')} watts"
-    return name.replace("_", " ")
+    return key(name)[0]
 
 
 def short(name: str) -> str:

@@ -269,7 +269,7 @@ def points_table(record: SweepComparison, places: Places) -> Table:
             Column("b", "B", record.b.name),
             Column("difference", "B − A", short="difference", interval="95 %"),
             Column("percent", beside="difference", forms=ALL - {"terminal"}),
-            Column("parted", "", left=True),
+            Column("parted", "verdict", left=True),
         ],
         rows,
         f"{labels.metric(record.metric)} over {record.parameter}",

@@ -257,7 +257,7 @@ def energy_table(run: Run, places: Places) -> Table:
             place = f"/phases/{number}/energy/{index}"
             ends = (f"{place}/low_watts", f"{place}/high_watts")
             cells: dict[str, Cell] = {
-                "phase": Words("" if index else phase_title(run, phase)),
+                "phase": Words(phase_title(run, phase)),
                 "domain": Words(reading.domain, f"inside {reading.contained_in}" if reading.contained_in else ""),
                 "kind": Words(reading.kind, ours=True),
                 "watts": places.figure(f"{place}/watts", 2, ends=ends),

@@ -22,7 +22,7 @@ def headline(record: QueriesComparison) -> str:
         many = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
         return (
             f"{many} more expensive; the one with most CPU time: {_ratio(one)} the CPU time of a call "
-            f"({_each(one.a)} → {_each(one.b)} ms), {text.signed(one.change_percent_of_cpu, 1)} % of a CPU: "
+            f"({_each(one.a)} → {_each(one.b)} ms), {text.signed(one.change_percent_of_cpu, 2)} % of a CPU: "
             f"{text.cut(one.text, 200)}"
         )
     better = became(record, "cheaper")
@@ -81,7 +81,7 @@ def _cells(change: StatementChange) -> tuple[str, ...]:
 
 
 def _share(side: Side | None) -> str:
-    return "0.0" if side is None else text.number(side.percent_of_cpu, 1)
+    return "0.00" if side is None else text.number(side.percent_of_cpu, 2)
 
 
 def _each(side: Side | None) -> str:

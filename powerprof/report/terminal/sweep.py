@@ -16,6 +16,7 @@ from powerprof.experiment.sweep_record import Point, Sweep, compare
 from powerprof.records import RunMetric
 from powerprof.report.tables import labels
 from powerprof.report.tables.labels import significant
+from powerprof.report.wording.answers import NO_BOUND_PERCENT
 
 _MOST_FUNCTIONS = 12
 _MOST_THREADS = 12
@@ -219,8 +220,9 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     bounds = [bound for bound in others.values() if bound is not None]
     said = ""
     if others:
-        sure = "no measurable difference" if len(bounds) == len(others) else "not distinguished"
-        bound = f", less than {significant(max(bounds))} %" if len(bounds) == len(others) else ""
+        bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
+        sure = "no measurable difference" if bounded else "inconclusive"
+        bound = f", less than {significant(max(bounds))} %" if bounded else ""
         said = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
     return _Best(point, best, said)
 

@@ -129,8 +129,8 @@ def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
     return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
 
 
-# An interval ten times as wide as the figure itself bounds nothing.
-NO_BOUND_PERCENT = 1000.0
+# An interval wider than the figure itself bounds nothing.
+NO_BOUND_PERCENT = 100.0
 
 
 def _less_than(metric: Metric) -> str | None:

@@ -13,7 +13,7 @@ from powerprof.experiment.records import Metric
 from powerprof.experiment.sweepcomparison import SweepComparison, Value, judged
 from powerprof.experiment.trend import Trend, TrendPoint, TrendStep
 from powerprof.report.wording import threats
-from powerprof.report.wording.answers import words
+from powerprof.report.wording.answers import NO_BOUND_PERCENT, words
 
 
 def of_sweeps(record: SweepComparison) -> SweepComparison:
@@ -50,6 +50,8 @@ def _sweeps(record: SweepComparison) -> str:
         known = [bound for bound in bounds if bound is not None]
         if len(known) < len(bounds):
             return f"Inconclusive {where}: how large a difference may be is unknown at {len(bounds) - len(known)}."
+        if max(known) > NO_BOUND_PERCENT:
+            return f"Inconclusive {where}: the intervals are too wide for a bound."
         return f"No measurable difference {where}: less than {max(known):,.1f} % (95 % at each)."
     text = "; ".join(parts)
     return f"{text[:1].upper()}{text[1:]}."
@@ -110,6 +112,8 @@ def _trend(record: Trend) -> str:
         known = [bound for bound in bounds if bound is not None]
         if len(known) < len(bounds):
             return f"{none}; how large one may be is unknown at {len(bounds) - len(known)} of {len(bounds)}."
+        if max(known) > NO_BOUND_PERCENT:
+            return f"{none}; the intervals are too wide for a bound."
         return f"{none}: less than {max(known):,.1f} % (95 % at each)."
     before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests.unit.report.live_pages import LIVE_PAGES, live_html_of
 from tests.unit.report.sample_pages import PAGES, html_of
 
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
@@ -39,6 +40,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for kind in PAGES:
         found[kind] = folder / f"{kind}.html"
         found[kind].write_text(html_of(kind), encoding="utf-8")
+    for kind in LIVE_PAGES:
+        found[kind] = folder / f"{kind}.html"
+        found[kind].write_text(live_html_of(kind), encoding="utf-8")
     return found
 
 

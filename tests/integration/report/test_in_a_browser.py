@@ -15,6 +15,7 @@ from playwright.sync_api import Page
 from powerprof.attribution.records import StackFrame
 from powerprof.report.html import Extras, render_html
 from tests.integration.report.conftest import Open
+from tests.unit.report.live_pages import LIVE_PAGES
 from tests.unit.report.sample_pages import PAGES, at
 from tests.unit.report.sample_records import HOSTILE, attribution, timeline
 
@@ -110,12 +111,23 @@ def test_light_and_dark_differ(pages: dict[str, Path], open_page: Open) -> None:
     assert grounds == ["rgb(252, 251, 248)", "rgb(23, 24, 27)"]
 
 
-@pytest.mark.parametrize("width", [400, 1600])
+@pytest.mark.parametrize("kind", [*PAGES, *LIVE_PAGES])
+@pytest.mark.parametrize("width", [400, 800, 1280])
 def test_no_page_scrolls_sideways(kind: str, width: int, pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages[kind], width=width)
     assert overflow(page) == []
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert overflow(page) == []
+
+
+@pytest.mark.parametrize("width", [400, 800, 1280])
+@pytest.mark.parametrize("kind", ["queries", "queriescomparison"])
+def test_no_column_of_statements_is_cut(kind: str, width: int, pages: dict[str, Path], open_page: Open) -> None:
+    tables = open_page(pages[kind], width=width).evaluate(
+        "[...document.querySelectorAll('table.wide')].map((t) => [t.scrollWidth, t.parentElement.clientWidth])"
+    )
+    assert tables
+    assert all(wide <= room + 1 for wide, room in tables)
 
 
 def test_figures_that_are_seen_are_the_record_s(kind: str, pages: dict[str, Path], open_page: Open) -> None:

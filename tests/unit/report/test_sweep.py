@@ -71,12 +71,12 @@ def test_windows_that_were_not_in_rounds_or_are_too_few_tell_less() -> None:
     apart = (_point(1, None, 8000), _point(5, None, 8200))
     assert headline(_sweep(*apart)) == "city:index does most with 5 clients: 8,200 queries/s."
     by_turns = replace(_sweep(*apart), options={})
-    assert "with 5 clients (or 1: no measurable difference, less than" in headline(by_turns)
+    assert "with 5 clients (or 1: " in headline(by_turns)
     few = [
         replace(point, metrics=[replace(metric, values=metric.values[:2]) for metric in point.metrics])
         for point in apart
     ]
-    assert headline(_sweep(*few)) == "city:index does most with 5 clients (or 1: not distinguished): 8,200 queries/s."
+    assert headline(_sweep(*few)) == "city:index does most with 5 clients (or 1: inconclusive): 8,200 queries/s."
 
 
 def test_a_given_rate_is_not_won_by_anybody_and_no_meter_leaves_the_rate() -> None:
