@@ -219,6 +219,10 @@ class RunStore:
                 return path / _RUN_FILE
             if path.is_file():
                 return path
+            if path.is_dir():
+                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", "powerprof runs lists the saved runs")
+            if path.exists():
+                raise UsageError(f"{name} is not a regular file", "powerprof runs lists the saved runs")
         shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
         raise UsageError(f"no run {shown!r} in {self.directory}", "powerprof runs lists them")
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -163,6 +164,7 @@ _COMPLAINTS: tuple[tuple[str, str | Callable[[re.Match[str]], str]], ...] = (
     (r"'(.*)' is not a valid int.*", r"\1: not a whole number"),
     (r"'(.*)' is not a valid float.*", r"\1: not a number"),
     (r"'(.*)' is not one of (.*)", r"\1: not one of \2"),
+    (r"Got unexpected extra arguments? ?(?:\(s\) )?\((.*)\)", r"unexpected argument: \1"),
     (rf"(?P<value>\S+) is not in the range (?:{LIMITS})", _bound),
 )
 
@@ -183,13 +185,13 @@ _MOVED = {
 }
 
 
-def _usage_error(error: typer.BadParameter) -> UsageError:
+def _usage_error(error: typer.BadParameter, named: Sequence[str] = ()) -> UsageError:
     """Typer's complaint, which comes with usage and in several lines, as one line and a hint."""
     option = getattr(error, "option_name", None)
     name = (error.ctx.info_name if error.ctx else None) or ""
     if instead := _MOVED.get(name, {}).get(str(option)):
         return UsageError(f"{name} has no {option}", f"powerprof {instead}")
-    command = error.ctx.command_path if error.ctx else "powerprof"
+    command = error.ctx.command_path if error.ctx else " ".join(["powerprof", *named])
     said = " ".join(error.format_message().split()).rstrip(".")
     if said.startswith(_NO_SUCH) and option:
         return UsageError(f"{_NO_SUCH[:1].lower()}{_NO_SUCH[1:]}: {option}", _alike(str(option), error, command))
@@ -237,7 +239,7 @@ def run_app(arguments: Sequence[str]) -> int:
         if not arguments:
             error.show()  # the help
         else:
-            _say(_usage_error(error))
+            _say(_usage_error(error, [word for word in arguments[:1] if word in _COMMANDS]))
         return UsageError.exit_code
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
@@ -258,6 +260,9 @@ def run_app(arguments: Sequence[str]) -> int:
     except OSError as error:
         if os.environ.get("POWERPROF_DEBUG"):
             raise
+        if error.filename is None and error.errno == errno.ENOSPC:  # what Typer printed: the help
+            _say(PowerprofError("cannot write (no space left on device)", "redirect it to another place"))
+            return 1
         what = f" {error.filename}" if error.filename else ""
         _say(
             PowerprofError(

@@ -6,7 +6,8 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -200,12 +201,11 @@ def deliver(
 def _shown(lines: Iterable[str], kept: str | None) -> PowerprofError | None:
     """Print the report; why it could not be. A reader that has enough (head) is no failure, and is raised."""
     try:
-        show(lines)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        return PowerprofError(f"cannot write to stdout ({reason_of(error)})", kept or "measure again with --json FILE")
+        with _written("stdout"):
+            show(lines)
+            sys.stdout.flush()
+    except PowerprofError as error:
+        return PowerprofError(error.message, kept or "measure again with --json FILE")
     return None
 
 
@@ -261,7 +261,19 @@ def say(text: str, *, error: bool = False, end: str = "\n") -> None:
     """The one way of plain text to stdout or stderr. Names come from other processes and from other people's files: no
     escape sequence of theirs gets out.
     """
-    print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
+    with _written("stderr" if error else "stdout"):
+        print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
+
+
+@contextmanager
+def _written(where: str) -> Iterator[None]:
+    """A full disk under what is printed has its name in the error. A reader that has enough (head) is no failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise PowerprofError(f"cannot write to {where} ({reason_of(error)})", "redirect it to another place") from None
 
 
 def consent(question: str, yes: bool) -> bool:
@@ -280,8 +292,9 @@ def show(lines: Iterable[str]) -> None:
     from rich.text import Text
 
     out = console()
-    for number, line in enumerate(lines):
-        out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
+    with _written("stdout"):
+        for number, line in enumerate(lines):
+            out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
 
 
 def console(stream: IO[str] | None = None) -> Console:

@@ -11,7 +11,7 @@ from pathlib import Path
 from powerprof import text
 from powerprof.closeable import Closeable
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.live.intervals import ServedStatement, ServedStatements
 from powerprof.processes.listening import tcp_ports
 from powerprof.processes.targets import name_of
@@ -48,7 +48,11 @@ class ServedServer(Closeable):
         self._way: Probes | Samples | None = None
         self._only_samples, self._try_again_s, self._each_s = False, 0.0, _USUAL_S
         self.trouble = ""
-        self._server = self._reached()
+        try:
+            self._server = self._reached()
+        except UsageError as error:
+            # Who is named here was named by another option than where the same words are usual.
+            raise UsageError(error.message.replace("--pid", "--statements", 1), error.hint) from None
         self._label = self._labelled()
         self._open()
 

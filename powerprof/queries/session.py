@@ -83,7 +83,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         by = "" if request.explain_as else ", by an account with SELECT only that is made for it and dropped"
         consent(f"About to run EXPLAIN on up to {_EXPLAINED} statements of clients, with their values{by}")
     if request.workload is not None:
-        consent(f"statements of clients are going to be written to a file, with their values: {request.workload}")
+        consent(f"About to write the statements of clients, with their values, to {request.workload}")
     with WindowEnergy(request.energy) as energy:
         taken = _take(request, server, energy, say)
         record = record_of(server, taken.measured, energy)

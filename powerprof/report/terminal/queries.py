@@ -244,7 +244,7 @@ def _cost(record: Queries) -> str:
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
         f"{server}{each}, which the figures contain. "
-        + "Cheaper, with intervals: --method samples. "
+        + "Cheaper, with intervals: powerprof queries --method samples. "
         * (dear and record.calls_count > 0)
         + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."

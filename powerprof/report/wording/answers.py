@@ -141,9 +141,11 @@ def _less_than(metric: Metric) -> str | None:
     most = max(abs(end) for end in ends)
     if not most:
         return "every window read the same"  # its step is unknown, and so is what could hide in it
-    if metric.a.mean and 100 * most / abs(metric.a.mean) > NO_BOUND_PERCENT:
-        return "the interval is too wide for a bound"
     scale, unit, figure = _scale(metric, difference, ends[0])
+    # In its own unit a bound beyond the figure still says something, where the figure may be nought.
+    widest = NO_BOUND_PERCENT if unit == _PERCENT else 10 * NO_BOUND_PERCENT
+    if metric.a.mean and 100 * most / abs(metric.a.mean) > widest:
+        return "the interval is too wide for a bound"
     return f"less than {figure(scale * most)}{unit}"
 
 

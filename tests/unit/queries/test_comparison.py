@@ -98,7 +98,7 @@ def test_the_report_names_the_statement_and_its_interval() -> None:
     compared = worded(compare_queries(window(of("SELECT a", 1.0)), window(of("SELECT a", 1.5)), ""))
     found = lines_of(compared, 100)
     assert found[0].startswith("One statement became more expensive; the one with most CPU time: × 1.50 the CPU time")
-    assert any("20.0 → 30.0" in line and "1.48–1.52" in line and "more expensive" in line for line in found)
+    assert any("20.00 → 30.00" in line and "1.48–1.52" in line and "more expensive" in line for line in found)
     assert all(len(line) <= 100 for line in found)
     assert b"SELECT a" in export(compared, "csv")
     assert b"more expensive" in export(compared, "markdown")
