@@ -117,7 +117,8 @@ def test_a_poller_costs_what_it_runs_beside_a_busy_host_as_on_a_quiet_one(
         assert balances(found.record)
     # What spinners ran after an exit that the poller ended was its own before.
     assert busy.c0_ms < 1.2 * busy.own_ms + 2.5 * work_us / 1e3
-    assert busy.joules == pytest.approx(quiet.joules, rel=0.2)
+    # Of the same work: a poller that others keep from its CPU does less of it.
+    assert busy.joules / busy.own_ms == pytest.approx(quiet.joules / quiet.own_ms, rel=0.2)
 
 
 def balances(record: Attribution) -> bool:
