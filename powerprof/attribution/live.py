@@ -21,7 +21,7 @@ from powerprof.attribution.requests import AttributeRequest
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.processes.targets import Target, has_ended
-from powerprof.processes.tasks import Task, look_up
+from powerprof.processes.tasks import Task, clean, look_up
 from powerprof.processes.units import Units
 from powerprof.records import Note, Notes, ToolCost
 from powerprof.sources.procfs import own_peak_bytes
@@ -59,6 +59,20 @@ def _tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Ta
     for tid in set(exits["woken_tid"].tolist()) - set(known) - {0}:
         known[tid] = (None, "", None)
     return [look_up(tid, *what) for tid, what in known.items()]
+
+
+def _called(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list[Task]:
+    """The tasks, of which those that ended before anybody read their names are called by their programs: a process that
+    joined the target has its parent's."""
+
+    def called(task: Task) -> Task:
+        versions = images.get(task.pid or 0, [])
+        name = clean(Path(versions[-1].executable).name) if versions else ""
+        if not name or task.process != f"pid {task.pid}":
+            return task
+        return msgspec.structs.replace(task, comm=name if task.tid == task.pid else task.comm, process=name)
+
+    return [called(task) for task in tasks]
 
 
 def _with_units(tasks: list[Task], units: Units, ended: Mapping[int, int]) -> list[Task]:
@@ -148,6 +162,7 @@ def captured(
     states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
+    tasks = _tasks(causes, stacks.wakings, around.look_up)
     own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
     tool = ToolCost(
         version=__version__,
@@ -180,7 +195,7 @@ def captured(
         states=states,
         functions=window.trace.addresses,
         interrupts=around.interrupts,
-        tasks=_with_units(_tasks(causes, stacks.wakings, around.look_up), around.units, stacks.ended_groups),
+        tasks=_with_units(_called(tasks, stacks.images), around.units, stacks.ended_groups),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,

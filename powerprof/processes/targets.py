@@ -25,7 +25,8 @@ class Target:
     """The processes to attribute to. `pids` is empty for the whole system; `label` is what to call them.
 
     `cgroup` is the folder whose `cgroup.procs` is read again during the window, `roots` are processes whose
-    descendants of the same name belong to them, `names` those that were asked for by name.
+    descendants of the same name belong to them, also where they have none yet, `names` those that were asked for by
+    name.
     """
 
     pids: tuple[int, ...]
@@ -124,13 +125,15 @@ def first_of(pid: int) -> int:
 
 
 def _root_of(pids: Sequence[int]) -> int | None:
-    """The one process that started all the others, directly or through each other; None where there is none."""
-    parents = {pid: int(_status(pid).get("PPid") or 0) for pid in pids}
+    """The one process that started all the others, directly or through each other; None where there is none. Of some
+    that end while they are looked at, those that are left count."""
+    parents = {pid: int(status.get("PPid") or 0) for pid in pids if (status := _status(pid))}
     roots = [pid for pid, parent in parents.items() if parent not in parents]
     return roots[0] if len(roots) == 1 else None
 
 
-def _one(word: str) -> list[int]:
+def _one(word: str) -> tuple[list[int], list[int]]:
+    """The processes that a word names and, where it is a name, the one that started the others."""
     pid = whole(word)
     if pid is not None:
         if pid <= 0 or not (paths.procfs() / word).is_dir():
@@ -141,17 +144,18 @@ def _one(word: str) -> list[int]:
                 f"--pid {word}: it has ended (a zombie that its parent has not reaped)", "ps -e lists them"
             )
         _refuse_kernel(pid, word)
-        return [int(status.get("Tgid") or pid)]
+        return [int(status.get("Tgid") or pid)], []
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is neither a process id nor a name", "such as 1234 or mysqld")
     pids = _named(word)
     if not pids:
         raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
-    if len(pids) > 1 and _root_of(pids) is None:
+    root = _root_of(pids)
+    if len(pids) > 1 and root is None:
         listed = "; ".join(describe(pid) for pid in pids[:8])
         raise UsageError(f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
     _refuse_kernel(pids[0], word)
-    return pids
+    return pids, [] if root is None else [root]
 
 
 def _refuse_kernel(pid: int, word: str) -> None:
@@ -211,17 +215,13 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
             )
         return Target(tuple(pids), folder.name, cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
-    pids = [pid for part in parts for pid in _one(part)]
-    unique = tuple(dict.fromkeys(pids))
+    meant = [_one(part) for part in parts]
+    unique = tuple(dict.fromkeys(pid for pids, _ in meant for pid in pids))
+    roots = tuple(root for _, roots in meant for root in roots)
     if os.getpid() in unique:
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
     names = tuple(part for part in parts if whole(part) is None)
-    return Target(unique, ", ".join(dict.fromkeys(map(_label, unique))), roots=_roots(names), names=names)
-
-
-def _roots(names: Sequence[str]) -> tuple[int, ...]:
-    families = [_named(name) for name in names]
-    return tuple(root for family in families if len(family) > 1 and (root := _root_of(family)) is not None)
+    return Target(unique, ", ".join(dict.fromkeys(map(_label, unique))), roots=roots, names=names)
 
 
 def found_again(target: Target) -> Target:
@@ -230,15 +230,18 @@ def found_again(target: Target) -> Target:
     """
     if not target.names or not any(map(has_ended, target.roots or target.pids)):
         return target
-    found: list[int] = []
+    found, roots = list[int](), list[int]()
     kept = [pid for pid in target.pids if not has_ended(pid)]
     for name in target.names:
         try:
-            found += _one(name)
+            pids, root = _one(name)
+            found, roots = found + pids, roots + root
         except UsageError:
             # The one that has ended stays: by it this name is looked for again.
             kept = list(target.pids)
     unique = tuple(dict.fromkeys([*kept, *found]))
     if unique == target.pids:
         return target
-    return replace(target, pids=unique, roots=_roots(target.names))
+    # Of a name that found nobody the one that has ended stays, as above.
+    roots += [root for root in target.roots if root in unique and root not in roots]
+    return replace(target, pids=unique, roots=tuple(roots))

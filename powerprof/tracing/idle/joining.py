@@ -87,7 +87,7 @@ class Joining:
         if late := self._late_count:
             notes.append(
                 f"{_processes(late)} joined the target without being started by it: wake-ups "
-                "before they were found, up to 2 s later, are not in the figures"
+                "before they were found are not in the figures"
             )
         if lost := self.unjoined_count:
             notes.append(f"the tracer had no room for {_processes(lost)} that the target started")

@@ -13,7 +13,8 @@ from powerprof.tracing.idle.members import Members
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks, StackTrace
 
-_LOOK_FOR_MEMBERS_S = 2.0
+# Of a process that had no other beside it yet seldom: what it starts the kernel tells, and each look wakes a CPU.
+_LOOK_FOR_MEMBERS_S, _LOOK_BESIDE_ONE_S = 2.0, 20.0
 
 
 class WindowLooks:
@@ -38,7 +39,9 @@ class WindowLooks:
     @property
     def unread_at_most_s(self) -> float:
         """A process that joins the target, where any may, is looked at when the buffers are read."""
-        return _LOOK_FOR_MEMBERS_S if self.members.may_grow else math.inf
+        if not self.members.may_grow:
+            return math.inf
+        return _LOOK_BESIDE_ONE_S if self.members.is_one_program else _LOOK_FOR_MEMBERS_S
 
     def end(self) -> None:
         """Wakings from here on are not the window's."""

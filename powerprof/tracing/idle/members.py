@@ -148,6 +148,8 @@ class Members:
 
     def read(self) -> None:
         """Take in who joined: those that the target started, told by the kernel, and those that are found only now."""
+        if self.is_one_program and not self._take_joined():
+            return  # what it has not started is not beside it
         late = self._unknown()
         self.add(late)
         self._joining.note_late(late)
@@ -162,6 +164,11 @@ class Members:
     def may_grow(self) -> bool:
         """Whether there may be members whom the kernel does not tell of."""
         return self.target.cgroup is not None or bool(self.target.roots)
+
+    @property
+    def is_one_program(self) -> bool:
+        """Whether there has been but one process, which others join only where it starts them."""
+        return bool(self.target.roots) and self.target.cgroup is None and len(self.images) == 1
 
     def note_unjoined(self, count: int) -> None:
         """For so many of those that joined the kernel's table had no room."""

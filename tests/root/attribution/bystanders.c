@@ -95,12 +95,12 @@ NOINLINE void short_sleep(void)
     sink++;
 }
 
-static void family(const char *path, double rate_hz, int sleeps)
+static void family(const char *path, double rate_hz, int sleeps, int is_alone)
 {
     int notes = open(path, O_CREAT | O_TRUNC | O_APPEND | O_WRONLY, 0600);
 
     signal(SIGCHLD, SIG_IGN);
-    if (fork() == 0) {
+    if (!is_alone && fork() == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         for (;;)
             pause();
@@ -129,8 +129,8 @@ int main(int argc, char **argv)
     prctl(PR_SET_TIMERSLACK, 1);
     if (argc == 5 && !strcmp(argv[1], "rps"))
         rps(atof(argv[2]), atoi(argv[3]), atoi(argv[4]));
-    if (argc == 5 && !strcmp(argv[1], "family"))
-        family(argv[2], atof(argv[3]), atoi(argv[4]));
+    if (argc == 5 && (!strcmp(argv[1], "family") || !strcmp(argv[1], "alone")))
+        family(argv[2], atof(argv[3]), atoi(argv[4]), !strcmp(argv[1], "alone"));
     if (argc == 2 && !strcmp(argv[1], "spin")) {
         printf("{\"pid\": %d}\n", getpid());
         fflush(stdout);

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.errors import UsageError
+from powerprof.processes import targets
 from powerprof.processes.targets import found_again, resolve
 
 Tree = Callable[[Mapping[str, str]], Path]
@@ -51,6 +52,25 @@ def test_workers_that_are_born_later_belong_to_it_and_other_programs_do_not(fake
     assert found.members() == [10, 11, 14]
 
 
+def test_what_a_process_of_that_name_starts_later_belongs_to_it_as_well(fake_tree: Tree) -> None:
+    """A server with a process for each request has none between two requests."""
+    host = fake_tree(_process(10, "forker"))
+    found = resolve(["forker"])
+    assert (found.pids, found.roots) == ((10,), (10,))
+    fake_tree(_process(11, "forker", 10))
+    (host / "proc/10/task/10/children").write_text("11")
+    assert found.members() == [10, 11]
+    assert resolve(["10"]).roots == ()
+
+
+def test_children_that_end_while_they_are_looked_for_make_no_name_ambiguous(
+    fake_tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_tree({**_process(10, "forker", children="11"), **_process(11, "forker", 10)})
+    monkeypatch.setattr(targets, "_named", lambda name: [10, 11, 98, 99])
+    assert resolve(["forker"]).roots == (10,)
+
+
 def test_two_servers_of_one_name_are_ambiguous(fake_tree: Tree) -> None:
     fake_tree({**_process(10, "redis-server"), **_process(20, "redis-server"), **_process(21, "redis-server", 20)})
     with pytest.raises(UsageError, match=r"3 processes are called redis-server: 10 \(redis-server"):
@@ -82,6 +102,7 @@ def test_a_server_that_was_restarted_is_found_by_its_name(fake_tree: Tree) -> No
     fake_tree(_process(30, "mariadbd"))
     again = found_again(target)
     assert (again.pids, again.names, again.label) == ((12, 30), ("mysqld",), target.label)
+    assert again.roots == (30,)
     assert found_again(again) is again
     fake_tree({**_process(30, "mariadbd", state="X"), **_process(40, "mariadbd"), **_process(50, "mariadbd")})
     assert found_again(again) is again  # two of the name: whose successor would it be?

@@ -131,6 +131,6 @@ def test_who_came_by_itself_is_late(group: Group, looked: Members) -> None:
     group.start(11)
     looked.read()
     assert looked.notes() == [
-        "1 process joined the target without being started by it: wake-ups before they were found, up to 2 s later, "
+        "1 process joined the target without being started by it: wake-ups before they were found "
         "are not in the figures"
     ]
