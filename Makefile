@@ -63,7 +63,7 @@ probes: setup ## compile the BPF programs that powerprof carries, those whose so
 probes-anew: setup ## compile them again, and compare (some minutes)
 	$(BIN)/python -m tests.probes --anew
 
-gallery: setup ## measure again what docs/gallery shows, and photograph it (three minutes); as root
+gallery: setup ## measure again what docs/gallery and README show, and photograph it (five minutes); as root
 	$(BIN)/python -m tests.gallery
 
 STUDIES = $(basename $(notdir $(wildcard workloads/studies/*.toml)))

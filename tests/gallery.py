@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make gallery`: the pages and screenshots of docs/gallery by real runs on this host (five minutes, as root)."""
+"""`make gallery`: the pages and screenshots of docs/gallery, and the README's answers, by real runs on this host (five
+minutes, as root)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from powerprof.programs import need
+from tests import transcripts
 from tests.conftest import REPOSITORY
 
 GALLERY = REPOSITORY / "docs/gallery"
@@ -37,6 +39,8 @@ def main(names: list[str]) -> None:
                 print(f"gallery: {name}", file=sys.stderr)
                 make(Path(kept))
                 _leave_out(strangers, GALLERY / f"{name}.html")
+        if not names or "readme" in names:
+            transcripts.write(Path(kept), _account, PrivateServer)
     _photograph()
 
 

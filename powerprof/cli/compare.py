@@ -164,7 +164,7 @@ def command(
             return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
-        refuse_without_effect(context, "with --quick, which has pairs and windows of its own", own)
+        refuse_without_effect(context, "with --quick, which sets pairs and windows", own)
     refuse_too_few("--pairs", windows.pairs, MINIMUM_PAIRS)
     if load.chosen == "work":
         refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Does a remedy save wake-ups on this live server? Try it in turns, measure it, put it back.
 
---thread NAME --slack 50ms lets the kernel wake one thread later, so that its time-outs fall together; --set
+--thread NAME --slack 50ms lets the kernel wake one thread later, so that its timeouts fall together; --set
 VARIABLE=VALUE is SET GLOBAL, as root by the server's own socket, or as an account that you name; --finding RULE is the
 first remedy of a finding of diagnose, such as an event of the server, which is disabled. Without a choice it lists what
 can be tried. It is put back whatever happens, and read back.

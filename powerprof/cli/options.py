@@ -164,7 +164,7 @@ AllowFailure = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Where a result goes beside the terminal."""
+    """Where a result goes besides the terminal."""
 
     json: Json = None
     quiet: Quiet = False

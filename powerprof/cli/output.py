@@ -84,7 +84,7 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
     except PowerprofError as error:
         if saving.runs_dir is not None:
             raise
-        print(printable(f"note: the run is not going to be saved: {error.message}"), file=sys.stderr)
+        print(printable(f"note: the run will not be saved: {error.message}"), file=sys.stderr)
         return replace(saving, no_save=True)
     return saving
 

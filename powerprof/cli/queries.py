@@ -144,7 +144,7 @@ def command(
     if by is not None:
         asking.way(by)
         if columns is not None:
-            raise UsageError("--by has columns of its own", "leave out --columns")
+            raise UsageError("--by sets the columns", "leave out --columns")
 
     request = session.QueriesRequest(
         pid=pid,

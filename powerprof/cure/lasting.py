@@ -115,7 +115,7 @@ WantedBy={unit}
 """
 
 _DROP_IN = """\
-# systemctl edit {unit}, paste this, then restart it. It delays every time-out of all threads of the
+# systemctl edit {unit}, paste this, then restart it. It delays every timeout of all threads of the
 # service, those of connections too, by at most {slack}.
 [Service]
 TimerSlackNSec={slack}

@@ -91,7 +91,7 @@ def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Set
             from_value=before,
             to_value=setting.value,
             lasting=_lasting_slack(pid, thread, choice.slack_ns),
-            delays=f"every time-out of this one thread, by at most {shown}" + (f" ({warning})" if warning else ""),
+            delays=f"every timeout of this one thread, by at most {shown}" + (f" ({warning})" if warning else ""),
         ),
     )
 
@@ -102,7 +102,7 @@ def _lasting_slack(pid: int, thread: Thread, slack_ns: int) -> str:
     return (
         f"after each start: powerprof slack --pid {name_of(pid) or pid} --thread {called(pid, thread)} {shown} "
         "(--print-unit prints the service that does it; timer slack ends with its thread); "
-        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={shown}, which delays every time-out of all threads "
+        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={shown}, which delays every timeout of all threads "
         f"of the server, those of connections too, by at most {shown}"
     )
 

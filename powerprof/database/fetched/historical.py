@@ -68,7 +68,7 @@ class HistoricalServer:
     download_bytes: int
     licence: str
     licence_text: str
-    doubt: str = "It runs with its own data, which nobody else can reach"
+    doubt: str = "It runs with its own data, which no other account can reach"
 
     @property
     def origin(self) -> str:

@@ -33,7 +33,7 @@ def tail(log: int, lines: int = 3) -> str:
     plain = [_plain(line) for line in text.splitlines() if line.strip()]
     errors = [line.replace("[ERROR] ", "") for line in plain if "[ERROR]" in line]
     causes = [line for line in errors if not line.endswith(_EMPTY_WORDS)]
-    return " / ".join((causes or errors or plain)[-lines:])[:600] or "it said nothing"
+    return " / ".join((causes or errors or plain)[-lines:])[:600] or "it reported nothing"
 
 
 def disk_full(said: str) -> bool:

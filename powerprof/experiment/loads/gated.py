@@ -213,6 +213,6 @@ class OpenGate:
 
 def _unexpected(text: str) -> LoadResult:
     raise PowerprofError(
-        f"sysbench ended by itself: {' / '.join(text.split()[-20:])[:200]}",
+        f"sysbench ended early: {' / '.join(text.split()[-20:])[:200]}",
         "its words name the reason; powerprof --debug shows where",
     )

@@ -136,7 +136,7 @@ def slack_lines(done: SlackSet, pid: str) -> list[str]:
     return [
         f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): {done.before} → {done.now} ns, "
         "read back.",
-        f"It delays every time-out of this one thread by at most {slack}, and ends with it.",
+        f"It delays every timeout of this one thread by at most {slack}, and ends with it.",
         f"After each start: {who} {slack} --print-unit",
         f"To undo: {who} {slack_text(int(done.before) or 50_000)}",
     ]

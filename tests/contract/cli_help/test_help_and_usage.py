@@ -59,7 +59,7 @@ def test_each_command_has_an_example_that_exists_and_the_time_it_takes(powerprof
 def test_options_stand_in_groups_and_limits_are_words(powerprof_cli: Cli) -> None:
     text = powerprof_cli(["compare", "--help"]).out
     headings = re.findall(r"^(\S.*):$", text, re.MULTILINE)
-    assert {"Arguments", "Options", "Where a result goes beside the terminal"} <= set(headings)
+    assert {"Arguments", "Options", "Where a result goes besides the terminal"} <= set(headings)
     assert any(heading.startswith("Which meters are read") for heading in headings)
     assert "1 to 1000" in text and "<=x" not in text
 

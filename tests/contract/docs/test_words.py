@@ -64,6 +64,19 @@ PHRASES = {
     "written anew": "rewritten",
     "surely": "significantly",
     " is dear": "is expensive",
+    "Check, the whole host": "Whole host: …",
+    "wider than usual": "for narrower intervals, leave it out",
+    "more doubts:": "(powerprof energy)",
+    "it is within the figures": "which the figures contain",
+    "going to be saved": "will not be saved",
+    "going to be written": "About to write …",
+    "goes beside the terminal": "goes besides the terminal",
+    'windows of its own"': "sets the windows",
+    "argument(s)": "unexpected argument: …",
+    "it said nothing": "it reported nothing",
+    "time-out": "timeout",
+    "no answer. Its windows differ": "its own noise hides the server",
+    "probed functions were never": "1 probed function was never called",
 }
 # `docs/design` and `docs/studies` are held to the phrases alone.
 WORDS = re.compile(

@@ -217,4 +217,4 @@ def test_without_a_place_for_runs_it_is_measured_and_said(powerprof_cli: Cli) ->
     assert done.code == 0
     assert done.out.startswith("The CPUs ran ")
     assert "Saved as" not in done.out
-    assert done.err.startswith("note: the run is not going to be saved: cannot create /proc/powerprof/runs (")
+    assert done.err.startswith("note: the run will not be saved: cannot create /proc/powerprof/runs (")

@@ -65,9 +65,7 @@ def test_a_home_that_may_not_be_looked_into(
     assert done.code == 0, done.err
     assert done.out
     if command[0] == "residency":
-        assert done.err.startswith(
-            f"note: the run is not going to be saved: cannot save the run in {closed_home['HOME']}"
-        )
+        assert done.err.startswith(f"note: the run will not be saved: cannot save the run in {closed_home['HOME']}")
     else:
         assert done.err == ""
 
@@ -80,7 +78,7 @@ def test_a_home_that_is_not_there_is_not_made(powerprof_cli: Cli, tmp_path: Path
     place = f"{home}/.local/state/powerprof/runs"
     assert (done.code, done.err) == (
         0,
-        f"note: the run is not going to be saved: cannot create {place} (no such file or directory)\n",
+        f"note: the run will not be saved: cannot create {place} (no such file or directory)\n",
     )
     assert not home.exists()
 

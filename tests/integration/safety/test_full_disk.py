@@ -122,8 +122,7 @@ def test_a_store_without_room_shows_the_report_all_the_same(disk: SmallDisk) -> 
     done = ended(disk.start("4k", "XDG_STATE_HOME", *IDLE))
     assert done.code == 0
     assert done.err.splitlines() == [
-        "note: the run is not going to be saved: cannot save the run in "
-        f"{disk.place}/powerprof/runs (no space left on device)"
+        f"note: the run will not be saved: cannot save the run in {disk.place}/powerprof/runs (no space left on device)"
     ]
     assert "2 clients" in done.out
 

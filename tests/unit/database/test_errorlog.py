@@ -43,7 +43,7 @@ def test_hostile_bytes_stay_one_printable_line(tmp_path: Path) -> None:
     said = _tail(tmp_path, b"\x1b[31m[ERROR] red\x07\xff\n" + b"x" * 200_000)
     assert said.isprintable()
     assert len(said) <= 600
-    assert _tail(tmp_path, b"") == "it said nothing"
+    assert _tail(tmp_path, b"") == "it reported nothing"
     assert errorlog.tail(-1) == "its log cannot be read (bad file descriptor)"
 
 

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's answers by real runs on this host, shortened at `…` to the lines that are kept (`make gallery`).
+
+A block of the README is found by its command, and keeps its place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from powerprof.database.private.server import PrivateServer
+from tests.conftest import REPOSITORY
+
+README = REPOSITORY / "README.md"
+# After the answer, what is kept of each report; the answer itself always is.
+KEPT = {
+    "idle --clients 16 --duration 3": (),
+    "attribute --pid mysqld --duration 5": (r"[\d,]+ classified \+ ",),
+    "compare index no-index --pairs 6 --duration 1": (
+        r" +index +no-index",
+        r"C0 ms/query, server ",
+        r"joules/query",
+        r"wake-ups/query",
+    ),
+}
+Account = Callable[[PrivateServer, Path], Path]
+
+
+def write(folder: Path, account: Account, server: Callable[[], AbstractContextManager[PrivateServer]]) -> None:
+    """Measure each and put it into the README."""
+    text = README.read_text(encoding="utf-8")
+    for command, kept in KEPT.items():
+        print(f"gallery: README, {command}", file=sys.stderr)
+        words = command.split()
+        if "mysqld" in words:
+            with server() as running:
+                given = ["--defaults-file", str(account(running, folder))]
+                printed = _run([*(str(running.pid) if word == "mysqld" else word for word in words), *given])
+        else:
+            printed = _run(words)
+        text = replaced(text, command, shortened(printed.splitlines(), kept))
+    README.write_text(text, encoding="utf-8")
+
+
+def _run(words: Sequence[str]) -> str:
+    return subprocess.run(
+        [sys.executable, "-m", "powerprof", *words, "--no-save"],
+        cwd=REPOSITORY,
+        env={**os.environ, "COLUMNS": "80"},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    ).stdout
+
+
+def shortened(lines: Sequence[str], kept: Iterable[str]) -> list[str]:
+    """The answer, which ends with a full stop, and the lines that begin so; `…` where some are left out."""
+    end = next(number for number, line in enumerate(lines, 1) if line.endswith("."))
+    found = list(lines[:end])
+    last = end - 1
+    for number, line in enumerate(lines[end:], end):
+        if any(re.match(pattern, line) for pattern in kept):
+            found += [*(["…"] if number > last + 1 else []), line]
+            last = number
+    return [*found, *(["…"] if last < len(lines) - 1 else [])]
+
+
+def replaced(text: str, command: str, lines: Sequence[str]) -> str:
+    """The README with these lines below the command."""
+    head = f"```console\n$ sudo powerprof {command}\n"
+    before, found, after = text.partition(head)
+    if not found:
+        raise ValueError(f"the README has no block of: {command}")
+    return before + head + "\n".join(lines) + "\n```" + after.partition("```")[2]

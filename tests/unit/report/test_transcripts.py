@@ -1,0 +1,27 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's answers are those of real runs: each has its block, of what `make gallery` would write."""
+
+from __future__ import annotations
+
+import re
+
+from tests.transcripts import KEPT, README, replaced, shortened
+
+
+def test_every_answer_has_its_block_of_80_columns() -> None:
+    text = README.read_text(encoding="utf-8")
+    for command, kept in KEPT.items():
+        (block,) = re.findall(rf"```console\n\$ sudo powerprof {re.escape(command)}\n(.*?)```", text, re.DOTALL)
+        lines = block.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert shortened([line for line in lines if line != "…"], kept) == [
+            line for number, line in enumerate(lines) if line != "…" or not number
+        ]
+
+
+def test_what_is_left_out_is_marked() -> None:
+    printed = ["It costs a lot,", "much.", "", "C0  1", "x", "C1  2"]
+    assert shortened(printed, ("C",)) == ["It costs a lot,", "much.", "…", "C0  1", "…", "C1  2"]
+    assert shortened(printed, ()) == ["It costs a lot,", "much.", "…"]
+    text = "a\n```console\n$ sudo powerprof x\nold\n```\nb\n"
+    assert replaced(text, "x", ["new", "…"]) == "a\n```console\n$ sudo powerprof x\nnew\n…\n```\nb\n"
