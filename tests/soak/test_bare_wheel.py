@@ -125,12 +125,13 @@ def test_one_line_installs_it_and_all_that_traces_works(machine: Machine, files:
 
     idle = _done(machine, *_in("wheel", "powerprof", "idle", "--clients", "4", "--quick", "--no-save"))
     # On a busy host what clients add is unknown.
-    assert re.search("An idle MariaDB|No answer", idle.output), idle.tail()
+    assert re.search("idle MariaDB .*wake|No answer", idle.output), idle.tail()
 
     _done(machine, *_in("wheel", "sh", "-c", _MEASURED))
     attributed = _json(machine, "tmp/out/attribute.json")
-    stacks = [frame["function"] for row in _rows(attributed) for frame in row["stack"]]
-    assert "start_thread" in stacks and any("handle_one_connection" in name for name in stacks), stacks[:50]
+    # MariaDB has names of its own; of the C library's only those that are not stripped.
+    functions = {frame["function"] or "" for row in _rows(attributed) for frame in row["stack"]}
+    assert any("handle_one_connection" in name for name in functions), sorted(functions)
     assert attributed["conservation"]["lost_count"] == 0
     statements = [row["text"] or "" for row in _json(machine, "tmp/out/queries.json")["statements"]]
     assert any("sleep" in text.lower() for text in statements), statements

@@ -123,8 +123,10 @@ def test_it_names_the_container_whose_health_probe_wakes_the_node(
     options = ["--duration", "4", "--no-save", "--quiet", "--json", "-", "--energy-source", "none"]
     done = podman("run", *rights, image, "attribute", "--system", "--by", "unit", *options)
     record = json.loads(done.stdout)
-    ours = [row for row in [*record["wakeups"], *record["wakings_without_exit"]] if _PROBED in (row["unit"] or "")]
-    assert {row["unit"] for row in ours} == {f"container {_PROBED} (podman)"}
+    ours = [
+        row for row in [*record["wakeups"], *record["wakings_without_exit"]] if _PROBED in (row["thread"]["unit"] or "")
+    ]
+    assert {row["thread"]["unit"] for row in ours} == {f"container {_PROBED} (podman)"}
     # The end of each sleep wakes it, and each end of a child its shell.
     woken = sum(row["wakings_count"] for row in ours) / record["wakings_window_s"]
     assert 3.5 <= woken <= 24, woken

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 
 from powerprof.errors import CapabilityError
@@ -117,9 +118,16 @@ def _thread_pointer(btf: Btf, machine: Machine) -> Definitions:
 def load(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
     """The program, loaded and running. Raises CapabilityError where this host or user may not."""
     cpus = int(definitions["NR_CPUS"])
-    program = LoadedProgram("idle.bpf.c", {**definitions, **cpu_definitions(cpus)}, btf=btf)
-    # Not a definition: the kernel lies elsewhere after each boot.
-    share(program, Shared.TICK_HANDLER, tick_handler())
+    # Beside the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
+    with ThreadPoolExecutor(1) as beside:
+        handler = beside.submit(tick_handler)
+        program = LoadedProgram("idle.bpf.c", {**definitions, **cpu_definitions(cpus)}, btf=btf)
+    try:
+        # Not a definition: the kernel lies elsewhere after each boot.
+        share(program, Shared.TICK_HANDLER, handler.result())
+    except BaseException:
+        program.close()
+        raise
     return program
 
 
