@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from powerprof.experiment.judge.answer import headline
 from powerprof.experiment.judge.functionchanges import SampledWindow
-from powerprof.experiment.judge.metrics import Baseline, baseline_of, measured_names
+from powerprof.experiment.judge.metrics import Baseline, baseline_of, figures_of, measured_names
 from powerprof.experiment.measure.calibration import Offer
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.records import Arm, Block, ConditionRecord, Plan, TraceSummary
+from powerprof.experiment.records import Arm, Block, BlockPair, ConditionRecord, Plan, TraceSummary, pairs_of
 from powerprof.records import EnergySource, Note, Window
 
 
@@ -40,6 +40,16 @@ class Collected:
     own_wall_s: float = 0.0
 
     @property
+    def pairs(self) -> list[BlockPair]:
+        """The complete pairs that count."""
+        return pairs_of(self.blocks)
+
+    @property
+    def control_pairs(self) -> list[BlockPair]:
+        """A against itself."""
+        return pairs_of(self.control)
+
+    @property
     def baseline(self) -> Baseline:
         """What the idle host does."""
         return baseline_of([*self.before, *self.after], self.blocks)
@@ -47,7 +57,7 @@ class Collected:
     @property
     def primary(self) -> str:
         """The metric of the answer."""
-        return headline(self.asked, measured_names(self.blocks, self.baseline))
+        return headline(self.asked, measured_names(figures_of(self.blocks, self.baseline)))
 
     @property
     def order(self) -> list[Arm]:

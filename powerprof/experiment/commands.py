@@ -22,9 +22,8 @@ from powerprof.experiment.comparison_record import comparison
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.answer import headline
 from powerprof.experiment.judge.disturbance import leave_out
-from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
+from powerprof.experiment.judge.metrics import baseline_of, figures_of, measured_names, with_mean
 from powerprof.experiment.judge.threats import crowded
-from powerprof.experiment.judge.verdict import pairs_of
 from powerprof.experiment.measure.executions import Command, exit_codes, fit, measure_executions
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.options import ExperimentOptions
@@ -121,8 +120,8 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         failure = error.message
     cpu_s = time.process_time() - started_cpu_s
     idle = baseline_of(baseline, blocks)
-    primary = headline(ASKED, measured_names(blocks, idle))
-    metrics = run_metrics(metrics_for(blocks, idle), blocks)
+    metrics = [with_mean(figures) for figures in figures_of(blocks, idle)]
+    primary = headline(ASKED, measured_names(metrics))
     metrics.sort(key=lambda metric: metric.name != primary)
     condition = condition_of(argv)
     windows = [block.window for block in blocks]
@@ -189,10 +188,10 @@ def compare_commands(
             collected.after += _baseline(energy, options, "idle baseline after", say)
     except Interrupted:
         collected.interrupted = True
-        if not pairs_of(collected.blocks):
+        if not collected.pairs:
             raise
     except PowerprofError as error:
-        if not pairs_of(collected.blocks):
+        if not collected.pairs:
             raise
         collected.interrupted = True
         collected.failure = error.message

@@ -59,4 +59,5 @@ def compare_conditions(
         )
     if case_a.qualified == case_b.qualified:
         case_b = control_case(case_b)
-    return comparison(collect(case_a, case_b, bench, options, say))
+    collected = collect(case_a, case_b, bench, options, say)
+    return comparison(collected)

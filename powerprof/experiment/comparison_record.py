@@ -10,13 +10,13 @@ from powerprof.energy.domains import unmetered
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.functionchanges import function_changes
-from powerprof.experiment.judge.metrics import metrics_for, run_metrics
-from powerprof.experiment.judge.modelrange import with_model_range
+from powerprof.experiment.judge.metrics import compared
+from powerprof.experiment.judge.modelrange import other_models
+from powerprof.experiment.judge.system import blocks_system
 from powerprof.experiment.judge.threats import find_threats
-from powerprof.experiment.judge.verdict import judge, judge_system, own_control, pairs_of
-from powerprof.experiment.measure.withqueries import blocks_system
+from powerprof.experiment.judge.verdict import judge, judge_saved, own_control, run_control
 from powerprof.experiment.records import Comparison, ControlRecord, Metric
-from powerprof.statistics import compare_pairs, judge_control
+from powerprof.records import Figures
 
 
 def comparison(collected: Collected) -> Comparison:
@@ -29,10 +29,9 @@ def comparison(collected: Collected) -> Comparison:
     windows = [
         window.energy for window in (*collected.before, *collected.after, *(block.window for block in collected.blocks))
     ]
-    sampled = judge(collected.blocks, collected.baseline, collected.primary, collected.options.seed)
-    metrics = with_model_range(sampled, collected.blocks, collected.baseline, collected.options.seed)
-    threats = find_threats(collected.blocks, collected.before, collected.after, design)
-    control = _control(collected, metrics)
+    pairs, baseline, primary, seed = collected.pairs, collected.baseline, collected.primary, collected.options.seed
+    by_model = [compared(*model) for model in other_models(pairs, baseline)]
+    metrics = judge(compared(pairs, baseline), primary, seed, by_model=by_model)
     cpu_percent = 100 * collected.own_cpu_s / collected.own_wall_s if collected.own_wall_s else None
     return Comparison(
         id=None,
@@ -44,38 +43,40 @@ def comparison(collected: Collected) -> Comparison:
         order=collected.order,
         blocks_count=len(collected.order),
         metrics=metrics,
-        system=_system(collected),
-        verdict=answer(metrics, collected.primary),
-        seed=collected.options.seed,
+        system=_system(collected, metrics),
+        verdict=answer(metrics, primary),
+        seed=seed,
         offered_hz=offer.rate_hz if offer else None,
         queries_per_block=offer.queries if offer else None,
         plans=collected.plans,
-        threats=threats,
-        control=control,
+        threats=find_threats(collected.blocks, pairs, collected.before, collected.after, design),
+        control=_control(collected, metrics, primary),
         baseline=collected.before,
         baseline_after=collected.after,
         blocks=collected.blocks,
         traced=collected.traced,
-        on_cpu=function_changes(collected.sampled, collected.options.seed) if collected.sampled else None,
+        on_cpu=function_changes(collected.sampled, seed) if collected.sampled else None,
         host=host_record(),
         server=collected.server,
         tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(collected),
         energy_source=collected.energy_source,
-        notes=[*dict.fromkeys(collected.notes), *unmetered(windows, collected.baseline.meters)],
+        notes=[*dict.fromkeys(collected.notes), *unmetered(windows, baseline.meters)],
         interrupted=collected.interrupted,
         failure=collected.failure,
     )
 
 
-def _system(collected: Collected) -> list[Metric]:
-    pairs = pairs_of(collected.blocks)
+def _system(collected: Collected, metrics: list[Metric]) -> list[Metric]:
+    """What the system did in either condition, a family of its own: many figures that nobody asked for must not hide
+    those of the conditions."""
+    queries = next((metric for metric in metrics if metric.name == "queries_hz"), None)
     sides = []
     for arm in (0, 1):
-        blocks = [pair[arm] for pair in pairs]
-        queries = [values for values in metrics_for(blocks, collected.baseline) if values.name == "queries_hz"]
-        sides.append(blocks_system(run_metrics(queries, blocks), blocks))
-    return judge_system(sides[0], sides[1], collected.options.seed, paired=True)
+        values = [(queries.a, queries.b)[arm].values] if queries else []
+        done = [Figures(name="queries_hz", unit="1/s", kind="measured", values=each) for each in values]
+        sides.append(blocks_system(done, [pair[arm] for pair in collected.pairs]))
+    return judge_saved(sides[0], sides[1], "", collected.options.seed, paired=True)
 
 
 def _options(collected: Collected) -> dict[str, Any]:
@@ -93,21 +94,10 @@ def _options(collected: Collected) -> dict[str, Any]:
     }
 
 
-def _control(collected: Collected, metrics: list[Metric]) -> ControlRecord | None:
-    primary = next((metric for metric in metrics if metric.name == collected.primary), None)
+def _control(collected: Collected, metrics: list[Metric], primary: str) -> ControlRecord | None:
+    seed = collected.options.seed
     if not collected.control:
+        answering = next((metric for metric in metrics if metric.name == primary), None)
         # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
-        return own_control(primary, collected.options.seed) if primary and collected.turn_s is None else None
-    again = judge(collected.control, collected.baseline, collected.primary, collected.options.seed)
-    chosen = next((metric for metric in again if metric.name == collected.primary), None)
-    if chosen is None:
-        return None
-    both = [(x, y) for x, y in zip(chosen.a.values, chosen.b.values, strict=True) if x is not None and y is not None]
-    judged = judge_control(compare_pairs([x for x, _ in both], [y for _, y in both], seed=collected.options.seed))
-    return ControlRecord(
-        kind="run",
-        pairs_count=len(both),
-        sound=judged.sound,
-        half_width_percent=judged.half_width_percent,
-        difference_percent=judged.difference_percent,
-    )
+        return own_control(answering, seed) if answering and collected.turn_s is None else None
+    return run_control(compared(collected.control_pairs, collected.baseline), primary, seed)

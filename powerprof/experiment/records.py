@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -104,6 +105,18 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     members: list[MemberShare] = []
     storm: StormShare | None = None
     slices: Slices | None = None
+
+
+BlockPair = tuple[Block, Block]
+
+
+def pairs_of(blocks: Sequence[Block]) -> list[BlockPair]:
+    """The complete pairs that count, as (a, b), in the order of time."""
+    by_pair: dict[int, dict[str, Block]] = {}
+    for block in blocks:
+        if not block.dropped and not block.disturbed:
+            by_pair.setdefault(block.pair, {})[block.arm] = block
+    return [(both["a"], both["b"]) for _, both in sorted(by_pair.items()) if len(both) == 2]
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

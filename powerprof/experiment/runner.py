@@ -16,7 +16,8 @@ from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.collected import Collected
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.verdict import half_width_percent, judge, pairs_of
+from powerprof.experiment.judge.metrics import compared
+from powerprof.experiment.judge.verdict import half_width_percent, judge
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
@@ -62,7 +63,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
         if not collected.blocks:
             raise
     except PowerprofError as error:
-        if not pairs_of(collected.blocks):
+        if not collected.pairs:
             raise
         collected.failure = collected.failure or error.message
         collected.interrupted = True
@@ -106,7 +107,7 @@ class _Run:
             if options.attribute_s is not None:
                 self._trace(options.attribute_s)
         except PowerprofError as error:
-            if not pairs_of(collected.blocks):
+            if not collected.pairs:
                 raise
             collected.failure = error.message
             collected.interrupted = True
@@ -180,8 +181,9 @@ class _Run:
         wanted = options.precision_percent or 0.0
         done = options.pairs
         while True:
-            metrics = judge(collected.blocks, collected.baseline, collected.primary, options.seed)
-            width = half_width_percent(metrics[0]) if metrics and metrics[0].name == collected.primary else None
+            every, primary = compared(collected.pairs, collected.baseline), collected.primary
+            answering = judge([each for each in every if each.a.name == primary], primary, options.seed)
+            width = half_width_percent(answering[0]) if answering else None
             if width is not None and width <= wanted:
                 collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
                 return

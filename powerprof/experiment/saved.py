@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,22 +12,11 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import DataError, UsageError
-from powerprof.experiment.judge.verdict import unjudged
-from powerprof.experiment.records import (
-    Comparison,
-    ConditionRecord,
-    ControlRecord,
-    Difference,
-    LoadRun,
-    Metric,
-    Side,
-    Threat,
-    read_run,
-)
+from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
 from powerprof.idle_records import IdleRun
-from powerprof.records import Phase, Run, metric_of
+from powerprof.records import Figures, Phase, Run, Window, metric_of
 from powerprof.runs import RunStore, decode, schema_of
-from powerprof.statistics import DRIFT_FLOOR_POINTS, mean_interval
+from powerprof.statistics import DRIFT_FLOOR_POINTS
 
 
 @dataclass(frozen=True)
@@ -38,7 +27,7 @@ class Half:
     run_id: str
     started_at: str
     condition: ConditionRecord
-    metrics: list[Metric]
+    metrics: list[Figures]
     primary: str
     host: dict[str, Any]
     server: dict[str, Any]
@@ -47,7 +36,7 @@ class Half:
     threats: list[Threat]
     control: ControlRecord | None = None
     comparison: Path | None = None
-    system: list[Metric] = field(default_factory=list)
+    system: list[Figures] = field(default_factory=list)
 
 
 # As runs are numbered. No condition is called so.
@@ -118,9 +107,9 @@ def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Ha
     side = by_name[wanted]
     condition = comparison.a if side == "a" else comparison.b
 
-    def of_side(metric: Metric) -> Metric:
-        one = metric.a if side == "a" else metric.b
-        return msgspec.structs.replace(metric, a=one, b=one)
+    def of_side(metric: Metric) -> Figures:
+        values = (metric.a if side == "a" else metric.b).values
+        return Figures(name=metric.name, unit=metric.unit, kind=metric.kind, values=values, source=metric.source)
 
     options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
     return Half(
@@ -147,7 +136,7 @@ def _of_run(path: Path, run: Run) -> Half:
     options = {}
     if isinstance(run, LoadRun) and run.metrics:
         condition = run.condition
-        metrics = [_single(m.name, m.unit, m.kind, m.values, m.source) for m in run.metrics]
+        metrics: list[Figures] = [*run.metrics]
         primary = run.options.primary_metric or metrics[0].name
         options = msgspec.to_builtins(run.options)
     else:
@@ -165,7 +154,7 @@ def _of_run(path: Path, run: Run) -> Half:
         started_at=run.started_at,
         condition=condition,
         metrics=metrics,
-        system=[unjudged(metric) for metric in run.system] if isinstance(run, LoadRun) else [],
+        system=[*run.system] if isinstance(run, LoadRun) else [],
         primary=primary,
         host=run.host,
         server=server,
@@ -192,39 +181,19 @@ def _idle_condition(command: str, clients: int | None) -> ConditionRecord:
     )
 
 
-def _of_phase(phase: Phase) -> list[Metric]:
-    windows = phase.windows
-    metrics = [
-        _single("c0_percent", "%", "measured", [window.c0_percent for window in windows], None),
-        _single("wakeups_hz", "1/s", "measured", [window.wakeups_hz for window in windows], None),
+def _of_phase(phase: Phase) -> list[Figures]:
+    def figures(name: str, unit: str, of: Callable[[Window], float | None]) -> Figures:
+        return Figures(name=name, unit=unit, kind="measured", values=[of(window) for window in phase.windows])
+
+    def residency(state: str) -> Callable[[Window], float | None]:
+        return lambda window: next((each.residency_percent for each in window.states if each.name == state), None)
+
+    return [
+        figures("c0_percent", "%", lambda window: window.c0_percent),
+        figures("wakeups_hz", "1/s", lambda window: window.wakeups_hz),
+        *(
+            figures(metric_of("residency_percent", state.name), "%", residency(state.name))
+            for state in phase.states
+            if not state.polling
+        ),
     ]
-    for state in phase.states:
-        if state.polling:
-            continue
-        values = [
-            next(
-                (window_state.residency_percent for window_state in window.states if window_state.name == state.name),
-                None,
-            )
-            for window in windows
-        ]
-        metrics.append(_single(metric_of("residency_percent", state.name), "%", "measured", values, None))
-    return metrics
-
-
-def _single(name: str, unit: str, kind: Any, values: Sequence[float | None], source: str | None) -> Metric:
-    known = [value for value in values if value is not None]
-    interval = mean_interval(known, seed=1)
-    mean = sum(known) / len(known) if known else None
-    side = Side(mean=mean, ci95=(interval.low, interval.high) if interval else None, values=list(values))
-    return Metric(
-        name=name,
-        unit=unit,
-        kind=kind,
-        source=source,
-        a=side,
-        b=side,
-        difference=Difference(b_minus_a=None, ci95=None, percent=None),
-        verdict="inconclusive",
-        minimum_detectable_percent=None,
-    )

@@ -15,14 +15,14 @@ from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.condition import condition_record
 from powerprof.experiment.judge import phases
 from powerprof.experiment.judge.answer import headline
-from powerprof.experiment.judge.metrics import baseline_of, measured_names, metrics_for, run_metrics
+from powerprof.experiment.judge.metrics import baseline_of, figures_of, measured_names, with_mean
+from powerprof.experiment.judge.system import blocks_system
 from powerprof.experiment.judge.threats import crowded
 from powerprof.experiment.measure.apparatus import Apparatus
 from powerprof.experiment.measure.asked import check_asked
 from powerprof.experiment.measure.block import measure_block
 from powerprof.experiment.measure.calibration import Offer, calibrate
 from powerprof.experiment.measure.traced import trace_condition
-from powerprof.experiment.measure.withqueries import blocks_system
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadOptions, LoadRun, TraceSummary
 from powerprof.records import EnergySource, Note, Phase, ServerInfo, ToolCost, Window
@@ -109,9 +109,9 @@ def _record(
         phases_of_run.append(phases.combine("server", single.baseline))
     phases_of_run.append(phases.combine(case.name, [block.window for block in blocks]))
     baseline = baseline_of(single.baseline, single.blocks)
-    primary = headline(case.workload.definition.primary_metric, measured_names(blocks, baseline))
     metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
-    metrics = run_metrics(metrics_for(blocks, baseline), blocks)
+    metrics = [with_mean(figures) for figures in figures_of(blocks, baseline)]
+    primary = headline(case.workload.definition.primary_metric, measured_names(metrics))
     metrics.sort(key=lambda metric: metric.name != primary)
     offer = single.offer
     return LoadRun(
@@ -124,7 +124,7 @@ def _record(
         server=single.server,
         condition=condition_record(case),
         metrics=metrics,
-        system=blocks_system(metrics, blocks),
+        system=blocks_system([metric for metric in metrics if metric.name == "queries_hz"], blocks),
         options=LoadOptions(
             primary_metric=primary,
             window_s=options.window_s,

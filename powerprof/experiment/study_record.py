@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from powerprof.experiment.judge.verdict import judge_saved, unjudged
+from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.idle_records import IdleRun
@@ -147,7 +147,7 @@ def _between(finding: Finding, a: RunMetric, b: RunMetric, measured: Mapping[str
     if isinstance(record, Comparison) and (first[2], second[2]) == ("a", "b"):
         judged = (metric for metric in (*record.metrics, *record.system) if metric.name == finding.metric)
         return next(map(_judged, judged), _Between())
-    both = judge_saved([unjudged(a)], [unjudged(b)], finding.metric, seed, paired=False)
+    both = judge_saved([a], [b], finding.metric, seed, paired=False)
     return _judged(both[0]) if both else _Between()
 
 

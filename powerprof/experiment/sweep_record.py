@@ -11,14 +11,14 @@ import msgspec
 from powerprof.errors import PowerprofError
 from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.judge.answer import ENERGY
-from powerprof.experiment.judge.metrics import Baseline, Values, cpu_ms, metrics_for, run_metrics
+from powerprof.experiment.judge.metrics import Baseline, cpu_ms, figures_of, with_mean
 from powerprof.experiment.judge.points import PointsCompared, compare_metrics
 from powerprof.experiment.judge.sweepfunctions import FunctionWindow
+from powerprof.experiment.judge.system import accounted
 from powerprof.experiment.measure.paces import WAKINGS, Pace, PaceWindow, pace_metrics, paces
 from powerprof.experiment.measure.rounds import Gathered, complete_rounds
-from powerprof.experiment.measure.withqueries import accounted
 from powerprof.experiment.records import Block, ConditionRecord
-from powerprof.records import Note, Notes, RunMetric, Window
+from powerprof.records import Figures, Note, Notes, RunMetric, Window
 from powerprof.system_records import OsRates
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
@@ -168,12 +168,13 @@ def _gathered_point(value: Value, had: Gathered) -> Point:
     blocks = had.blocks
     if not blocks:
         return Point(value=value, error=had.error, server=had.version)
-    values = [*metrics_for(blocks, Baseline(None, None, None)), *accounted(blocks)]
+    every = [*figures_of(blocks, Baseline(None, None, None)), *accounted(blocks)]
     if all(block.queries is None for block in blocks):
-        values.append(Values("server_cpu_ms_per_s", "ms/s", "measured", _server_cpu))
+        used = [_server_cpu(block) for block in blocks]
+        every.append(Figures(name="server_cpu_ms_per_s", unit="ms/s", kind="measured", values=used))
     return Point(
         value=value,
-        metrics=[*run_metrics(values, blocks), *pace_metrics(had.traced)],
+        metrics=[*map(with_mean, every), *pace_metrics(had.traced)],
         os=had.rates,
         blocks=blocks,
         server=had.version,

@@ -15,9 +15,9 @@ from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.sweepfunctions import PartingFunction, parting_functions
+from powerprof.experiment.judge.system import system_values
 from powerprof.experiment.judge.threats import OTHERS_PERCENT
-from powerprof.experiment.judge.verdict import judge_saved, unjudged
-from powerprof.experiment.measure.withqueries import system_values
+from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import ConditionRecord, Metric, Range, Threat
 from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.records import Kind, Note, Notes, RunMetric
@@ -29,6 +29,7 @@ _LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as 
 
 
 Value = bool | int | float | str
+_System = dict[str, RunMetric]
 
 
 @dataclass(frozen=True)
@@ -131,7 +132,8 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
     if not both:
         raise UsageError(f"{a} and {b} have no point in common", f"sweep the same values of {first.parameter}")
     judged_by = _judged_by(first, both)
-    points = _points(first, second, both, judged_by, seed)
+    systems = [(_system(a, first), _system(b, second)) for a, b in both]
+    points = _points(both, systems, judged_by, seed)
     return SweepComparison(
         id=None,
         command="compare",
@@ -141,7 +143,7 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
         parameter=first.parameter,
         metric=judged_by,
         points=points,
-        parted_with=_parted_with(first, second, both, points),
+        parted_with=_parted_with(systems, points),
         functions=_functions(both, points, seed),
         differences=differences(first, second),
         threats=[*_threats(sides), *_others(sides, both)],
@@ -192,13 +194,13 @@ def _judged_by(sweep: Sweep, both: Sequence[tuple[Point, Point]]) -> str:
 
 
 def _points(
-    first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], judged_by: str, seed: int
+    both: Sequence[tuple[Point, Point]], systems: Sequence[tuple[_System, _System]], judged_by: str, seed: int
 ) -> list[ComparedPoint]:
     """The metrics at each value. The one that is judged is a family over the values: one question, asked once."""
     points: list[ComparedPoint] = []
     p_values: list[float | None] = []
-    for a, b in both:
-        metrics = judge_saved(_as_metrics(a, first), _as_metrics(b, second), judged_by, seed, paired=False)
+    for (a, b), (system_a, system_b) in zip(both, systems, strict=True):
+        metrics = judge_saved(_every(a, system_a), _every(b, system_b), judged_by, seed, paired=False)
         chosen = next((metric for metric in metrics if metric.name == judged_by), None)
         sides = (chosen.a, chosen.b) if chosen else ()
         each = [[value for value in side.values if value is not None] for side in sides]
@@ -220,10 +222,10 @@ def is_worse(record: SweepComparison) -> bool:
     return any(direction(record.metric, point.metric.verdict) == "worse" for point in parted)
 
 
-def _as_metrics(point: Point, sweep: Sweep) -> list[Metric]:
+def _every(point: Point, system: _System) -> list[RunMetric]:
     """A point's own metrics, and those of the system."""
-    every = [*point.metrics, *system_values(point.metrics, point.os, _cpus(sweep))]
-    return [unjudged(metric) for metric in {metric.name: metric for metric in reversed(every)}.values()][::-1]
+    every = [*point.metrics, *system.values()]
+    return list({metric.name: metric for metric in reversed(every)}.values())[::-1]
 
 
 def _cpus(sweep: Sweep) -> int | None:
@@ -231,14 +233,8 @@ def _cpus(sweep: Sweep) -> int | None:
     return cpus if isinstance(cpus, int) and cpus > 0 else None
 
 
-_System = dict[str, RunMetric]
-
-
-def _parted_with(
-    first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint]
-) -> list[PartingWith]:
+def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[ComparedPoint]) -> list[PartingWith]:
     """What the system did otherwise where the sweeps diverged; what differs most beside the other values first."""
-    system = [(_system(a, first), _system(b, second)) for a, b in both]
     apart = [pair for pair, point in zip(system, points, strict=True) if point.parted]
     elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
     named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
@@ -261,7 +257,9 @@ def _functions(
 
 
 def _system(point: Point, sweep: Sweep) -> _System:
-    return {metric.name: metric for metric in system_values(point.metrics, point.os, _cpus(sweep))}
+    """What the system did at a point, and how the CPUs idled there."""
+    idle = [metric for metric in point.metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
+    return {metric.name: metric for metric in (*system_values(point.metrics, point.os, _cpus(sweep)), *idle)}
 
 
 def _pooled(
@@ -287,11 +285,7 @@ def _pooled(
 
 
 def _strata(name: str, pairs: Sequence[tuple[_System, _System]]) -> list[Stratum]:
-    return [(_known(a[name]), _known(b[name])) for a, b in pairs if name in a and name in b]
-
-
-def _known(metric: RunMetric) -> list[float]:
-    return [value for value in metric.values if value is not None]
+    return [(a[name].known, b[name].known) for a, b in pairs if name in a and name in b]
 
 
 def _range(interval: Interval | None) -> Range | None:

@@ -11,8 +11,8 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.judge.confounders import differences
-from powerprof.experiment.judge.metrics import within
-from powerprof.experiment.records import ConditionRecord, Difference, Metric
+from powerprof.experiment.judge.metrics import with_mean
+from powerprof.experiment.records import ConditionRecord, Difference
 from powerprof.experiment.saved import Half, read_half
 from powerprof.records import Note, Notes, RunMetric
 from powerprof.runs import RunInfo, RunStore
@@ -81,7 +81,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
             run=run.id,
             started_at=half.started_at,
             labels=list(run.labels),
-            metrics=[one for metric in half.metrics if (one := _estimated(metric)) is not None],
+            metrics=[with_mean(figures) for figures in half.metrics if figures.known],
             differences=differences(halves[index - 1][1], half) if index else [],
             step=steps[index],
         )
@@ -99,18 +99,6 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
     )
 
 
-def _estimated(metric: Metric) -> RunMetric:
-    known = [value for value in metric.a.values if value is not None]
-    return RunMetric(
-        name=metric.name,
-        unit=metric.unit,
-        kind=metric.kind,
-        source=metric.source,
-        values=metric.a.values,
-        estimate=within(metric.name, metric.unit, known),
-    )
-
-
 def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
     """Each run's step since the run before; None for the first and where the two were not measured alike."""
     judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
@@ -119,7 +107,7 @@ def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
         if a is None or b is None or (a.kind, a.source) != (b.kind, b.source):
             judged.append((None, None))
             continue
-        left, right = ([value for value in side.a.values if value is not None] for side in (a, b))
+        left, right = a.known, b.known
         if not left or not right:
             judged.append((None, None))
             continue

@@ -9,20 +9,24 @@ EDP                joules/query × mean latency: what a user pays in energy and 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
 
 from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.split import Consumer, split_host
 from powerprof.experiment.judge import bursts
-from powerprof.experiment.records import Block, MemberShare
-from powerprof.records import Estimate, Kind, RunMetric, Window, metric_of
+from powerprof.experiment.records import Block, BlockPair, MemberShare
+from powerprof.records import Figures, Kind, RunMetric, Window, metric_of
 from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.
 _NOUGHT_HZ = 0.5
 _COUNTED_PER_QUERY = ("wakeups_per_query", "rows_examined_per_query", "minor_faults_per_query", "round_trips_per_query")
 _COUNTED_PER_SECOND = ("queries_hz", "wakeups_hz")
+_RATES_OF_MEMBERS = ("connections_hz:", "commits_hz:", "relay_log_bytes_hz:")
 # Those of a control connection, or of clients that prepare once.
 _PREPARES_OF_OTHERS = 100
 
@@ -40,27 +44,33 @@ class Baseline:
     meters: HostMeters | None = None
 
 
-@dataclass(frozen=True)
-class Values:
-    """One metric of one block order: name, unit, kind, where it comes from, and how to get it from a block."""
+class Compared(NamedTuple):
+    """One metric in two conditions, pair after pair where they were measured in pairs.
+
+    `step` is the one in which a count is read: 1 of it in the shortest window. None where it is no count.
+    """
+
+    a: Figures
+    b: Figures
+    step: float | None = None
+
+
+class _Metered(NamedTuple):
+    """A block, and the joules that the run's meters give it."""
+
+    block: Block
+    host: Total
+    solution_joules: float | None
+
+
+class _Values(NamedTuple):
+    """One metric: name, unit, how to get it from a block, its kind and where it comes from."""
 
     name: str
     unit: str
-    kind: Kind
-    of: Callable[[Block], float | None]
+    of: Callable[[_Metered], float | None]
+    kind: Kind = "measured"
     source: str | None = None
-
-    def step(self, blocks: Sequence[Block]) -> float | None:
-        """In which steps a count is read: one of it in the shortest window. None where it is no count."""
-        per_query, per_second = self.name in _COUNTED_PER_QUERY, self.name in _COUNTED_PER_SECOND
-        sizes = [block.queries if per_query else block.window.window_s for block in blocks]
-        known = [size for size in sizes if size]
-        return 1 / min(known) if known and (per_query or per_second) else None
-
-    def possible(self, low: float, high: float) -> bool:
-        """True where no value between the two is one that cannot be."""
-        floor, ceiling = _limits(self.name, self.unit)
-        return (floor is None or low >= floor) and (ceiling is None or high <= ceiling)
 
 
 def baseline_of(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
@@ -107,122 +117,140 @@ def rest_percent(window: Window) -> float | None:
     return max(0.0, window.c0_percent - sum(process.percent or 0.0 for process in window.processes))
 
 
-def _joules_net(block: Block, total: Total, baseline: Baseline) -> float | None:
-    if total.joules is None or block.window.window_s is None or baseline.watts is None:
-        return None
-    return total.joules - baseline.watts * block.window.window_s
+def _joules_net(metered: _Metered, baseline: Baseline) -> float | None:
+    joules, window_s = metered.host.joules, metered.block.window.window_s
+    return None if joules is None or window_s is None or baseline.watts is None else joules - baseline.watts * window_s
 
 
-def metrics_for(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
-    """Every metric that these blocks can yield; those without a value in any block are left out."""
-    if any(block.executions_count is not None for block in blocks):
-        return executions_metrics(blocks, baseline)
+def figures_of(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
+    """Every metric that these blocks can yield, a value a block; those without a value in any are left out."""
     meters = baseline.meters or host_meters([block.window.energy for block in blocks])
-    kind: Kind = meters.kind if meters else "measured"
-    source = meters.source if meters else None
-
-    def host(block: Block) -> Total:
-        return host_energy(block.window.energy, meters)
-
-    def solution_joules(block: Block) -> float | None:
-        return host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
-
-    metric_values = [
-        Values("c0_ms_per_query_server", "ms", "measured", lambda b: _per_query(cpu_ms(b, "server"), b)),
-        Values("c0_ms_per_query", "ms", "measured", lambda b: _per_query(_c0_ms(b.window), b)),
-        Values("c0_ms_per_query_net", "ms", "measured", lambda b: _per_query(_c0_ms(b.window, baseline.c0_percent), b)),
-        Values("c0_ms_per_query_client", "ms", "measured", lambda b: _per_query(cpu_ms(b, "client"), b)),
-        Values("joules_per_query", "J", kind, lambda b: _per_query(host(b).joules, b), source),
-        Values("joules_per_query_net", "J", kind, lambda b: _per_query(_joules_net(b, host(b), baseline), b), source),
-        Values("energy_to_solution_joules", "J", kind, solution_joules, source),
-        Values("time_to_solution_s", "s", "measured", lambda b: b.solution_s),
-        Values("wakeups_per_query", "1", "measured", _wakeups),
-        Values("latency_p50_ms", "ms", "measured", lambda b: b.p50_ms),
-        Values("latency_p95_ms", "ms", "measured", lambda b: b.p95_ms),
-        Values("latency_p99_ms", "ms", "measured", lambda b: b.p99_ms),
-        Values("edp_joule_seconds", "J·s", kind, lambda b: _edp(b, host(b)), source),
-        Values("rows_examined_per_query", "rows", "measured", lambda b: _per_query(b.rows_examined, b)),
-        Values("minor_faults_per_query", "1", "measured", lambda b: _per_query(b.minor_faults_count, b)),
-        Values("round_trips_per_query", "1", "measured", _round_trips if _prepares(blocks) else lambda _: None),
-        Values("queries_hz", "1/s", "measured", _rate),
-        Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
-        Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
-        Values("watts", "W", kind, lambda b: host(b).watts, source),
-        Values("storm_raged_percent", "%", "measured", lambda b: None if b.storm is None else b.storm.raged_percent),
-        Values("storm_counter_hz", "1/s", "measured", lambda b: None if b.storm is None else b.storm.counter_hz),
-        Values("write_bytes_hz", "B/s", "measured", lambda b: bursts.mean_hz(b.slices, bursts.written)),
-        Values("write_bytes_peak_hz", "B/s", "measured", lambda b: bursts.peak_hz(b.slices, bursts.written)),
-        Values("wakeups_peak_hz", "1/s", "measured", lambda b: bursts.peak_hz(b.slices, bursts.woken)),
-        *_of_members(blocks, baseline, meters),
-        *_residencies(blocks),
+    metered = [_metered(block, meters) for block in blocks]
+    executions = any(block.executions_count is not None for block in blocks)
+    wanted = (_per_execution if executions else _per_query_metrics)(blocks, baseline, meters)
+    every = [
+        Figures(name=name, unit=unit, kind=kind, values=[of(each) for each in metered], source=source)
+        for name, unit, of, kind, source in (*wanted, *_residencies(blocks))
     ]
-    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]
+    return [figures for figures in every if figures.known and not _nought(figures)]
 
 
-def executions_metrics(blocks: Sequence[Block], baseline: Baseline) -> list[Values]:
-    """What one execution of a command cost; those without a value in any block are left out."""
-    meters = baseline.meters or host_meters([block.window.energy for block in blocks])
+def compared(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compared]:
+    """Every metric that these pairs of blocks can yield, in A and in B."""
+    blocks = [block for pair in pairs for block in pair]
+    return [
+        Compared(
+            msgspec.structs.replace(figures, values=figures.values[0::2]),
+            msgspec.structs.replace(figures, values=figures.values[1::2]),
+            _step(figures.name, blocks),
+        )
+        for figures in figures_of(blocks, baseline)
+    ]
+
+
+def _step(name: str, blocks: Sequence[Block]) -> float | None:
+    if name not in (*_COUNTED_PER_QUERY, *_COUNTED_PER_SECOND):
+        return None
+    sizes = [block.queries if name in _COUNTED_PER_QUERY else block.window.window_s for block in blocks]
+    known = [size for size in sizes if size]
+    return 1 / min(known) if known else None
+
+
+def _nought(figures: Figures) -> bool:
+    """A rate of a member that is nought everywhere."""
+    return figures.name.startswith(_RATES_OF_MEMBERS) and max(figures.known) < _NOUGHT_HZ
+
+
+def _metered(block: Block, meters: HostMeters | None) -> _Metered:
+    solution = host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
+    return _Metered(block, host_energy(block.window.energy, meters), solution)
+
+
+def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
 
-    def host(block: Block) -> Total:
-        return host_energy(block.window.energy, meters)
+    def each(of: Callable[[Block], float | None]) -> Callable[[_Metered], float | None]:
+        return lambda m: _per_query(of(m.block), m.block)
 
-    def each(value: float | None, block: Block) -> float | None:
-        return None if value is None or not block.executions_count else value / block.executions_count
+    return [
+        _Values("c0_ms_per_query_server", "ms", each(lambda b: cpu_ms(b, "server"))),
+        _Values("c0_ms_per_query", "ms", each(lambda b: _c0_ms(b.window))),
+        _Values("c0_ms_per_query_net", "ms", each(lambda b: _c0_ms(b.window, baseline.c0_percent))),
+        _Values("c0_ms_per_query_client", "ms", each(lambda b: cpu_ms(b, "client"))),
+        _Values("joules_per_query", "J", lambda m: _per_query(m.host.joules, m.block), kind, source),
+        _Values("joules_per_query_net", "J", lambda m: _per_query(_joules_net(m, baseline), m.block), kind, source),
+        _Values("energy_to_solution_joules", "J", lambda m: m.solution_joules, kind, source),
+        _Values("time_to_solution_s", "s", lambda m: m.block.solution_s),
+        _Values("wakeups_per_query", "1", each(_wakeups_count)),
+        _Values("latency_p50_ms", "ms", lambda m: m.block.p50_ms),
+        _Values("latency_p95_ms", "ms", lambda m: m.block.p95_ms),
+        _Values("latency_p99_ms", "ms", lambda m: m.block.p99_ms),
+        _Values("edp_joule_seconds", "J·s", _edp, kind, source),
+        _Values("rows_examined_per_query", "rows", each(lambda b: b.rows_examined)),
+        _Values("minor_faults_per_query", "1", each(lambda b: b.minor_faults_count)),
+        *([_Values("round_trips_per_query", "1", _round_trips)] if _prepares(blocks) else []),
+        _Values("queries_hz", "1/s", _rate),
+        *_of_host(kind, source),
+        _Values("storm_raged_percent", "%", lambda m: m.block.storm.raged_percent if m.block.storm else None),
+        _Values("storm_counter_hz", "1/s", lambda m: m.block.storm.counter_hz if m.block.storm else None),
+        _Values("write_bytes_hz", "B/s", lambda m: bursts.mean_hz(m.block.slices, bursts.written)),
+        _Values("write_bytes_peak_hz", "B/s", lambda m: bursts.peak_hz(m.block.slices, bursts.written)),
+        _Values("wakeups_peak_hz", "1/s", lambda m: bursts.peak_hz(m.block.slices, bursts.woken)),
+        *_of_members(blocks, baseline, kind, source),
+    ]
 
-    def host_s(block: Block) -> float | None:
-        used = _c0_ms(block.window)
+
+def _per_execution(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
+    """What one execution of a command cost."""
+    kind: Kind = meters.kind if meters else "measured"
+    source = meters.source if meters else None
+
+    def each(of: Callable[[_Metered], float | None]) -> Callable[[_Metered], float | None]:
+        def per_execution(m: _Metered) -> float | None:
+            value, count = of(m), m.block.executions_count
+            return None if value is None or not count else value / count
+
+        return per_execution
+
+    def host_s(m: _Metered) -> float | None:
+        used = _c0_ms(m.block.window)
         return None if used is None else used / 1e3
 
-    metric_values = [
-        Values("joules_per_execution", "J", kind, lambda b: each(host(b).joules, b), source),
-        Values("joules_per_execution_net", "J", kind, lambda b: each(_joules_net(b, host(b), baseline), b), source),
-        Values("cpu_s_per_execution", "s", "measured", lambda b: each(b.client_cpu_s, b)),
-        Values("c0_s_per_execution", "s", "measured", lambda b: each(host_s(b), b)),
-        Values("time_s_per_execution", "s", "measured", lambda b: each(b.window.window_s, b)),
-        Values("wakeups_per_execution", "1", "measured", lambda b: each(_wakeups_count(b), b)),
-        Values("c0_percent", "%", "measured", lambda b: b.window.c0_percent),
-        Values("wakeups_hz", "1/s", "measured", lambda b: b.window.wakeups_hz),
-        Values("watts", "W", kind, lambda b: host(b).watts, source),
-        *_residencies(blocks),
+    return [
+        _Values("joules_per_execution", "J", each(lambda m: m.host.joules), kind, source),
+        _Values("joules_per_execution_net", "J", each(lambda m: _joules_net(m, baseline)), kind, source),
+        _Values("cpu_s_per_execution", "s", each(lambda m: m.block.client_cpu_s)),
+        _Values("c0_s_per_execution", "s", each(host_s)),
+        _Values("time_s_per_execution", "s", each(lambda m: m.block.window.window_s)),
+        _Values("wakeups_per_execution", "1", each(lambda m: _wakeups_count(m.block))),
+        *_of_host(kind, source),
     ]
-    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]
 
 
-def measured_names(blocks: Sequence[Block], baseline: Baseline) -> set[str]:
-    """The metrics of these blocks that nothing had to estimate."""
-    return {values.name for values in metrics_for(blocks, baseline) if values.kind == "measured"}
+def _of_host(kind: Kind, source: str | None) -> list[_Values]:
+    return [
+        _Values("c0_percent", "%", lambda m: m.block.window.c0_percent),
+        _Values("wakeups_hz", "1/s", lambda m: m.block.window.wakeups_hz),
+        _Values("watts", "W", lambda m: m.host.watts, kind, source),
+    ]
 
 
-def within(name: str, unit: str, values: Sequence[float]) -> Estimate:
-    """The mean of at least one value, with an interval within what is possible."""
-    return interval(values, *_limits(name, unit))
+def measured_names(every: Sequence[Figures]) -> set[str]:
+    """The metrics that nothing had to estimate."""
+    return {figures.name for figures in every if figures.kind == "measured"}
 
 
-def _limits(name: str, unit: str) -> tuple[float | None, float | None]:
-    """The least and the most that a metric can be."""
-    # What is net of idle may be below 0 by chance; nothing else can.
-    floor = None if name.endswith("_net") or name.startswith("watts:") else 0.0
-    return floor, 100.0 if unit == "%" else None
-
-
-def run_metrics(wanted: Sequence[Values], blocks: Sequence[Block]) -> list[RunMetric]:
-    """The metrics of a condition by itself: a value of each block, and their mean with its interval."""
-    metrics = []
-    for values in wanted:
-        each = [values.of(block) for block in blocks]
-        metrics.append(
-            RunMetric(
-                name=values.name,
-                unit=values.unit,
-                kind=values.kind,
-                source=values.source,
-                estimate=within(values.name, values.unit, [value for value in each if value is not None]),
-                values=each,
-            )
-        )
-    return metrics
+def with_mean(figures: Figures) -> RunMetric:
+    """With the mean of its values and an interval within what is possible."""
+    return RunMetric(
+        name=figures.name,
+        unit=figures.unit,
+        kind=figures.kind,
+        source=figures.source,
+        values=figures.values,
+        estimate=interval(figures.known, *figures.limits),
+    )
 
 
 def _wakeups_count(block: Block) -> float | None:
@@ -230,92 +258,72 @@ def _wakeups_count(block: Block) -> float | None:
     return None if window.wakeups_hz is None or window.window_s is None else window.wakeups_hz * window.window_s
 
 
-def _wakeups(block: Block) -> float | None:
-    return _per_query(_wakeups_count(block), block)
-
-
 def _prepares(blocks: Sequence[Block]) -> bool:
     return any((block.status.get("Com_stmt_prepare") or 0) > _PREPARES_OF_OTHERS for block in blocks)
 
 
-def _round_trips(block: Block) -> float | None:
+def _round_trips(metered: _Metered) -> float | None:
     """Commands of a query that the server answered: the query or its execution, and its preparation where that was
     asked. Closing a statement has no answer (client/server protocol, COM_STMT_CLOSE)."""
+    block = metered.block
     prepares = block.status.get("Com_stmt_prepare")
     return None if prepares is None or not block.queries else 1 + prepares / block.queries
 
 
-def _rate(block: Block) -> float | None:
+def _rate(metered: _Metered) -> float | None:
+    block = metered.block
     seconds = block.solution_s or block.window.window_s
     return None if block.queries is None or not seconds else block.queries / seconds
 
 
-def _edp(block: Block, total: Total) -> float | None:
-    joules = _per_query(total.joules, block)
-    return None if joules is None or block.mean_ms is None else joules * block.mean_ms / 1e3
+def _edp(metered: _Metered) -> float | None:
+    joules, mean_ms = _per_query(metered.host.joules, metered.block), metered.block.mean_ms
+    return None if joules is None or mean_ms is None else joules * mean_ms / 1e3
 
 
-def _residencies(blocks: Sequence[Block]) -> list[Values]:
-    names: Mapping[str, None] = dict.fromkeys(
-        state.name for block in blocks for state in block.window.states if not state.polling
-    )
+def _residencies(blocks: Sequence[Block]) -> list[_Values]:
+    names = dict.fromkeys(state.name for block in blocks for state in block.window.states if not state.polling)
 
-    def percent(name: str) -> Callable[[Block], float | None]:
-        def of(block: Block) -> float | None:
-            for state in block.window.states:
-                if state.name == name:
-                    return state.residency_percent
-            return None
+    def percent(name: str) -> Callable[[_Metered], float | None]:
+        return lambda m: next((state.residency_percent for state in m.block.window.states if state.name == name), None)
 
-        return of
-
-    return [Values(metric_of("residency_percent", name), "%", "measured", percent(name)) for name in names]
+    return [_Values(metric_of("residency_percent", name), "%", percent(name)) for name in names]
 
 
-def _of_members(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[Values]:
+def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
     """Of each server of a topology, as METRIC:SERVER: C0, watts above the idle host, connections, commits, relay logs.
 
     A rate that is nought everywhere is left out.
     """
     names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
-    kind: Kind = meters.kind if meters else "measured"
-    source = meters.source if meters else None
-    metric_values = []
+    values = []
     for name in names:
-        metric_values.append(
-            Values(f"c0_percent:{name}", "%", "measured", _share(name, lambda share: share.c0_percent))
-        )
-        metric_values.append(Values(f"watts:{name}", "W", kind, _member_watts(name, baseline, meters), source))
-    rates: tuple[tuple[str, str, Callable[[MemberShare], float | None]], ...] = (
-        ("connections_hz", "1/s", lambda share: share.connections_hz),
-        ("commits_hz", "1/s", lambda share: share.commits_hz),
-        ("relay_log_bytes_hz", "B/s", lambda share: share.relay_log_bytes_hz),
+        values.append(_Values(f"c0_percent:{name}", "%", _share(name, lambda share: share.c0_percent)))
+        values.append(_Values(f"watts:{name}", "W", _member_watts(name, baseline), kind, source))
+    rates: tuple[tuple[str, Callable[[MemberShare], float | None]], ...] = (
+        ("1/s", lambda share: share.connections_hz),
+        ("1/s", lambda share: share.commits_hz),
+        ("B/s", lambda share: share.relay_log_bytes_hz),
     )
-    for metric, unit, pick in rates:
-        for name in names:
-            values = Values(f"{metric}:{name}", unit, "measured", _share(name, pick))
-            if any((values.of(block) or 0.0) >= _NOUGHT_HZ for block in blocks):
-                metric_values.append(values)
-    return metric_values
+    for metric, (unit, pick) in zip(_RATES_OF_MEMBERS, rates, strict=True):
+        values += [_Values(f"{metric}{name}", unit, _share(name, pick)) for name in names]
+    return values
 
 
-def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[Block], float | None]:
-    def of(block: Block) -> float | None:
-        return next((pick(share) for share in block.members if share.name == name), None)
-
-    return of
+def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[_Metered], float | None]:
+    return lambda m: next((pick(share) for share in m.block.members if share.name == name), None)
 
 
-def _member_watts(name: str, baseline: Baseline, meters: HostMeters | None) -> Callable[[Block], float | None]:
+def _member_watts(name: str, baseline: Baseline) -> Callable[[_Metered], float | None]:
     """Its part of the power above the idle host's, by its share of C0."""
 
-    def of(block: Block) -> float | None:
-        window, total = block.window, host_energy(block.window.energy, meters)
-        cpu_s = next((share.cpu_s for share in block.members if share.name == name), None)
+    def of(metered: _Metered) -> float | None:
+        window = metered.block.window
+        cpu_s = next((share.cpu_s for share in metered.block.members if share.name == name), None)
         if cpu_s is None or not window.window_s:
             return None
         split = split_host(
-            total,
+            metered.host,
             window.window_s,
             window.c0_percent,
             window.cpus,

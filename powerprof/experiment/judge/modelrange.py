@@ -15,8 +15,7 @@ import msgspec
 
 from powerprof.energy.joint import Pair, corners
 from powerprof.experiment.judge.metrics import Baseline
-from powerprof.experiment.judge.verdict import bounded, judge
-from powerprof.experiment.records import Block, Metric, Range
+from powerprof.experiment.records import Block, BlockPair
 from powerprof.records import EnergyReading, EstimateRange
 
 
@@ -27,18 +26,17 @@ def with_pair(watts: float, span: EstimateRange, pair: Pair) -> float:
     return idle + slope * busy
 
 
-def with_model_range(metrics: Sequence[Metric], blocks: Sequence[Block], baseline: Baseline, seed: int) -> list[Metric]:
-    """The metrics, the intervals of the estimated ones widened by what the model does not know."""
-    span = next((r.range for block in blocks for r in block.window.energy if r.range is not None), None)
-    if span is None or not any(metric.kind == "estimated" for metric in metrics):
-        return list(metrics)
-    judged: dict[str, list[Metric]] = {}
-    for pair in corners(span):
-        moved = [_moved(block, span, pair) for block in blocks]
-        watts = None if baseline.watts is None else with_pair(baseline.watts, span, pair)
-        for metric in judge(moved, replace(baseline, watts=watts), "", seed, kind="estimated"):
-            judged.setdefault(metric.name, []).append(metric)
-    return [_widened(metric, judged.get(metric.name, [])) for metric in metrics]
+def other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[list[BlockPair], Baseline]]:
+    """The pairs and the idle host by every other model that is possible; none where nothing is estimated."""
+    span = next((r.range for pair in pairs for block in pair for r in block.window.energy if r.range is not None), None)
+    if span is None:
+        return []
+    others = []
+    for model in corners(span):
+        watts = None if baseline.watts is None else with_pair(baseline.watts, span, model)
+        moved = [(_moved(a, span, model), _moved(b, span, model)) for a, b in pairs]
+        others.append((moved, replace(baseline, watts=watts)))
+    return others
 
 
 def _moved(block: Block, span: EstimateRange, pair: Pair) -> Block:
@@ -61,33 +59,3 @@ def _for(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
     """The pair for as many CPUs as this reading is of: a CPU may have come or gone between two windows."""
     scale = own.slope_watts / span.slope_watts if span.slope_watts else 1.0
     return pair[0] * scale, pair[1] * scale
-
-
-def _widened(metric: Metric, others: Sequence[Metric]) -> Metric:
-    if metric.kind != "estimated" or not others:
-        return metric
-    difference, ratio = metric.difference, metric.ratio
-    ends = _hull([difference.ci95, *(other.difference.ci95 for other in others)])
-    if ratio is not None:
-        ratios = _hull([ratio.ci95, *(other.ratio.ci95 for other in others if other.ratio is not None)])
-        ratio = msgspec.structs.replace(ratio, ci95=ratios)
-    unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
-    detectable = metric.minimum_detectable_percent
-    if unclear and detectable is not None and difference.ci95 is not None and ends is not None and metric.a.mean:
-        # A difference has to stand out of the model's doubt as well.
-        further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
-        detectable += 100 * further / abs(metric.a.mean)
-    return bounded(
-        msgspec.structs.replace(
-            metric,
-            difference=msgspec.structs.replace(difference, ci95=ends, sampling_ci95=difference.ci95),
-            ratio=ratio,
-            verdict="inconclusive" if unclear else metric.verdict,
-            minimum_detectable_percent=detectable,
-        )
-    )
-
-
-def _hull(ranges: Sequence[Range | None]) -> Range | None:
-    known = [span for span in ranges if span is not None]
-    return (min(low for low, _ in known), max(high for _, high in known)) if known else None

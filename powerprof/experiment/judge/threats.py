@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 from powerprof.experiment.judge.answer import metric_named
 from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.judge.verdict import pairs_of
-from powerprof.experiment.records import Block, ControlRecord, Design, Metric, Threat
+from powerprof.experiment.records import Block, BlockPair, ControlRecord, Design, Metric, Threat
 from powerprof.records import Note, Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
@@ -44,10 +43,15 @@ def doubts_of(
 
 
 def find_threats(
-    blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window], design: Design
+    blocks: Sequence[Block],
+    pairs: Sequence[BlockPair],
+    before: Sequence[Window],
+    after: Sequence[Window],
+    design: Design,
 ) -> list[Threat]:
-    """Steal, frequency, other load, drift of the idle baseline and over the blocks, a rate not kept, repeats."""
-    counted = [block for pair in pairs_of(blocks) for block in pair]
+    """Steal, frequency, other load, drift of the idle baseline and over the blocks, a rate not kept: of the `pairs`
+    that count. Of all `blocks`, how many were repeated."""
+    counted = [block for pair in pairs for block in pair]
     threats = [_steal(counted), _frequency(counted), _other_load(counted), _drift(counted, before, after)]
     threats += [_trend(counted), _behind(counted, design), _repeats(blocks)]
     return [threat for threat in threats if threat is not None]
@@ -141,6 +145,4 @@ def _behind(blocks: Sequence[Block], design: Design) -> Threat | None:
 
 def _repeats(blocks: Sequence[Block]) -> Threat | None:
     count = sum(block.attempts_count - 1 for block in blocks)
-    if not count:
-        return None
-    return Threat(name="repeats", values={"count": count})
+    return Threat(name="repeats", values={"count": count}) if count else None

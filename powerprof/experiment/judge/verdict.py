@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: from blocks to metrics with intervals, verdicts, and the control from A's own blocks."""
+"""Pure: from the values of two conditions to metrics with intervals, verdicts, and the control from A's own blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
-from powerprof.experiment.judge.metrics import Baseline, Values, metrics_for, within
-from powerprof.experiment.records import Block, ControlRecord, Difference, Metric, Range, Ratio, Side
-from powerprof.records import Kind, RunMetric
+from powerprof.experiment.judge.metrics import Compared
+from powerprof.experiment.records import ControlRecord, Difference, Metric, Range, Ratio, Side
+from powerprof.records import Figures
 from powerprof.statistics import (
     Interval,
     PairedResult,
+    bounded_interval,
     compare_pairs,
     compare_unpaired,
     judge_control,
@@ -21,75 +23,54 @@ from powerprof.statistics import (
 )
 
 
-def pairs_of(blocks: Sequence[Block]) -> list[tuple[Block, Block]]:
-    """The complete pairs that count, as (a, b), in the order of time."""
-    by_pair: dict[int, dict[str, Block]] = {}
-    for block in blocks:
-        if not block.dropped and not block.disturbed:
-            by_pair.setdefault(block.pair, {})[block.arm] = block
-    return [(both["a"], both["b"]) for _, both in sorted(by_pair.items()) if len(both) == 2]
-
-
 def judge(
-    blocks: Sequence[Block], baseline: Baseline, primary: str, seed: int, kind: Kind | None = None
+    compared: Sequence[Compared],
+    primary: str,
+    seed: int,
+    *,
+    paired: bool = True,
+    by_model: Sequence[Sequence[Compared]] = (),
 ) -> list[Metric]:
-    """Every metric (of one `kind`) over the complete pairs, the primary first; the others' verdicts are a family's."""
-    pairs = pairs_of(blocks)
-    counted = [block for pair in pairs for block in pair]
-    metrics = []
-    for values in metrics_for(counted, baseline):
-        if kind is not None and values.kind != kind:
-            continue
-        a, b = [values.of(pair[0]) for pair in pairs], [values.of(pair[1]) for pair in pairs]
-        both = [(x, y) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
-        if both:
-            result = compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=values.step(counted))
-            metrics.append((_metric(values, a, b, result), result.p_value))
-    return _as_a_family(metrics, primary)
+    """Every metric that has a value on both sides, the primary first; the others' verdicts are a family's.
+
+    `by_model` are the same metrics by every model of the estimate that is possible: their doubt widens the intervals.
+    """
+    judged = []
+    for each in compared:
+        result = _result(each, seed, paired=paired)
+        if result is not None:
+            metric = _metric(each, result)
+            if each.a.kind == "estimated":
+                metric = _widened(metric, _by_name(by_model, each.a.name, seed))
+            judged.append((metric, result.p_value))
+    return _as_a_family(judged, primary)
 
 
-def judge_saved(a: Sequence[Metric], b: Sequence[Metric], primary: str, seed: int, *, paired: bool) -> list[Metric]:
-    """Metrics of two saved conditions, each as side a of its own; in pairs where they were measured in pairs."""
-    metrics = []
-    for first in a:
-        second = next((metric for metric in b if metric.name == first.name), None)
-        if second is None or second.kind != first.kind or second.source != first.source:
-            continue
-        left, right = first.a.values, second.a.values
-        if paired:
-            both = [(x, y) for x, y in zip(left, right, strict=True) if x is not None and y is not None]
-            known_left, known_right = [x for x, _ in both], [y for _, y in both]
-        else:
-            known_left, known_right = ([value for value in values if value is not None] for values in (left, right))
-        if known_left and known_right:
-            result = (compare_pairs if paired else compare_unpaired)(known_left, known_right, seed=seed)
-            values = Values(first.name, first.unit, first.kind, lambda _: None, first.source)
-            metrics.append((_metric(values, left, right, result), result.p_value))
-    return _as_a_family(metrics, primary)
+def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:
+    """What two saved conditions have in common; in pairs where they were measured in pairs."""
+    of_b = {figures.name: figures for figures in b}
+    both = [Compared(figures, of_b[figures.name]) for figures in a if figures.name in of_b]
+    alike = [each for each in both if (each.a.kind, each.a.source) == (each.b.kind, each.b.source)]
+    return judge(alike, primary, seed, paired=paired)
 
 
-def unjudged(metric: RunMetric) -> Metric:
-    """A metric of one condition as side a of a comparison to come."""
-    estimate = metric.estimate
-    ends = None if estimate.low is None or estimate.high is None else (estimate.low, estimate.high)
-    side = Side(mean=estimate.mean, ci95=ends, values=metric.values)
-    return Metric(
-        name=metric.name,
-        unit=metric.unit,
-        kind=metric.kind,
-        source=metric.source,
-        a=side,
-        b=side,
-        difference=Difference(b_minus_a=None, ci95=None, percent=None),
-        verdict="inconclusive",
-        minimum_detectable_percent=None,
-    )
+def _both_known(compared: Compared) -> list[tuple[float, float]]:
+    """The pairs of which both values are known."""
+    values = zip(compared.a.values, compared.b.values, strict=True)
+    return [(x, y) for x, y in values if x is not None and y is not None]
 
 
-def judge_system(a: Sequence[RunMetric], b: Sequence[RunMetric], seed: int, *, paired: bool) -> list[Metric]:
-    """What the system did in either condition, a family of its own: many figures that nobody asked for must not hide
-    those of the conditions."""
-    return judge_saved([unjudged(metric) for metric in a], [unjudged(metric) for metric in b], "", seed, paired=paired)
+def _result(compared: Compared, seed: int, *, paired: bool = True) -> PairedResult | None:
+    if not paired:
+        a, b = compared.a.known, compared.b.known
+        return compare_unpaired(a, b, seed=seed) if a and b else None
+    both = _both_known(compared)
+    return compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=compared.step) if both else None
+
+
+def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> list[PairedResult]:
+    found = (_result(each, seed) for model in by_model for each in model if each.a.name == name)
+    return [result for result in found if result is not None]
 
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
@@ -119,14 +100,15 @@ def _range(interval: Interval | None) -> Range | None:
     return None if interval is None else (interval.low, interval.high)
 
 
-def _metric(values: Values, a: Sequence[float | None], b: Sequence[float | None], result: PairedResult) -> Metric:
+def _metric(compared: Compared, result: PairedResult) -> Metric:
+    a, b = compared.a, compared.b
     return Metric(
-        name=values.name,
-        unit=values.unit,
-        kind=values.kind,
-        source=values.source,
-        a=Side(mean=result.a_mean, ci95=_possible(values, a, result.a_interval), values=list(a)),
-        b=Side(mean=result.b_mean, ci95=_possible(values, b, result.b_interval), values=list(b)),
+        name=a.name,
+        unit=a.unit,
+        kind=a.kind,
+        source=a.source,
+        a=Side(mean=result.a_mean, ci95=_possible(a, result.a_interval), values=a.values),
+        b=Side(mean=result.b_mean, ci95=_possible(b, result.b_interval), values=b.values),
         difference=Difference(
             b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
         ),
@@ -136,12 +118,41 @@ def _metric(values: Values, a: Sequence[float | None], b: Sequence[float | None]
     )
 
 
-def _possible(values: Values, each: Sequence[float | None], interval: Interval | None) -> Range | None:
-    """The interval; where it reaches what cannot be, that of `within`, which does not."""
-    if interval is None or values.possible(interval.low, interval.high):
-        return _range(interval)
-    known = within(values.name, values.unit, [value for value in each if value is not None])
-    return None if known.low is None or known.high is None else (known.low, known.high)
+def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
+    """The interval; where it reaches what cannot be, Student's within what can."""
+    floor, ceiling = figures.limits
+    if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
+        return _range(of_mean)
+    return _range(bounded_interval(figures.known, floor, ceiling))
+
+
+def _widened(metric: Metric, others: Sequence[PairedResult]) -> Metric:
+    """The metric with the doubt of the model in its intervals, which `others` were judged by."""
+    if not others:
+        return metric
+    difference, ratio = metric.difference, metric.ratio
+    ends = _hull([difference.ci95, *(_range(other.difference_interval) for other in others)])
+    if ratio is not None:
+        ratios = _hull([ratio.ci95, *(_range(other.ratio_interval) for other in others if other.ratio is not None)])
+        ratio = msgspec.structs.replace(ratio, ci95=ratios)
+    unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
+    detectable = metric.minimum_detectable_percent
+    if unclear and detectable is not None and difference.ci95 is not None and ends is not None and metric.a.mean:
+        # A difference has to stand out of the model's doubt as well.
+        further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
+        detectable += 100 * further / abs(metric.a.mean)
+    return msgspec.structs.replace(
+        metric,
+        difference=msgspec.structs.replace(difference, ci95=ends, sampling_ci95=difference.ci95),
+        ratio=ratio,
+        verdict="inconclusive" if unclear else metric.verdict,
+        minimum_detectable_percent=detectable,
+    )
+
+
+def _hull(ranges: Sequence[Range | None]) -> Range | None:
+    known = [span for span in ranges if span is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
 def own_control(metric: Metric, seed: int) -> ControlRecord | None:
@@ -149,14 +160,22 @@ def own_control(metric: Metric, seed: int) -> ControlRecord | None:
     values = [value for value in metric.a.values if value is not None]
     if len(values) < 6:
         return None
-    first, second = values[0::2], values[1::2]
-    count = min(len(first), len(second))
     # Which of the two comes first alternates, so that a drift does not look like a difference.
-    pairs = [(x, y) if index % 2 == 0 else (y, x) for index, (x, y) in enumerate(zip(first, second, strict=False))]
+    pairs = zip(values[0::2], values[1::2], strict=False)
+    return _control("own_blocks", [(y, x) if index % 2 else (x, y) for index, (x, y) in enumerate(pairs)], seed)
+
+
+def run_control(again: Sequence[Compared], primary: str, seed: int) -> ControlRecord | None:
+    """A against A by windows of its own, by the primary metric; None where they have no value of it."""
+    pairs = [pair for each in again if each.a.name == primary for pair in _both_known(each)]
+    return _control("run", pairs, seed) if pairs else None
+
+
+def _control(kind: Literal["own_blocks", "run"], pairs: Sequence[tuple[float, float]], seed: int) -> ControlRecord:
     judged = judge_control(compare_pairs([x for x, _ in pairs], [y for _, y in pairs], seed=seed))
     return ControlRecord(
-        kind="own_blocks",
-        pairs_count=count,
+        kind=kind,
+        pairs_count=len(pairs),
         sound=judged.sound,
         half_width_percent=judged.half_width_percent,
         difference_percent=judged.difference_percent,

@@ -19,7 +19,7 @@ from powerprof.energy.request import EnergyRequest
 from powerprof.energy.session import judge
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.judge import phases
-from powerprof.experiment.judge.metrics import Baseline, baseline_of, metrics_for
+from powerprof.experiment.judge.metrics import Baseline, baseline_of, figures_of
 from powerprof.experiment.judge.phasesplit import with_energy_split
 from powerprof.idle_records import IdleRun
 from powerprof.records import EnergyReading, ToolCost, Window
@@ -86,10 +86,10 @@ def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW
     window = window_of(readings, window_s)
     block = builders.block(0, "a", queries=1, one=window)
     block = msgspec.structs.replace(block, solution_s=window_s, solution_energy=list(window.energy))
-    values = {metric.name: metric for metric in metrics_for([block], baseline_of([window], [block]))}
+    values = {figures.name: figures.values[0] for figures in figures_of([block], baseline_of([window], [block]))}
 
     def metric(name: str) -> float | None:
-        return values[name].of(block) if name in values else None
+        return values.get(name)
 
     phase = phases.combine("baseline", [window])
     with WindowEnergy(EnergyRequest(source="none")) as energy:
@@ -204,8 +204,8 @@ def test_a_window_without_the_runs_meter_is_marked_and_not_patched() -> None:
         "1 window has no figure of wall by meter_log, the run's meter: their energy is unknown, no other stands in"
     ]
     blocks = [builders.block(n, "a", queries=1, one=window_of(w)) for n, w in enumerate(windows)]
-    values = {m.name: m for m in metrics_for(blocks, Baseline(None, None, None))}
-    assert [values["watts"].of(block) for block in blocks] == [90.0, None, 91.0]
+    values = {m.name: m for m in figures_of(blocks, Baseline(None, None, None))}
+    assert values["watts"].values == [90.0, None, 91.0]
     assert {values["watts"].source, values["joules_per_query"].source} == {"meter_log"}
 
 
@@ -221,7 +221,7 @@ def test_baseline_and_blocks_are_by_one_set_of_meters() -> None:
     blocks = [builders.block(n, "a", queries=1, one=window_of(metered(180.0))) for n in range(4)]
     baseline = baseline_of(idle, blocks)
     assert (baseline.meters, baseline.watts) == (WALL, None)
-    assert "joules_per_query_net" not in {m.name for m in metrics_for(blocks, baseline)}
+    assert "joules_per_query_net" not in {m.name for m in figures_of(blocks, baseline)}
 
 
 def test_the_estimate_stands_in_for_a_run_without_any_figure_only() -> None:

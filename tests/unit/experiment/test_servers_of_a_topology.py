@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.experiment.judge.metrics import Baseline, metrics_for
+from powerprof.experiment.judge.metrics import Baseline, figures_of
 from powerprof.experiment.measure.members import relay_bytes, relay_logs
 from powerprof.experiment.records import MemberShare, StormShare
 from powerprof.report.terminal.servers import of_blocks
@@ -55,10 +55,10 @@ def test_watts_of_a_server_are_its_share_of_what_is_above_the_idle_host() -> Non
     block = msgspec.structs.replace(
         builders.block(0, "a"), members=[share("node-1", 0.3), share("node-2", 0.1, connections_hz=9.0)]
     )
-    metrics = {one.name: one for one in metrics_for([block], Baseline(0.0, 0.0, 1.0))}
-    assert metrics["watts:node-1"].of(block) == pytest.approx(1.5)
-    assert metrics["watts:node-2"].of(block) == pytest.approx(0.5)
-    assert metrics["c0_percent:node-1"].of(block) == pytest.approx(7.5)
+    metrics = {one.name: one for one in figures_of([block], Baseline(0.0, 0.0, 1.0))}
+    assert metrics["watts:node-1"].values[0] == pytest.approx(1.5)
+    assert metrics["watts:node-2"].values[0] == pytest.approx(0.5)
+    assert metrics["c0_percent:node-1"].values[0] == pytest.approx(7.5)
     assert "connections_hz:node-2" in metrics
     assert "relay_log_bytes_hz:node-1" not in metrics
 

@@ -20,9 +20,19 @@ from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
 from powerprof.diagnosis.rules import diagnose
 from powerprof.experiment.judge.answer import answer
-from powerprof.experiment.judge.metrics import baseline_of
+from powerprof.experiment.judge.metrics import baseline_of, compared
 from powerprof.experiment.judge.verdict import judge, own_control
-from powerprof.experiment.records import Arm, Block, Comparison, ConditionRecord, LoadOptions, LoadRun, Plan, Threat
+from powerprof.experiment.records import (
+    Arm,
+    Block,
+    Comparison,
+    ConditionRecord,
+    LoadOptions,
+    LoadRun,
+    Plan,
+    Threat,
+    pairs_of,
+)
 from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
 from powerprof.idle_records import IdleOptions, IdleRun
@@ -181,7 +191,7 @@ def comparison(pairs: int = 12) -> Comparison:
             order.append(arm)
     before = [window(0, 0.42, 38.1), window(9, 0.44, 38.3)]
     after = [window(30 + 9.2 * len(blocks), 0.43, 38.0)]
-    metrics = judge(blocks, baseline_of([*before, *after]), "c0_ms_per_query_server", 11)
+    metrics = judge(compared(pairs_of(blocks), baseline_of([*before, *after])), "c0_ms_per_query_server", 11)
     record = Comparison(
         id="compare-0007",
         command="compare",

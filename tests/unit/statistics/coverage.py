@@ -12,7 +12,7 @@ import numpy as np
 from powerprof.experiment.judge.points import compare_metrics
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.measure.order import block_order, round_order
-from powerprof.experiment.records import Difference, Metric, Side
+from powerprof.records import Figures
 from powerprof.statistics import Interval, compare_pairs, mean_interval, ratio_interval, welch_interval
 from powerprof.workloads.definition import Value
 
@@ -91,17 +91,8 @@ def coverage(name: str, count: int, trials: int, seed: int = 11) -> float:
     return held / trials
 
 
-def _metric(name: str, values: Values) -> Metric:
-    return Metric(
-        name=name,
-        unit="1",
-        kind="measured",
-        a=Side(mean=float(values.mean()), ci95=None, values=values.tolist()),
-        b=Side(mean=None, ci95=None),
-        difference=Difference(b_minus_a=None, ci95=None, percent=None),
-        verdict="inconclusive",
-        minimum_detectable_percent=None,
-    )
+def _figures(name: str, values: Values) -> Figures:
+    return Figures(name=name, unit="1", kind="measured", values=values.tolist())
 
 
 def _independent(draw: Callable[[Generator, int], Values]) -> Callable[[Generator, int], tuple[Values, Values]]:
@@ -141,7 +132,7 @@ def false_words(kind: str, count: int, trials: int, *, paired: bool = True, seed
     generator, wrong = np.random.default_rng(seed), 0
     for _ in range(trials):
         rows = [ROWS[kind][0](generator, count) for _ in range(20)]
-        a, b = ([_metric(f"row{number}", row[side]) for number, row in enumerate(rows)] for side in (0, 1))
+        a, b = ([_figures(f"row{number}", row[side]) for number, row in enumerate(rows)] for side in (0, 1))
         judged = judge_saved(a, b, "row0", 1, paired=paired)
         wrong += any(metric.verdict != "inconclusive" for metric in judged)
     return wrong / trials

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from powerprof.experiment.judge.answer import answer as answer_of
 from powerprof.experiment.judge.answer import direction, headline, is_worse
 from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import Baseline, measured_names, metrics_for, rest_percent
+from powerprof.experiment.judge.metrics import Baseline, compared, figures_of, measured_names, rest_percent
 from powerprof.experiment.judge.threats import crowded, doubts_of, find_threats
-from powerprof.experiment.judge.verdict import half_width_percent, judge, judge_saved, own_control, pairs_of
+from powerprof.experiment.judge.verdict import half_width_percent, judge_saved, own_control
+from powerprof.experiment.judge.verdict import judge as judge_compared
 from powerprof.experiment.measure.block import with_client
-from powerprof.experiment.records import Answer, Difference, Metric, Side, Threat
-from powerprof.records import EnergyReading
+from powerprof.experiment.records import Answer, Block, Metric, Threat, pairs_of
+from powerprof.records import EnergyReading, Figures
 from powerprof.report.wording.answers import worded
 from powerprof.report.wording.notes import texts
 from powerprof.report.wording.threats import of_control
@@ -26,6 +27,11 @@ from powerprof.windows.joined import joined
 from tests.unit.experiment.builders import block, blocks, window
 
 BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)
+
+
+def judge(measured: Sequence[Block], baseline: Baseline, primary: str, seed: int) -> list[Metric]:
+    """The metrics of all complete pairs."""
+    return judge_compared(compared(pairs_of(measured), baseline), primary, seed)
 
 
 def answer(metrics: list[Metric], asked: str, a: str, b: str) -> Answer:
@@ -43,7 +49,7 @@ def _metric(metrics: list[Metric], name: str) -> Metric:
 
 def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
     one = block(0, "a", queries=100, one=window(10.0, server_s=0.4, client_s=0.1, watts=3.0))
-    values = {metric.name: metric.of(one) for metric in metrics_for([one], BASELINE)}
+    values = {figures.name: figures.values[0] for figures in figures_of([one], BASELINE)}
     # 10 % of 2 CPUs × 2 s = 400 ms of C0; 1 % of it is the idle host's; 3 W × 2 s = 6 J, 1 W is the idle host's.
     assert values["c0_ms_per_query"] == pytest.approx(4.0)
     assert values["c0_ms_per_query_net"] == pytest.approx(3.6)
@@ -60,7 +66,7 @@ def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
 
 def test_what_is_unknown_is_left_out_and_never_zero() -> None:
     one = block(0, "a", queries=None, p95_ms=None, one=window(watts=None))
-    names = {metric.name for metric in metrics_for([one], Baseline(None, None, None))}
+    names = {figures.name for figures in figures_of([one], Baseline(None, None, None))}
     assert not {name for name in names if "per_query" in name or "joules" in name or "p95" in name}
     assert "c0_percent" in names
 
@@ -83,10 +89,10 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
         ],
     )
     of_one = block(0, "a", queries=1, one=one)
-    values = {metric.name: metric for metric in metrics_for([of_one], BASELINE)}
+    values = {figures.name: figures for figures in figures_of([of_one], BASELINE)}
     assert values["watts"].source == "rapl"
-    assert values["watts"].of(of_one) == 6.5
-    assert values["joules_per_query"].of(of_one) == 13.0
+    assert values["watts"].values == [6.5]
+    assert values["joules_per_query"].values == [13.0]
 
 
 def test_pairs_are_complete_and_warm_up_is_dropped() -> None:
@@ -156,10 +162,10 @@ def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
         for one in estimated
     ]
     asked = "c0_ms_per_query_server"
-    assert headline(asked, measured_names(estimated, BASELINE)) == asked
-    primary = headline(asked, measured_names(measured, BASELINE))
+    assert headline(asked, measured_names(figures_of(estimated, BASELINE))) == asked
+    primary = headline(asked, measured_names(figures_of(measured, BASELINE)))
     assert primary == "joules_per_query"
-    assert headline("wakeups_per_query", measured_names(measured, BASELINE)) == "wakeups_per_query"
+    assert headline("wakeups_per_query", measured_names(figures_of(measured, BASELINE))) == "wakeups_per_query"
     said = answer(judge(measured, BASELINE, primary, seed=1), primary, "index", "no-index")
     # 3 W and 4 W at the same rate.
     assert said.metric == "joules_per_query"
@@ -171,20 +177,10 @@ def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
 
 
 def _told(name: str, a: list[float], b: list[float], *, paired: bool = True) -> str:
-    def side(values: list[float]) -> Metric:
-        mean = sum(values) / len(values)
-        return Metric(
-            name=name,
-            unit="1" if name.startswith("wakeups") else "ms",
-            kind="measured",
-            a=Side(mean=mean, ci95=(min(values), max(values)), values=list(values)),
-            b=Side(mean=mean, ci95=None),
-            difference=Difference(b_minus_a=None, ci95=None, percent=None),
-            verdict="inconclusive",
-            minimum_detectable_percent=None,
-        )
+    def side(values: list[float | None]) -> Figures:
+        return Figures(name=name, unit="1" if name.startswith("wakeups") else "ms", kind="measured", values=values)
 
-    return answer(judge_saved([side(a)], [side(b)], name, 1, paired=paired), name, "index", "no-index").text
+    return answer(judge_saved([side([*a])], [side([*b])], name, 1, paired=paired), name, "index", "no-index").text
 
 
 def test_a_share_of_nothing_is_not_said() -> None:
@@ -297,28 +293,30 @@ def test_two_windows_in_a_row_are_joined_by_time() -> None:
 def test_threats_are_told_and_weighed() -> None:
     quiet = [block(pair, arm) for pair in range(6) for arm in ("a", "b")]
     before = [window(1.0), window(1.05), window(0.95)]
-    found = find_threats(quiet, before, before, "rate")
+    found = find_threats(quiet, pairs_of(quiet), before, before, "rate")
     threats = {threat.name: threat for threat in threats_worded(found, {})}
     assert not [threat for threat in threats.values() if threat.serious]
     assert threats["frequency"].text == "no frequency data on this host"
     stolen = [block(0, "a", one=window(steal_percent=3.0)), block(0, "b")]
-    steal = next(t for t in find_threats(stolen, before, before, "rate") if t.name == "steal")
+    steal = next(t for t in find_threats(stolen, pairs_of(stolen), before, before, "rate") if t.name == "steal")
     assert (steal.serious, _texts([steal])) == (True, ["steal 1.5 %, up to 3 %"])
     after = [window(31.0), window(31.1), window(30.9)]
-    drift = next(t for t in find_threats(quiet, before, after, "rate") if t.name == "drift")
+    drift = next(t for t in find_threats(quiet, pairs_of(quiet), before, after, "rate") if t.name == "drift")
     assert drift.serious
     assert drift.values == {"points": pytest.approx(30.0)}
     assert _texts([drift]) == ["idle baseline drift +30.00 points of C0: too much"]
     # Nine tenths of the CPUs are somebody else's all the time: steady, and still not a host to ask about energy.
     crowd = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
-    assert next(t for t in find_threats(crowd, [], [], "rate") if t.name == "other_load").serious
+    assert next(t for t in find_threats(crowd, pairs_of(crowd), [], [], "rate") if t.name == "other_load").serious
     note = "other programs used 82 % of the CPUs: figures of the whole host include them"
     assert (texts(crowded(crowd)), crowded(quiet)) == ([note], [])
     behind = [block(0, "a", queries=40), block(0, "b")]
-    saturated = [threat for threat in find_threats(behind, [], [], "rate") if threat.name == "saturated"]
+    saturated = [
+        threat for threat in find_threats(behind, pairs_of(behind), [], [], "rate") if threat.name == "saturated"
+    ]
     assert _texts(saturated) == ["index completed only 40 % of the offered load"]
     again = [block(0, "a", attempts=3), block(0, "b")]
-    assert "2 blocks failed and were repeated" in _texts(find_threats(again, [], [], "rate"))
+    assert "2 blocks failed and were repeated" in _texts(find_threats(again, pairs_of(again), [], [], "rate"))
 
 
 def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.experiment.judge.metrics import baseline_of
-from powerprof.experiment.judge.modelrange import with_model_range
+from powerprof.experiment.judge.metrics import baseline_of, compared
+from powerprof.experiment.judge.modelrange import other_models
 from powerprof.experiment.judge.verdict import judge
-from powerprof.experiment.records import Block, Metric
+from powerprof.experiment.records import Block, Metric, pairs_of
 from powerprof.records import EnergyReading, EstimateRange
 from tests.unit.experiment import builders
 
@@ -36,8 +36,11 @@ def blocks(queries_b: int = 100) -> list[Block]:
 
 def both(measured: list[Block], name: str) -> tuple[Metric, Metric]:
     baseline = baseline_of([], measured)
-    sampled = judge(measured, baseline, "watts", 1)
-    widened = with_model_range(sampled, measured, baseline, 1)
+    pairs = pairs_of(measured)
+    each = compared(pairs, baseline)
+    sampled = judge(each, "watts", 1)
+    by_model = [compared(*model) for model in other_models(pairs, baseline)]
+    widened = judge(each, "watts", 1, by_model=by_model)
     before, after = (next(m for m in metrics if m.name == name) for metrics in (sampled, widened))
     return before, after
 

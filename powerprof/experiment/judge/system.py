@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from powerprof.experiment.judge.metrics import Values, run_metrics
 from powerprof.experiment.records import Block
-from powerprof.records import Estimate, RunMetric, metric_of
+from powerprof.records import Estimate, Figures, RunMetric, metric_of
 from powerprof.statistics import mean_interval
 from powerprof.system_records import OsRates
 
@@ -30,31 +29,29 @@ _OF_DISK = (("service_ms", "ms"), ("read_ms", "ms"), ("write_ms", "ms"), ("queue
 _LEAST_INTERRUPTS_HZ = 1.0
 
 
-def accounted(blocks: Sequence[Block]) -> list[Values]:
+def accounted(blocks: Sequence[Block]) -> list[Figures]:
     """C0 split in user, system and interrupts, and context switches."""
-    metric_values = [
-        Values("user_percent", "%", "measured", lambda b: b.window.user_percent),
-        Values("system_percent", "%", "measured", lambda b: b.window.system_percent),
-        Values("irq_percent", "%", "measured", lambda b: b.window.irq_percent),
-        Values("context_switches_hz", "1/s", "measured", lambda b: b.window.context_switches_hz),
+    units = {"user_percent": "%", "system_percent": "%", "irq_percent": "%", "context_switches_hz": "1/s"}
+    every = [
+        Figures(name=name, unit=unit, kind="measured", values=[getattr(block.window, name) for block in blocks])
+        for name, unit in units.items()
     ]
-    return [values for values in metric_values if any(values.of(block) is not None for block in blocks)]
+    return [figures for figures in every if figures.known]
 
 
-def blocks_system(metrics: Sequence[RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
-    """`system_values` of these blocks, of which `metrics` has queries/s; nothing where none knows its system."""
+def blocks_system(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
+    """`system_values` of these blocks, with `queries` a second if known; nothing where none knows its system."""
     if all(block.window.system is None for block in blocks):
         return []
     rates = [block.window.system or OsRates() for block in blocks]
-    queries = [metric for metric in metrics if metric.name == "queries_hz"]
-    return system_values([*queries, *run_metrics(accounted(blocks), blocks)], rates, blocks[0].window.cpus)
+    return system_values([*queries, *accounted(blocks)], rates, blocks[0].window.cpus)
 
 
-def system_values(metrics: Sequence[RunMetric], rates: Sequence[OsRates], cpus: int | None) -> list[RunMetric]:
+def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int | None) -> list[RunMetric]:
     """User, system and interrupt time, switches, wake-ups, faults, packets and disk of each query (of each second where
     no queries were counted), how full CPUs and disks were and how long requests took, as far as any window knows.
     """
-    named = {metric.name: metric.values for metric in metrics}
+    named = {figures.name: figures.values for figures in known}
     queries = named.get("queries_hz")
     metric_values = []
 
@@ -106,7 +103,6 @@ def system_values(metrics: Sequence[RunMetric], rates: Sequence[OsRates], cpus: 
     add("busy_mhz", "MHz", [rate.frequencies.busy_mhz if rate.frequencies else None for rate in rates])
     for mhz in _frequencies(rates):
         add(metric_of("pstate_percent", f"{mhz:g} MHz"), "%", [_pstate(rate, mhz) for rate in rates])
-    metric_values += [metric for metric in metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
     return metric_values
 
 
