@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
 from powerprof import text
-from powerprof.attribution.sleepers import WakerRow
-from powerprof.records import Notes
+from powerprof.attribution.sleepers import SleepersWindow, SleepRow, SleepsProfile, WakerRow, WakersProfile
 from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
 from powerprof.tracing.dtrace.output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace
 
@@ -33,50 +32,49 @@ class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
     sleep_ms: float
 
 
-class OffCpuThread(msgspec.Struct, frozen=True, kw_only=True):
+class OffCpuThread(SleepRow, frozen=True, kw_only=True):
     """A thread's sleeps, its waits for a CPU once woken, and those after it was preempted.
 
     Means and longest ones are None where there were none, all else that is None is unknown (DTrace).
     """
 
     pid: int
-    tid: int
-    thread: str | None
-    sleeps_count: int
-    sleeps_hz: float
-    sleep_mean_ms: float | None
-    sleep_max_ms: float | None
-    waits_count: int
-    wait_mean_ms: float | None
-    wait_max_ms: float | None
-    preempted_count: int | None
-    preempted_ms: float | None
-    states: list[OffCpuState] | None
+    preempted_count: int | None = None
+    preempted_ms: float | None = None
+    states: list[OffCpuState] | None = None
 
 
-class OffCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
+class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
     """`offcpu`: threads by number of sleeps, wakers by number of wakings. None is unknown."""
 
     pids: list[int]
-    window_s: float
     sleeps_count: int | None
     threads: list[OffCpuThread]
     wakings_window_s: float | None
     wakings_count: int | None
     wakers: list[WakerRow]
-    lost_count: int
-    notes: Notes
-    limits: list[str]
-    method: str
-    tool_cpu_s: float | None
     bpf_s: float | None
-    interrupted: bool = False
-    id: str | None = None
     command: str = "offcpu"
-    started_at: str | None = None
-    label: str | None = None
-    host: dict[str, Any] = {}
     schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
+
+
+def of_before(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
+    """A record of a version before `offcpu`: what it has not is unknown."""
+    wakers = saved if isinstance(saved, WakersProfile) else None
+    sleeps = saved if isinstance(saved, SleepsProfile) else None
+    common = {name: getattr(saved, name) for name in SleepersWindow.__struct_fields__}
+    return OffCpuProfile(
+        **common,
+        pids=[saved.pid],
+        sleeps_count=sleeps.sleeps_count if sleeps else None,
+        threads=[OffCpuThread(pid=saved.pid, **msgspec.structs.asdict(row)) for row in sleeps.threads]
+        if sleeps
+        else [],
+        wakings_window_s=wakers.window_s if wakers else None,
+        wakings_count=wakers.wakings_count if wakers else None,
+        wakers=wakers.wakers if wakers else [],
+        bpf_s=None,
+    )
 
 
 def bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
@@ -176,9 +174,6 @@ def dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapp
                 waits_count=thread.waits_count,
                 wait_mean_ms=thread.wait_mean_ms,
                 wait_max_ms=thread.wait_max_ms,
-                preempted_count=None,
-                preempted_ms=None,
-                states=None,
             )
             for thread in sleeps.threads
         ],

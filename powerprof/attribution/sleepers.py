@@ -28,27 +28,6 @@ class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[DtraceFrame]
 
 
-class WakersProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`attribute --wakers` of versions before `offcpu`: rows by how often."""
-
-    pid: int
-    window_s: float
-    wakings_count: int
-    wakers: list[WakerRow]
-    lost_count: int
-    notes: Notes
-    limits: list[str]
-    tool_cpu_s: float | None = None
-    method: str = "dtrace"
-    interrupted: bool = False
-    id: str | None = None
-    command: str = "attribute"
-    started_at: str | None = None
-    label: str | None = None
-    host: dict[str, Any] = {}
-    schema: Literal["powerprof.wakers/1"] = "powerprof.wakers/1"
-
-
 class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
     """One thread's sleeps, and its waits for a CPU once woken; None where there were none."""
 
@@ -63,13 +42,10 @@ class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
     wait_max_ms: float | None
 
 
-class SleepsProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`attribute --sleeps` of versions before `offcpu`: rows by number of sleeps."""
+class SleepersWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What records of sleeps and wakings have in common."""
 
-    pid: int
     window_s: float
-    sleeps_count: int
-    threads: list[SleepRow]
     lost_count: int
     notes: Notes
     limits: list[str]
@@ -81,4 +57,21 @@ class SleepsProfile(msgspec.Struct, frozen=True, kw_only=True):
     started_at: str | None = None
     label: str | None = None
     host: dict[str, Any] = {}
+
+
+class WakersProfile(SleepersWindow, frozen=True, kw_only=True):
+    """`attribute --wakers` of versions before `offcpu`: rows by how often."""
+
+    pid: int
+    wakings_count: int
+    wakers: list[WakerRow]
+    schema: Literal["powerprof.wakers/1"] = "powerprof.wakers/1"
+
+
+class SleepsProfile(SleepersWindow, frozen=True, kw_only=True):
+    """`attribute --sleeps` of versions before `offcpu`: rows by number of sleeps."""
+
+    pid: int
+    sleeps_count: int
+    threads: list[SleepRow]
     schema: Literal["powerprof.sleeps/1"] = "powerprof.sleeps/1"

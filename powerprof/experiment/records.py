@@ -164,7 +164,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of the server or the kernel, in percent of one CPU: where it ran itself, and with what it called.
+    """One function of the server or the kernel, in percent of one CPU (of sweeps, of its samples): where it ran
+    itself, and with what it called.
 
     The difference, its interval and the verdict are of where it ran itself.
     """

@@ -17,7 +17,7 @@ from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.judge.sweepfunctions import PartingFunction, parting_functions
 from powerprof.experiment.judge.system import system_values
 from powerprof.experiment.judge.threats import OTHERS_PERCENT
-from powerprof.experiment.judge.verdict import judge_saved
+from powerprof.experiment.judge.verdict import claimed, judge_saved
 from powerprof.experiment.records import ConditionRecord, Metric, Range, Threat
 from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.records import Kind, Note, Notes, RunMetric
@@ -239,12 +239,7 @@ def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[Com
     elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
     named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
     judged = [found for metric in named.values() if (found := _pooled(metric, apart, elsewhere)) is not None]
-    sure = survivors([p for _, p in judged])
-    kept = [
-        pair if stays else msgspec.structs.replace(pair, verdict="inconclusive")
-        for (pair, _), stays in zip(judged, sure, strict=True)
-    ]
-    return sorted(kept, key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
+    return sorted(claimed(judged), key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
 
 
 def _functions(

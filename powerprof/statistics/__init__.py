@@ -25,6 +25,7 @@ from powerprof.statistics.rates import BLOCKS, difference_of_rates, rate_interva
 from powerprof.statistics.rounds import FEWEST_ROUNDS, PointPair, compare_points, which_differ
 from powerprof.statistics.strata import Pooled, Stratum, pool
 from powerprof.statistics.verdicts import (
+    FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
     PairedResult,
     Verdict,
@@ -39,6 +40,7 @@ from powerprof.statistics.verdicts import (
 __all__ = [
     "BLOCKS",
     "DRIFT_FLOOR_POINTS",
+    "FAMILY_LEVEL",
     "FEWEST_ROUNDS",
     "FUNCTIONS_LEVEL",
     "Control",

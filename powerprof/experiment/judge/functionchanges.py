@@ -6,17 +6,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from powerprof.attribution.oncpu import FunctionShare
+from powerprof.experiment.judge.verdict import claimed
 from powerprof.experiment.records import Arm, FunctionChange, FunctionChanges
-from powerprof.statistics import FUNCTIONS_LEVEL, compare_pairs, survivors
+from powerprof.statistics import FUNCTIONS_LEVEL, PairedResult, compare_pairs
 
 # A function with fewer samples in all windows together is not judged.
 _FEWEST_SAMPLES = 10
 _MOST = 200
 
-_Key = tuple[str, str, bool]
+Key = tuple[str, str, bool]
 
 
 @dataclass(frozen=True)
@@ -36,17 +35,13 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
     """
     a, b = ([_by_key(window) for window in windows if window.arm == arm] for arm in ("a", "b"))
     pairs = list(zip(a, b, strict=False))
-    counts: dict[_Key, int] = {}
+    counts: dict[Key, int] = {}
     for window in windows:
         for function in window.functions:
             key = (function.function, function.module, function.kernel)
             counts[key] = counts.get(key, 0) + function.total_count
     judged = [_change(key, pairs, seed) for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
-    sure = survivors([p for _, p in judged], FUNCTIONS_LEVEL)
-    changes = [
-        change if stays else msgspec.structs.replace(change, verdict="inconclusive")
-        for (change, _), stays in zip(judged, sure, strict=True)
-    ]
+    changes = claimed(judged, FUNCTIONS_LEVEL)
     changes.sort(
         key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
     )
@@ -58,7 +53,7 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
     )
 
 
-_Percents = dict[_Key, tuple[float, float]]
+_Percents = dict[Key, tuple[float, float]]
 
 
 def _by_key(window: SampledWindow) -> _Percents:
@@ -73,12 +68,18 @@ def _by_key(window: SampledWindow) -> _Percents:
     }
 
 
-def _change(key: _Key, pairs: Sequence[tuple[_Percents, _Percents]], seed: int) -> tuple[FunctionChange, float | None]:
-    own = [(a.get(key, (0.0, 0.0))[0], b.get(key, (0.0, 0.0))[0]) for a, b in pairs]
-    total = [(a.get(key, (0.0, 0.0))[1], b.get(key, (0.0, 0.0))[1]) for a, b in pairs]
-    result = compare_pairs([x for x, _ in own], [y for _, y in own], seed=seed)
+def _change(key: Key, pairs: Sequence[tuple[_Percents, _Percents]], seed: int) -> tuple[FunctionChange, float | None]:
+    a, b = ([pair[side].get(key, (0.0, 0.0)) for pair in pairs] for side in (0, 1))
+    result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed)
+    return function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
+
+
+def function_change(
+    key: Key, result: PairedResult, a_total: Sequence[float], b_total: Sequence[float]
+) -> FunctionChange:
+    """A function as it was judged where it ran itself, with its mean shares anywhere on the stack."""
     interval = result.difference_interval
-    change = FunctionChange(
+    return FunctionChange(
         function=key[0],
         module=key[1],
         kernel=key[2],
@@ -86,8 +87,7 @@ def _change(key: _Key, pairs: Sequence[tuple[_Percents, _Percents]], seed: int) 
         b_percent=result.b_mean,
         b_minus_a_percent=result.difference,
         ci95=None if interval is None else (interval.low, interval.high),
-        a_total_percent=sum(x for x, _ in total) / len(total),
-        b_total_percent=sum(y for _, y in total) / len(total),
+        a_total_percent=sum(a_total) / len(a_total),
+        b_total_percent=sum(b_total) / len(b_total),
         verdict=result.verdict,
     )
-    return change, result.p_value

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from powerprof.attribution.oncpu import FunctionShare
-from powerprof.experiment.records import Range
-from powerprof.statistics import FUNCTIONS_LEVEL, Verdict, compare_unpaired, survivors
+from powerprof.experiment.judge.functionchanges import Key, function_change
+from powerprof.experiment.judge.verdict import claimed
+from powerprof.experiment.records import FunctionChange
+from powerprof.statistics import FUNCTIONS_LEVEL, compare_unpaired
 
 # Of one window; more are in no thousandth of its samples.
 _MOST = 500
 # A function below that share in both sweeps is not judged.
 _LEAST_PERCENT = 0.1
 _MOST_CHANGES = 200
-
-_Key = tuple[str, str, bool]
 
 
 class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,24 +39,13 @@ class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
     functions: list[SampledFunction]
 
 
-class PartingFunction(msgspec.Struct, frozen=True, kw_only=True):
+class PartingFunction(FunctionChange, frozen=True, kw_only=True):
     """A function's share, in percent of the server's samples, over the values at which two sweeps diverge.
 
-    `elsewhere_percent` is b − a over the other values; None where there is none that was sampled. `total`: with what it
-    called.
+    `elsewhere_percent` is b − a over the other values; None where there is none that was sampled.
     """
 
-    function: str
-    module: str
-    kernel: bool
-    a_percent: float
-    b_percent: float
-    b_minus_a_percent: float
-    ci95: Range | None
-    a_total_percent: float
-    b_total_percent: float
     elsewhere_percent: float | None
-    verdict: Verdict
 
 
 def function_window(functions: Iterable[FunctionShare], window_s: float) -> FunctionWindow:
@@ -78,7 +67,7 @@ def function_window(functions: Iterable[FunctionShare], window_s: float) -> Func
     )
 
 
-def shares(windows: Sequence[FunctionWindow]) -> dict[_Key, float]:
+def shares(windows: Sequence[FunctionWindow]) -> dict[Key, float]:
     """Each function's mean share over the windows of a point, the largest first."""
     mean = _mean([_by_key(window) for window in windows])
     return dict(sorted(((key, share) for key, (share, _) in mean.items()), key=lambda item: (-item[1], item[0])))
@@ -100,16 +89,12 @@ def parting_functions(apart: Sequence[Pair], elsewhere: Sequence[Pair], seed: in
     here, there = _rounds(known), _rounds(others)
     keys = {key for side in here for own in side for key, (share, _) in own.items() if share >= _LEAST_PERCENT}
     judged = [_parting(key, here, there if others else None, seed) for key in sorted(keys)]
-    sure = survivors([p for _, p in judged], FUNCTIONS_LEVEL)
-    found = [
-        one if stays else msgspec.structs.replace(one, verdict="inconclusive")
-        for (one, _), stays in zip(judged, sure, strict=True)
-    ]
-    found.sort(key=lambda one: (one.verdict == "inconclusive", -abs(one.b_minus_a_percent), one.function))
-    return found[:_MOST_CHANGES]
+    changes = claimed(judged, FUNCTIONS_LEVEL)
+    changes.sort(key=lambda change: (change.verdict == "inconclusive", -abs(change.b_minus_a_percent), change.function))
+    return changes[:_MOST_CHANGES]
 
 
-_Shares = dict[_Key, tuple[float, float]]
+_Shares = dict[Key, tuple[float, float]]
 _Sides = tuple[list[_Shares], list[_Shares]]
 
 
@@ -139,31 +124,17 @@ def _mean(every: Sequence[_Shares]) -> _Shares:
     }
 
 
-def _parting(key: _Key, here: _Sides, there: _Sides | None, seed: int) -> tuple[PartingFunction, float | None]:
+def _parting(key: Key, here: _Sides, there: _Sides | None, seed: int) -> tuple[PartingFunction, float | None]:
     a, b = _values(key, here, 0)
-    a_total, b_total = (statistics.fmean(values) for values in _values(key, here, 1))
     result = compare_unpaired(a, b, seed=seed)
-    interval = result.difference_interval
     beside = None
     if there is not None and all(there):
         before, after = _values(key, there, 0)
         beside = statistics.fmean(after) - statistics.fmean(before)
-    found = PartingFunction(
-        function=key[0],
-        module=key[1],
-        kernel=key[2],
-        a_percent=result.a_mean,
-        b_percent=result.b_mean,
-        b_minus_a_percent=result.difference,
-        ci95=None if interval is None else (interval.low, interval.high),
-        a_total_percent=a_total,
-        b_total_percent=b_total,
-        elsewhere_percent=beside,
-        verdict=result.verdict,
-    )
-    return found, result.p_value
+    change = function_change(key, result, *_values(key, here, 1))
+    return PartingFunction(**msgspec.structs.asdict(change), elsewhere_percent=beside), result.p_value
 
 
-def _values(key: _Key, sides: _Sides, which: int) -> tuple[list[float], list[float]]:
+def _values(key: Key, sides: _Sides, which: int) -> tuple[list[float], list[float]]:
     a, b = ([own.get(key, (0.0, 0.0))[which] for own in side] for side in sides)
     return a, b

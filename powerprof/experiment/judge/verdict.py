@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -12,6 +12,7 @@ from powerprof.experiment.judge.metrics import Compared
 from powerprof.experiment.records import ControlRecord, Difference, Metric, Range, Ratio, Side
 from powerprof.records import Figures
 from powerprof.statistics import (
+    FAMILY_LEVEL,
     Interval,
     PairedResult,
     bounded_interval,
@@ -21,6 +22,8 @@ from powerprof.statistics import (
     primary_verdict,
     survivors,
 )
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 def judge(
@@ -75,21 +78,25 @@ def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> li
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
     """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
-    others = [(metric, p) for metric, p in judged if metric.name != primary]
-    sure = survivors([p for _, p in others])
-    kept = [
-        metric if stays else msgspec.structs.replace(metric, verdict="inconclusive")
-        for (metric, _), stays in zip(others, sure, strict=True)
-    ]
+    kept = claimed([(metric, p) for metric, p in judged if metric.name != primary])
     first = [
         msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p))
         for metric, p in judged
         if metric.name == primary
     ]
-    return [bounded(metric) for metric in (*first, *kept)]
+    return [_bounded(metric) for metric in (*first, *kept)]
 
 
-def bounded(metric: Metric) -> Metric:
+def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
+    """What was judged, with its p-values: those keep their verdicts that survive together, the rest is inconclusive."""
+    sure = survivors([p for _, p in judged], level)
+    return [
+        each if stays else msgspec.structs.replace(each, verdict="inconclusive")
+        for (each, _), stays in zip(judged, sure, strict=True)
+    ]
+
+
+def _bounded(metric: Metric) -> Metric:
     """A difference that was not found with the most that it may be: what was not seen is not nothing."""
     difference, ends = metric.difference, metric.difference.ci95
     most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)

@@ -102,8 +102,8 @@ KINDS = {
     "powerprof.offcpu/1": Kind("attribution.offcpu:OffCpuProfile", "report.terminal.offcpu:lines"),
     "powerprof.syscalls/1": Kind("attribution.syscalls:SyscallProfile", "report.terminal.syscalls:lines"),
     # Written before there was `offcpu`.
-    "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.terminal.sleepers:wakers_lines"),
-    "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.terminal.sleepers:sleeps_lines"),
+    "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.terminal.offcpu:of_before"),
+    "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.terminal.offcpu:of_before"),
     "powerprof.queries/1": Kind(
         "queries.records:Queries",
         "report.terminal.queries:lines",

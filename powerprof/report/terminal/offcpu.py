@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from powerprof import text
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
+from powerprof.attribution.offcpu import of_before as as_profile
+from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
 from powerprof.report.terminal.sleepers import name_of, waker_lines, waker_of
 from powerprof.report.wording.notes import texts
 
@@ -45,20 +47,27 @@ def _cost(profile: OffCpuProfile) -> str:
     return f"powerprof itself: {text.number(1e3 * profile.tool_cpu_s, 0)} ms of CPU time{bpf}."
 
 
+def of_before(saved: WakersProfile | SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """The report of a record of wakers or sleeps alone, as versions before `offcpu` saved them."""
+    return lines(as_profile(saved), width, top=top)
+
+
 def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
     """The whole report."""
     who = profile.label or "the target"
-    slept = f"{who} slept {text.some(profile.sleeps_count or 0, 'time')} in {text.number(profile.window_s, 1)} s"
-    head = f"{slept}{_most(profile)}."
+    count = profile.sleeps_count
+    slept = "was traced for" if count is None else f"slept {text.some(count, 'time')} in"
+    head = f"{who} {slept} {text.number(profile.window_s, 1)} s{_most(profile)}."
     printed = [*text.wrap(head, width), ""]
-    printed.append(f"{'sleeps/s':>8}  {'mean ms':>9}  {'longest':>9}  {'wait ms':>9}  {'longest':>9}  thread")
+    if count is not None:
+        printed.append(f"{'sleeps/s':>8}  {'mean ms':>9}  {'longest':>9}  {'wait ms':>9}  {'longest':>9}  thread")
     threads = [row for row in profile.threads if row.sleeps_hz or row.wait_max_ms]
     for thread in threads[:top]:
         printed += _thread(thread, width)
     printed += _more(len(threads), top, "threads")
     if still := len(profile.threads) - len(threads):
         printed.append(f"{text.some(still, 'more thread')} did not go to sleep in the window.")
-    printed.append("")
+    printed += [""] if count is not None else []
     if profile.wakings_count is not None and profile.wakings_window_s is not None:
         woken = text.some(profile.wakings_count, "time")
         printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]

@@ -1,43 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved records of wakers and of sleeps, as they were before `offcpu`, for a terminal."""
+"""Threads that sleep and who wakes them, as lines of a terminal name them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from powerprof import text
-from powerprof.attribution.sleepers import SleepsProfile, WakerRow, WakersProfile
-from powerprof.report.wording.notes import texts
+from powerprof.attribution.sleepers import WakerRow
 
 _INTERRUPT = "an interrupt (a timer or a device)"
-
-
-def wakers_lines(profile: WakersProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report on who wakes the target's threads."""
-    who = profile.label or f"process {profile.pid}"
-    head = f"{who} had its threads woken {profile.wakings_count:,} times in {text.number(profile.window_s, 1)} s."
-    lines = [*text.wrap(head, width), "", f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where"]
-    for row in profile.wakers[:top]:
-        lines += waker_lines(row, (profile.pid,), width)
-    left = len(profile.wakers) - top
-    lines += [f"{left} more rows (--top N, or --json)"] if left > 0 else []
-    return [*lines, *_footer(profile, width)]
-
-
-def sleeps_lines(profile: SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report on how long the target's threads sleep, and wait for a CPU once woken."""
-    who = profile.label or f"process {profile.pid}"
-    head = f"{who} slept {profile.sleeps_count:,} times in {text.number(profile.window_s, 1)} s."
-    lines = [*text.wrap(head, width), ""]
-    lines.append(f"{'sleeps/s':>10}  {'mean':>11}  {'longest':>11}  {'waits: mean':>11}  {'longest':>11}  thread")
-    for row in profile.threads[:top]:
-        figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
-        cells = "  ".join(f"{text.number(figure, 3, ' ms'):>11}" for figure in figures)
-        begin = f"{text.number(row.sleeps_hz, 1):>10}  {cells}  "
-        lines.append(text.cut(f"{begin}{name_of(row.thread, row.tid)}", width))
-    left = len(profile.threads) - top
-    lines += [f"{left} more threads (--top N, or --json)"] if left > 0 else []
-    return [*lines, *_footer(profile, width)]
 
 
 def name_of(thread: str | None, tid: int) -> str:
@@ -60,13 +31,3 @@ def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
     path = " ← ".join(frame.function or frame.text for frame in row.stack)
     wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
     return [text.cut(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]
-
-
-def _footer(profile: WakersProfile | SleepsProfile, width: int) -> list[str]:
-    cost = "" if profile.tool_cpu_s is None else f", which used {text.number(profile.tool_cpu_s, 2)} s of CPU time"
-    said = [f"Lost {profile.lost_count:,}. Traced by DTrace{cost}: no energy figure comes from this window."]
-    said += [f"Limit: {limit}." for limit in profile.limits]
-    said += [f"Note: {note}." for note in texts(profile.notes)]
-    if profile.interrupted:
-        said.append("Interrupted: this is what was counted until then.")
-    return ["", *(line for word in said for line in text.wrap(word, width))]
