@@ -22,6 +22,12 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.diagnosis.findings import Finding, LiveRemedy
 from powerprof.diagnosis.rules import diagnose
+from powerprof.live.history import RowHistory
+from powerprof.live.intervals import LiveFinding
+from powerprof.report.screens.screen import ScreenView
+from powerprof.report.screens.watch import screen
+from tests.unit.live.intervals import interval
+from tests.unit.live.intervals import row as live_row
 
 
 def evidence(**given: Any) -> Evidence:
@@ -178,6 +184,22 @@ def test_a_busy_bystander_is_not_named_for_statements_that_another_sends() -> No
     found = polled()
     assert found.text == "A client asks SHOW STATUS 7.8 times/s: it keeps the CPUs awake."
     assert not any("KILL" in one or "app@" in one for one in [*found.remedy, *found.evidence])
+
+
+def test_watch_accuses_no_application_of_what_a_replica_asks() -> None:
+    """SHOW SLAVE HOSTS 49 times a second, beside a busy application: the screen names no account and ends nobody."""
+    application = client(75, user="app", time_s=0.001, statement="SELECT * FROM orders", tid=1075)
+    rows = [row("thread/sql/one_connection", 400.0, tid=1075)]
+    others = [client(15, user="repl", time_s=0.02, statement="", tid=1015)]
+    here = evidence(samples=[[application, *others]] * 8, wakeups=rows, **counted(Com_show_slave_hosts=490))
+    (found,) = clients.monitoring(here)
+    shown = LiveFinding(rule=found.rule, severity=found.severity, text=found.text)
+    kept = RowHistory()
+    kept.add(interval(live_row("net_serv", 4000), findings=(shown,)))
+    drawn = " ".join(screen(kept, ScreenView(), "powerprof watch", 80, 24))
+    assert found.text in drawn and "SHOW SLAVE HOSTS 49" in found.text
+    assert "app" not in drawn
+    assert "KILL" not in " ".join([drawn, *found.remedy])
 
 
 def test_who_asks_is_named_by_the_servers_own_count_of_each_connection() -> None:
