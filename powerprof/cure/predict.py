@@ -45,7 +45,7 @@ def _ticks() -> Iterator[_Ticks]:
         counted.rate_hz = (after - before) / passed_s / (os.cpu_count() or 1)
 
 
-def _by_wall_clock(pid: int, tid: int) -> bool | None:
+def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
     """By which clock a thread that waits on a futex does so; None where it was not seen waiting on one."""
     place = paths.procfs() / str(pid) / "task" / str(tid) / "syscall"
     for _ in range(_TRIES):
@@ -84,9 +84,8 @@ def prediction(plan: Plan, target: Target, request: CureRequest, say: Say) -> Cu
     own_hz = sum(row.rate_hz for row in rows if row.origin == "own_timer")
     own_wakings_hz = max(own_hz, sum(row.wakings_hz or 0.0 for row in rows if row.origin == "own_timer"))
     cpus = attribution.cpus or 1
-    others_hz = max(
-        0.0, (timers_hz(attribution) or 0.0) - own_hz / cpus, (ticks.rate_hz or 0.0) - own_wakings_hz / cpus
-    )
-    by_wall_clock = _by_wall_clock(target.pids[0], thread.tid)
-    one = predicted(rows, request.choice.slack_ns, others_hz, whole(plan.before) or 0, by_wall_clock)
+    others_hz = max(0.0, (timers_hz(attribution) or 0.0) - own_hz / cpus)
+    interrupts_hz = max(0.0, (ticks.rate_hz or 0.0) - own_wakings_hz / cpus)
+    by_wall_clock = waits_by_wall_clock(target.pids[0], thread.tid)
+    one = predicted(rows, request.choice.slack_ns, others_hz, whole(plan.before) or 0, by_wall_clock, interrupts_hz)
     return None if one is None else CurePrediction(now_hz=one.now_hz, then_hz=one.then_hz, is_bound=one.is_bound)

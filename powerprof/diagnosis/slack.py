@@ -73,11 +73,13 @@ def predicted(
     others_hz: float,
     now_slack_ns: int = DEFAULT_NS,
     wall_clock: bool | None = None,
+    interrupts_hz: float = 0.0,
 ) -> Predicted | None:
     """What one thread's wake-ups become, of its rows; None where none of its waits is known to react.
 
-    `others_hz`: timer interrupts of one CPU that are not this thread's. `wall_clock`: whether it waits for locks by the
-    wall clock; None: unknown, and then it is a bound. Rows of one place have one count of wakings.
+    `others_hz`: timers of other sleepers on one CPU; `interrupts_hz`: all other timer interrupts of it, ticks among
+    them, which set themselves again before they let another timer end early. `wall_clock`: whether it waits for locks
+    by the wall clock; None: unknown, and then it is a bound. Rows of one place have one count of wakings.
     """
     places: dict[tuple[str, ...], _Place] = {}
     now = 0.0
@@ -99,8 +101,9 @@ def predicted(
     for stack, place in waits.items():
         either = _waits_by_either(stack)
         is_bound |= not place.is_regular or (either and wall_clock is None)
-        late_s = _until_first_s if either and wall_clock else _until_last_s
-        more_s = late_s(slack_ns / 1e9, others_hz) - late_s(now_slack_ns / 1e9, others_hz)
+        by_wall = either and wall_clock
+        late_s, often_hz = (_until_first_s, max(others_hz, interrupts_hz)) if by_wall else (_until_last_s, others_hz)
+        more_s = late_s(slack_ns / 1e9, often_hz) - late_s(now_slack_ns / 1e9, often_hz)
         cycles += place.hz
         then += _woken_hz(max(_sleep_s(place.hz, place.timers_hz) + more_s, 1e-9), place.others_hz)
     is_bound |= now - cycles > _WORTH * now

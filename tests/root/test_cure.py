@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from powerprof.cure import windows
+from powerprof.cure.predict import waits_by_wall_clock
 from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
@@ -130,6 +131,28 @@ def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli
     again = powerprof_cli(["report", "cure-0001"])
     assert again.code == 0
     assert again.out.splitlines()[0] == result.out.splitlines()[0]
+
+
+@pytest.mark.parametrize("slack_ms", [5, 50, 200])
+def test_what_was_predicted_is_measured(truth: Truth, powerprof_cli: Cli, tmp_path: Path, slack_ms: int) -> None:
+    words = [*cure(truth, "--slack", f"{slack_ms}ms", window_s=2), "--no-save", "--json", str(tmp_path / "cure.json")]
+    result = powerprof_cli(words, timeout=120)
+    assert result.code == 0, result.err
+    record = decode(tmp_path / "cure.json", Cure)
+    assert record.predicted is not None
+    assert record.metrics[0].b.mean is not None
+    assert record.predicted.then_hz == pytest.approx(record.metrics[0].b.mean, rel=0.2)
+
+
+def test_by_which_clock_a_thread_waits_is_seen(compilers: Sequence[str], tmp_path: Path, truth: Truth) -> None:
+    program = compiled(compilers[0], "wall_waiter.c", tmp_path)
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        tid = int(process.stdout.readline().split()[1])
+        seen = waits_by_wall_clock(process.pid, tid)
+        process.kill()
+    assert seen is True
+    assert waits_by_wall_clock(truth.pid, truth.tid) is None  # it polls
 
 
 @pytest.mark.parametrize(
