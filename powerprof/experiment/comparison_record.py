@@ -16,7 +16,7 @@ from powerprof.experiment.judge.system import blocks_system
 from powerprof.experiment.judge.threats import find_threats
 from powerprof.experiment.judge.verdict import judge, judge_saved, own_control, run_control
 from powerprof.experiment.records import Comparison, ControlRecord, Metric
-from powerprof.records import Figures
+from powerprof.figures import Figures
 
 
 def comparison(collected: Collected) -> Comparison:

@@ -11,8 +11,9 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.database.private.replication import ReplicationStatus
+from powerprof.figures import RunMetric
 from powerprof.idle_records import IdleRun
-from powerprof.records import EnergyReading, EnergySource, Kind, Notes, Run, RunMetric, Window
+from powerprof.records import EnergyReading, EnergySource, Kind, Notes, Run, Window
 from powerprof.runs import decode, head_of
 from powerprof.statistics import Verdict
 

@@ -13,8 +13,9 @@ import msgspec
 
 from powerprof.errors import DataError, UsageError
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
+from powerprof.figures import Figures
 from powerprof.idle_records import IdleRun
-from powerprof.records import Figures, Phase, Run, Window, metric_of
+from powerprof.records import Phase, Run, Window, metric_of
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import DRIFT_FLOOR_POINTS
 

@@ -18,7 +18,8 @@ from powerprof.experiment.judge.system import accounted
 from powerprof.experiment.measure.paces import WAKINGS, Pace, PaceWindow, pace_metrics, paces
 from powerprof.experiment.measure.rounds import Gathered, complete_rounds
 from powerprof.experiment.records import Block, ConditionRecord
-from powerprof.records import Figures, Note, Notes, RunMetric, Window
+from powerprof.figures import Figures, RunMetric
+from powerprof.records import Note, Notes, Window
 from powerprof.system_records import OsRates
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case

@@ -20,7 +20,8 @@ from powerprof.experiment.judge.threats import OTHERS_PERCENT
 from powerprof.experiment.judge.verdict import claimed, judge_saved
 from powerprof.experiment.records import ConditionRecord, Metric, Range, Threat
 from powerprof.experiment.sweep_record import Point, Sweep
-from powerprof.records import Kind, Note, Notes, RunMetric
+from powerprof.figures import RunMetric
+from powerprof.records import Kind, Note, Notes
 from powerprof.runs import RunStore, decode, schema_of
 from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
 

@@ -14,7 +14,8 @@ from powerprof.experiment.judge.confounders import differences
 from powerprof.experiment.judge.metrics import with_mean
 from powerprof.experiment.records import ConditionRecord, Difference
 from powerprof.experiment.saved import Half, read_half
-from powerprof.records import Note, Notes, RunMetric
+from powerprof.figures import RunMetric
+from powerprof.records import Note, Notes
 from powerprof.runs import RunInfo, RunStore
 from powerprof.statistics import Verdict, compare_unpaired, survivors, verdict_of
 

@@ -19,7 +19,8 @@ from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
 from powerprof.energy.split import Consumer, split_host
 from powerprof.experiment.judge import bursts
 from powerprof.experiment.records import Block, BlockPair, MemberShare
-from powerprof.records import Figures, Kind, RunMetric, Window, metric_of
+from powerprof.figures import Figures, RunMetric
+from powerprof.records import Kind, Window, metric_of
 from powerprof.windows.summary import interval
 
 # Our own question is one connection in a window.

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.experiment.records import Block
-from powerprof.records import Estimate, Figures, RunMetric, metric_of
+from powerprof.figures import Figures, RunMetric
+from powerprof.records import Estimate, metric_of
 from powerprof.statistics import mean_interval
 from powerprof.system_records import OsRates
 

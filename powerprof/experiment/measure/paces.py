@@ -13,7 +13,8 @@ from powerprof.diagnosis import asking
 from powerprof.diagnosis.collect import rows_of
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.periodic import known, settings_of
-from powerprof.records import Estimate, RunMetric
+from powerprof.figures import RunMetric
+from powerprof.records import Estimate
 from powerprof.windows.summary import interval
 
 if TYPE_CHECKING:

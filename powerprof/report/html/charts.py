@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from markupsafe import Markup
 
-from powerprof.records import RunMetric
+from powerprof.figures import RunMetric
 from powerprof.report.html import svg
 from powerprof.report.html.figures import clean
 from powerprof.report.tables import labels

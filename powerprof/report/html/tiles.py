@@ -15,8 +15,8 @@ from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.judge.cost import Finding, claims, delta_of
 from powerprof.experiment.judge.servercost import busy_before, busy_while_counted
 from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.figures import RunMetric
 from powerprof.idle_records import IdleRun
-from powerprof.records import RunMetric
 from powerprof.report.html.figures import clean, figure
 from powerprof.report.tables import labels
 from powerprof.report.tables.blamed import most

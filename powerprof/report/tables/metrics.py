@@ -10,7 +10,7 @@ from powerprof.cure.records import Cure
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import PartingWith, SweepComparison
-from powerprof.records import RunMetric
+from powerprof.figures import RunMetric
 from powerprof.report.tables import labels
 from powerprof.report.tables.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words
 

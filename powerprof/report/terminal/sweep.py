@@ -13,7 +13,7 @@ from powerprof.experiment.judge.points import alike
 from powerprof.experiment.judge.sweepfunctions import shares
 from powerprof.experiment.measure.paces import EXITS, WAKINGS
 from powerprof.experiment.sweep_record import Point, Sweep, compare
-from powerprof.records import RunMetric
+from powerprof.figures import RunMetric
 from powerprof.report.tables import labels
 from powerprof.report.tables.labels import significant
 from powerprof.report.wording.answers import NO_BOUND_PERCENT

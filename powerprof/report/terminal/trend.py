@@ -6,7 +6,7 @@ from __future__ import annotations
 from powerprof import text
 from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.trend import Trend, TrendPoint
-from powerprof.records import RunMetric
+from powerprof.figures import RunMetric
 from powerprof.report.tables.labels import significant
 from powerprof.report.wording.answers import words
 from powerprof.report.wording.notes import texts

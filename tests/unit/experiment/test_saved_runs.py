@@ -16,7 +16,8 @@ from powerprof.experiment.savedcomparison import compare_saved
 from powerprof.experiment.sweep import find_key, go_on, options_of
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepstore import SweepStore
-from powerprof.records import Estimate, RunMetric, ServerInfo, ToolCost
+from powerprof.figures import RunMetric
+from powerprof.records import Estimate, ServerInfo, ToolCost
 from powerprof.report.wording.records import worded
 from powerprof.runs import RunStore
 from powerprof.workloads.catalogue import find_workload

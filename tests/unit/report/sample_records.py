@@ -35,6 +35,7 @@ from powerprof.experiment.records import (
 )
 from powerprof.experiment.sweep_record import Point, Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
+from powerprof.figures import RunMetric
 from powerprof.idle_records import IdleOptions, IdleRun
 from powerprof.records import (
     Cause,
@@ -44,7 +45,6 @@ from powerprof.records import (
     Estimate,
     Phase,
     ProcessTime,
-    RunMetric,
     ServerInfo,
     StateResidency,
     ToolCost,

@@ -18,7 +18,8 @@ from powerprof.experiment.judge.verdict import half_width_percent, judge_saved, 
 from powerprof.experiment.judge.verdict import judge as judge_compared
 from powerprof.experiment.measure.block import with_client
 from powerprof.experiment.records import Answer, Block, Metric, Threat, pairs_of
-from powerprof.records import EnergyReading, Figures
+from powerprof.figures import Figures
+from powerprof.records import EnergyReading
 from powerprof.report.wording.answers import worded
 from powerprof.report.wording.notes import texts
 from powerprof.report.wording.threats import of_control
