@@ -2,7 +2,7 @@
 """The shapes of programs that are carried: what kernels from 5.10 on can do, times what commands want.
 
 Definitions are made by the code that makes them when tracing, of a kernel that exists on paper only. Its machine need
-not be this one: the programs read no type of a kernel's headers, so bcc makes the same of them everywhere.
+not be this one: BPF's instructions are the same everywhere, and the programs read no type of a kernel's headers.
 """
 
 from __future__ import annotations

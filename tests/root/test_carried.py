@@ -17,7 +17,7 @@ import pytest
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.host import bpf
 from powerprof.processes.targets import Target
-from powerprof.stacks.registers import this_machine
+from powerprof.stacks.registers import X86_64, this_machine
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.compiled import Compiled
@@ -101,7 +101,8 @@ def test_doctor_finds_nothing_missing_where_carried_programs_fit(root_bpf: None,
 
 
 def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> None:
-    """Byte for byte, filled with this kernel's numbers, in the shapes that fit it."""
+    """Byte for byte, filled with this kernel's numbers, in the shapes that fit it. On arm64 only their names: objects
+    are made on x86-64, where bcc lays variables out otherwise."""
     btf = kernel_btf()
     target = Joining(Target(pids=(1,), label="", roots=(1,)))
     for name, definitions in (
@@ -110,7 +111,11 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
         ("offcpu.bpf.c", offcpu.definitions(btf, every_process=True)),
     ):
         found = objects.find_carried(name, definitions)
-        assert found is None or found == objects.find(name, definitions, cached=False)
+        compiled = objects.find(name, definitions, cached=False)
+        if this_machine() is X86_64:
+            assert found is None or found == compiled
+        else:
+            assert found is None or [one.name for one in found.programs] == [one.name for one in compiled.programs]
         assert found is not None or not bpf.carried_fit()
 
 
