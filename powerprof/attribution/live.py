@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,17 @@ from powerprof.text import Say
 from powerprof.tracing.bpf.run_time import Price
 from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.idle_time import DRIVERLESS_STATES
-from powerprof.tracing.idle.layout import Flag
+from powerprof.tracing.idle.layout import Flag, RunKind
+from powerprof.tracing.idle.running import RunTimes
 from powerprof.tracing.idle.sites import SiteWakings
 from powerprof.tracing.idle.stacks import StackTrace
 from powerprof.tracing.idle.window import TracedWindow, TraceWindow
 from powerprof.tracing.symbols.kernel import interrupt_names
+from powerprof.windows.group_clock import GroupClock
 from powerprof.windows.runner import pass_window
+
+# Of a group's CPU time, what may be missing by the edges of the window alone.
+_UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05
 
 
 def _tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
@@ -73,6 +78,15 @@ def _called(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list
         return msgspec.structs.replace(task, comm=name if task.tid == task.pid else task.comm, process=name)
 
     return [called(task) for task in tasks]
+
+
+def _unseen(used_ns: int | None, ran: RunTimes, pids: Collection[int]) -> list[Note]:
+    """Whether a control group used more CPU time than its processes that were seen: others joined and ended unseen."""
+    of_target = (ran.threads["kind"] == RunKind.TARGET) | np.isin(ran.threads["pid"], list(pids))
+    missing_ns = (used_ns or 0) - ran.target_ns - int(ran.threads["ns"][of_target].sum())
+    if missing_ns < _UNSEEN_NS + _UNSEEN_SHARE * (used_ns or 0):
+        return []
+    return [Note("group_unseen", {"missing_ms": missing_ns / 1e6, "used_ms": (used_ns or 0) / 1e6})]
 
 
 def _with_units(tasks: list[Task], units: Units, ended: Mapping[int, int]) -> list[Task]:
@@ -127,14 +141,22 @@ def capture(
     ):
         looks.members.need_one()
         say(f"tracing {target.label} for {request.duration_s:g} s")
+        clock = GroupClock(target.cgroup)
         passed = pass_window(
-            request.duration_s, price, *opened.parts, settle=request.settle, source=request.energy.source, hold=True
+            request.duration_s,
+            price,
+            *opened.parts,
+            clock,
+            settle=request.settle,
+            source=request.energy.source,
+            hold=True,
         )
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
         names.update(server_names())
-        around = Around(target, host_record(), interrupt_names(), looks.members.notes(), units)
+        unseen = _unseen(clock.used_ns, window.trace.ran, stacks.images)
+        around = Around(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
         return captured(around, window, stacks, energy, names)
 
 

@@ -23,6 +23,8 @@ WORDS: dict[str, str] = {
     "energy": "energy: {why}",
     "estimate": "estimate: {doubt}",
     "process_ended": "process {pid} ended during the window",
+    "group_unseen": "the control group used {used_ms:,.0f} ms of CPU time, {missing_ms:,.0f} ms of them in processes "
+    "that joined it and ended before they were looked for: they are in no figure",
     "no_registers": "no stacks: this kernel keeps the registers of its threads where they were not found",
     "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the names of its "
     "methods, then run again; callers can be missing unless it was started with -XX:+PreserveFramePointer",

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from powerprof.processes.targets import cgroup_pids
 from powerprof.programs import need, start, stop
+from powerprof.windows.group_clock import group_cpu_ns
 from tests.root.attribution.conftest import HERE, Attributed
 
 Attribute = Callable[..., Attributed]
@@ -158,3 +161,44 @@ def test_children_that_live_for_an_instant_are_members(
     wakings, programs = _at(window, "short_sleep")
     assert wakings == pytest.approx(noted, rel=0.02, abs=3)
     assert programs == {"bystanders"}
+
+
+@pytest.fixture
+def counting_group() -> Iterator[Path]:
+    """A control group whose CPU time is counted, of either version."""
+    for root in ("cpuacct", "unified", "."):
+        folder = Path("/sys/fs/cgroup") / root / f"visited-{os.getpid()}"
+        if folder.parent.is_dir():
+            folder.mkdir()
+            if group_cpu_ns(folder) is not None:
+                break
+            folder.rmdir()
+    else:
+        pytest.fail("this host counts no group's CPU time")
+    yield folder
+    for pid in cgroup_pids(folder):
+        with suppress(ProcessLookupError):
+            os.kill(pid, 9)
+    while cgroup_pids(folder):
+        time.sleep(0.02)
+    folder.rmdir()
+
+
+@pytest.mark.parametrize("visits", [True, False])
+def test_processes_that_visit_a_group_are_missed_and_said(
+    attribute: Attribute, counting_group: Path, visits: bool
+) -> None:
+    """As a container's health check: moved into the group, and over in half a second. What stays is seen."""
+    enters = f"echo $$ > {counting_group}/cgroup.procs"
+    works = "i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done"
+    stays = start(["sh", "-c", f"{enters}; while :; do {works}; sleep 0.3; done"])
+    comes = start(["sh", "-c", f"while :; do sh -c '{enters}; {works}'; sleep 0.2; done"]) if visits else None
+    try:
+        while not cgroup_pids(counting_group):
+            time.sleep(0.02)
+        window = attribute(counting_group, duration=4, by="--cgroup")
+    finally:
+        for process in filter(None, (stays, comes)):
+            stop(process)
+    said = [note for note in window.record["notes"] if "joined it and ended before" in note]
+    assert len(said) == visits
