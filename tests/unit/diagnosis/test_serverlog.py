@@ -37,6 +37,14 @@ def test_evictions_since_replication_was_started_last() -> None:
     assert found.span_s == 240.0
 
 
+@pytest.mark.parametrize("word", ["[ERROR] ", "[ERROR] Slave SQL", "[ERROR] Replica SQL for channel '"])
+def test_a_line_takes_time_with_its_length(word: str) -> None:
+    """A replica's error quotes the statement, which any account of its primary may have chosen."""
+    began_s = time.process_time()
+    summarise(f"2026-11-20 11:39:30 8 {word * 30_000}", NOW)
+    assert time.process_time() - began_s < 1.0  # 9 s and more where each [ERROR] was tried
+
+
 @pytest.mark.parametrize("when", ["2026-11-20 11:39:30 8", "261120 11:39:30"])
 def test_replicas_that_begin_to_read(when: str) -> None:
     text = "\n".join([f"{when} [Note] Start binlog_dump to slave_server(2), pos(binlog.000001, 1079)"] * 5)
