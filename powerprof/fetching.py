@@ -9,6 +9,7 @@ a file that was opened for it.
 
 from __future__ import annotations
 
+import http.client
 import os
 import signal
 import subprocess
@@ -103,7 +104,7 @@ def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
     except urllib.error.HTTPError as error:
         print(f"HTTP {error.code} {error.reason}", file=sys.stderr)
         return _MISSING if error.code == 404 else _REFUSED
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         print(str(getattr(error, "reason", None) or error), file=sys.stderr)
         return _REFUSED
     return 0

@@ -207,9 +207,8 @@ class Servers:
         here = [pid for pid in processes() if (self._only is None or pid in self._only) and is_server(name_of(pid))]
         for pid in set(self._servers) - set(here):
             self._servers.pop(pid).close()
-        for account in self._accounts:
-            if not any(server.account == account for server in self._servers.values()):
-                self._let_in(account)
+        known_accounts = {server.account for server in self._servers.values()}
+        self._let_in([account for account in self._accounts if account not in known_accounts])
         # Named by the user, a server is asked whosever it is.
         strange = {pid: why for pid in here if self._only is None and (why := whose(pid).strange) is not None}
         for pid in [pid for pid, server in self._servers.items() if pid in strange and server.account is None]:
@@ -220,13 +219,26 @@ class Servers:
                 self._servers[pid] = _AskedServer(pid)
         self.notes = _not_asked(strange, known)
 
-    def _let_in(self, account: Path) -> None:
-        """The server that an option file names; one that is not there now is looked for again the next time."""
-        connection, pid = _by_account(account)
-        if connection is not None:
-            connection.__exit__(None, None, None)
-        if pid is not None:
-            self._servers[pid] = _AskedServer(pid, account)
+    def _let_in(self, accounts: Sequence[Path]) -> None:
+        """The servers that option files name, side by side; one that is not there now is looked for the next time."""
+        found: dict[Path, int] = {}
+
+        def look(account: Path) -> None:
+            connection, pid = _by_account(account)
+            if connection is not None:
+                connection.__exit__(None, None, None)
+            if pid is not None:
+                found[account] = pid
+
+        threads = [threading.Thread(target=look, args=(account,), name="ask", daemon=True) for account in accounts]
+        for thread in threads:
+            thread.start()
+        end_s = time.monotonic() + _DEADLINE_S
+        for thread in threads:
+            thread.join(max(0.0, end_s - time.monotonic()))
+        for account in accounts:
+            if (pid := found.get(account)) is not None:
+                self._servers[pid] = _AskedServer(pid, account)
 
     def _each(self, ask: Callable[[_AskedServer], Callable[[], None]]) -> None:
         """All servers side by side; one that has not answered at the deadline is down, whatever it waits for."""

@@ -104,3 +104,22 @@ def test_silent_servers_are_asked_side_by_side_and_not_only_those_of_low_numbers
         # Each is waited for 3 s: one after the other, 16 of them took 48 s.
         assert time.monotonic() - began_s < 24
         servers.close()
+
+
+def test_silent_servers_of_option_files_are_waited_for_side_by_side(attacker: Attacker) -> None:
+    top = attacker.home.parent
+    path = program(top)
+    with ExitStack() as stack:
+        accounts = []
+        for number in range(12):
+            room = top / f"room{number}"
+            room.mkdir()
+            stack.enter_context(silent(path, room))
+            accounts.append(top / f"{number}.cnf")
+            accounts[-1].write_text(f"[client]\nuser=u\nsocket={next(room.iterdir())}\n")
+        servers = Servers([], accounts=accounts)
+        began_s = time.monotonic()
+        assert found(servers) == set()
+        # One after the other they took three seconds each.
+        assert time.monotonic() - began_s < 16
+        servers.close()
