@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over nine commands.
+"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over ten commands.
 
 Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), each setting of the server is as
 before, what was measured is saved, and no run that was saved before is lost. The seed says which kill comes when; how
@@ -37,6 +37,7 @@ KILLS = range(*map(int, os.environ.get("POWERPROF_KILLS", "0-200").split("-")))
 SEED = 20261122
 _QUIET = ["--energy-source", "none"]
 _SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
+_CURE = ["--window", "0.5", "--pairs", "3", "--yes"]
 COMMANDS = {
     "idle": ["idle", "--clients", "2", "--duration", "0.3", "--repeat", "2", *_QUIET],
     "compare": ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--attribute", "1", *_QUIET],
@@ -44,6 +45,7 @@ COMMANDS = {
     "attribute": ["attribute", "--pid", "PID", "--duration", "1.5", *_QUIET],
     "diagnose": ["diagnose", "--pid", "PID", "--defaults-file", "CNF", "--duration", "1.5"],
     "queries": ["queries", "--defaults-file", "CNF", "--explain", "--yes", "--duration", "1.5", *_QUIET],
+    "cure": ["cure", "--pid", "PID", "--defaults-file", "CNF", "--set", "long_query_time=7", *_CURE, *_QUIET],
     "offcpu": ["offcpu", "--pid", "PID", "--duration", "1.5"],
     "watch": ["watch", "--plain", "--interval", "1", "--count", "2", "--pid", "PID", *_QUIET],
     "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],
