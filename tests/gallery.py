@@ -27,11 +27,19 @@ _POLL_S = 0.02
 # Short names are words of the pages too.
 _NAME = re.compile(r"(?!python|maria|powerprof|sysbench|chrom).{7,}")
 _STRANGER = "another program"
+_RECORD = re.compile(r'<script type="application/json" id="record">(.*?)</script>', re.DOTALL)
 
 
 def main(names: list[str]) -> None:
-    """Make the pages that are named, or all; then the screenshots."""
+    """Make the pages that are named, or all; then the screenshots. `again`: all are drawn again from their own records,
+    as reports are now, and nothing is measured.
+    """
     GALLERY.mkdir(exist_ok=True)
+    if names == ["again"]:
+        for name in _PAGES:
+            _draw_again(GALLERY / f"{name}.html")
+        _photograph()
+        return
     strangers = _strangers()
     with tempfile.TemporaryDirectory(prefix="powerprof-gallery-") as kept:
         for name, make in _PAGES.items():
@@ -44,13 +52,25 @@ def main(names: list[str]) -> None:
     _photograph()
 
 
+def _draw_again(page: Path) -> None:
+    """From the record that the page carries: only what lies beside a record (a timeline) is then not on it."""
+    found = _RECORD.search(page.read_text(encoding="utf-8"))
+    if found is None:
+        raise ValueError(f"{page} carries no record")
+    with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as record:
+        record.write(found[1])
+        record.flush()
+        argv = [sys.executable, "-m", "powerprof", "report", record.name, "--html", page]
+        subprocess.run(argv, cwd=REPOSITORY, check=True, stdout=subprocess.DEVNULL, timeout=120)
+
+
 def _strangers() -> list[str]:
     """Names of programs and threads that run here already: they are nobody's business. The kernel's are everywhere."""
     names = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if (entry / "cmdline").read_bytes():
-                names |= {(task / "comm").read_text().strip() for task in (entry / "task").iterdir()}
+                names |= {(task / "comm").read_text(errors="replace").strip() for task in (entry / "task").iterdir()}
     return sorted(filter(_NAME.fullmatch, names), key=len, reverse=True)
 
 
