@@ -18,9 +18,9 @@ _IN_A_ROW = (0.6, 6)
 _INTERLEAVED = (0.6, 6)
 _MOST_CORRELATED = 0.95
 # An estimate over ten values scatters by a third. So many of its standard errors, about 1 / √n, are added: to that of
-# pairs as many as bring ten with a correlation of 0.5 to 93 % and make the intervals of others an eighth longer.
+# pairs as many as bring six and more with a correlation of 0.5 to 93 %.
 _MARGIN = 0.75
-_INTERLEAVED_MARGIN = 0.25
+_INTERLEAVED_MARGIN = 0.6
 
 
 def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:

@@ -68,7 +68,7 @@ def _gamma_side(generator: Generator, count: int) -> tuple[Interval | None, floa
 
 TRIALS: dict[str, tuple[Trial, tuple[int, ...]]] = {
     "pairs, normal": (_pairs(0.0), (3, 6, 10, 20)),
-    "pairs, AR(0.5)": (_pairs(0.5), (10, 20)),
+    "pairs, AR(0.5)": (_pairs(0.5), (6, 8, 10, 20)),
     "apart, normal": (_apart(0.0), (3, 5, 6, 10)),
     "apart, B scatters 10 times as much": (_apart(0.0, 10.0), (3, 5, 6, 10)),
     "apart, AR(0.8)": (_apart(0.8), (3, 4, 5, 6, 10, 20)),

@@ -76,8 +76,8 @@ def test_counts_that_do_not_scatter_are_known_to_their_step() -> None:
 
 
 def test_a_headline_leaves_room_for_the_rows() -> None:
-    assert primary_verdict("b_lower", 0.034) == "b_lower"
-    assert primary_verdict("b_lower", 0.04) == "inconclusive"
+    assert primary_verdict("b_lower", 0.014) == "b_lower"
+    assert primary_verdict("b_lower", 0.016) == "inconclusive"
     assert primary_verdict("b_lower", None) == "inconclusive"
 
 

@@ -60,8 +60,8 @@ def test_three_pairs_show_a_tenfold_effect_though_the_windows_are_noisy() -> Non
 
 def test_the_minimum_detectable_effect_follows_the_formula() -> None:
     a, b = [10.0] * 10, [10.0, 11.0] * 5
-    # s of the differences = 0.52705, t(0.975, 9) + t(0.8, 9) = 2.26216 + 0.88340
-    expected = 100 * (2.26216 + 0.88340) * 0.527046 / math.sqrt(10) / 10
+    # s of the differences = 0.52705, t(0.9925, 9) + t(0.8, 9) = 2.99820 + 0.88340
+    expected = 100 * (2.99820 + 0.88340) * 0.527046 / math.sqrt(10) / 10
     assert minimum_detectable_percent(a, b) == pytest.approx(expected, rel=1e-4)
     assert minimum_detectable_percent([0.0] * 4, [1.0] * 4) is None
 
@@ -120,9 +120,9 @@ def test_a_trend_over_the_blocks_is_seen_and_noise_is_none() -> None:
 
 
 def test_rows_are_claimed_together_by_holms_steps() -> None:
-    # 0.01/4, 0.01/3, 0.01/2 and 0.01: the third is too large, and what comes after it goes with it.
-    assert survivors([0.0024, 0.0033, 0.0051, 0.0099]) == [True, True, False, False]
-    assert survivors([0.0099]) == [True]
+    # 0.005/4, 0.005/3, 0.005/2 and 0.005: the third is too large, and what comes after it goes with it.
+    assert survivors([0.0012, 0.0016, 0.0026, 0.0049]) == [True, True, False, False]
+    assert survivors([0.0049]) == [True]
     assert survivors([None, 1e-9, None]) == [False, True, False]
     assert survivors([]) == []
 
