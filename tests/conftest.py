@@ -138,11 +138,13 @@ class Cli:
     within: tuple[str, ...] = ()
 
     def environment(self, env: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment of the command: this one's without what could steer powerprof or its colours."""
+        """The environment of the command: this one's without what could steer powerprof or its colours. Whether its BPF
+        programs are carried or compiled is the run's to say."""
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if not name.startswith(("POWERPROF_", "XDG_", "SUDO_", "NO_COLOR", "FORCE_COLOR"))
+            if name == "POWERPROF_CARRIED"
+            or not name.startswith(("POWERPROF_", "XDG_", "SUDO_", "NO_COLOR", "FORCE_COLOR"))
         }
         private = {f"XDG_{kind}_HOME": str(self.home / kind.lower()) for kind in ("STATE", "CACHE", "CONFIG")}
         if self.cache is not None:
