@@ -184,7 +184,8 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
         assert (code == 0) == (bool(new) and not saved) or saved, words
         assert not saved or new == {saved[1]}, words
     elif victim == "child":
-        lines = [line.split(":")[0] for line in err.splitlines() if not line.startswith("note: ")]
+        # A cure says what it is going to change.
+        lines = [kind for line in err.splitlines() if (kind := line.split(":")[0]) in ("error", "hint")]
         assert (code, lines) == (0, []) or (code == 1 and lines in (["error"], ["error", "hint"])), words
     assert bench.target.private.alive(), words
     return f"{command} {victim} {code}{' saved' if new else ''}"
