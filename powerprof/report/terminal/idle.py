@@ -151,8 +151,10 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     phase = next((phase for phase in reversed(shown_of(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
         seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
-        blind = next((cause for cause in seen if sums.is_blind(cause)), None)
-        return [] if blind is None else ["", *text.wrap(sums.verdict(blind), width)]
+        blind = next((counts for counts in seen if sums.is_blind(counts)), None)
+        if blind is not None:
+            return ["", *text.wrap(sums.verdict(blind), width)]
+        return ["", *text.wrap(sums.balance(seen[-1], ""), width - 2, "  ")] if seen else []
     c = phase.conservation
     title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
