@@ -202,13 +202,18 @@ def traces(pid: int) -> bool:
 _OWN_JOURNAL = 'mkdir -m 700 -p /run/powerprof-changed && mount --bind "$0" /run/powerprof-changed && exec "$@"'
 
 
-@pytest.fixture
-def own_journal(powerprof_cli: Cli, tmp_path: Path) -> Cli:
+def with_own_journal(cli: Cli, folder: Path) -> Cli:
     """Its commands write down old values where no other start finds them: any of root's puts back what was left."""
-    place = tmp_path / "changed"
+    place = folder / "changed"
     place.mkdir(0o700)
     apart = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_JOURNAL, str(place))
-    return replace(powerprof_cli, within=apart)
+    return replace(cli, within=apart)
+
+
+@pytest.fixture
+def own_journal(powerprof_cli: Cli, tmp_path: Path) -> Cli:
+    """See `with_own_journal`."""
+    return with_own_journal(powerprof_cli, tmp_path)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.runs import decode
 from tests.conftest import REPOSITORY, Cli
-from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for
+from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for, with_own_journal
 from tests.root.test_cure_replicas import options_of
 from tests.root.truth import compiled
 from tests.suspended import suspended_while_it_sleeps
@@ -40,6 +40,12 @@ thread.start()
 print(thread.native_id, flush=True)
 time.sleep(600)
 """
+
+
+@pytest.fixture
+def powerprof_cli(powerprof_cli: Cli, tmp_path: Path) -> Cli:
+    """What other cures of root's leave on this host is not looked at."""
+    return with_own_journal(powerprof_cli, tmp_path)
 
 
 @pytest.fixture
@@ -136,7 +142,7 @@ def test_two_cures_of_one_variable_at_once_are_refused(
         refused = powerprof_cli(words)
         assert refused.code == 1
         assert f"another powerprof is trying {name} now (process {running.pid})" in refused.err
-    assert value(server) == 777
+    assert value(server) in (100, 777)  # as the first one has it in its turns
 
 
 def test_two_cures_of_one_thread_at_once_are_refused(truth: Truth, powerprof_cli: Cli) -> None:
