@@ -10,7 +10,7 @@ from powerprof.errors import DataError
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.inline import InlineReader, open_inline
+from powerprof.stacks.inline import InlineReader
 from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
@@ -50,7 +50,7 @@ def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inli
                 continue
             if elf.section(".debug_info") is not None and not opened.is_trusted:
                 notes.append("inlined calls not shown (other users may write its debug information)")
-            reader = open_inline(opened, elf, store.debug_budget)
+            reader = store.inline(opened, elf)
     return DebugInfo(symbols, reader, tuple(notes), found.source if found is not None and symbols is not None else None)
 
 

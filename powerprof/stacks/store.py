@@ -16,6 +16,7 @@ from powerprof.paths import cache_folder, procfs
 from powerprof.stacks import symtab, tables
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.inline import InlineReader, open_inline
 from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
@@ -76,6 +77,9 @@ class TableStore:
         self.debug_budget = DebugBudget()
         self._use_cache = use_cache and use_files
         self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
+        # By file: a library's debug information is one, however many processes have it mapped.
+        self._debug: dict[str, SymbolTable] = {}
+        self._inline: dict[str, InlineReader | None] = {}
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
         """A module's unwind table, or why there is none."""
@@ -131,8 +135,21 @@ class TableStore:
 
     def debug_symbols(self, opened: Opened, elf: Elf) -> SymbolTable:
         """The symbols of a separate debug file, cached as the others are. Raises DataError where it is damaged."""
-        directory = _cache_directory() if self._use_cache else None
         name = f"{elf.build_id or 'none'}-{opened.key}.debug"
+        if name not in self._debug:
+            self._debug[name] = self._debug_table(elf, name)
+        return self._debug[name]
+
+    def inline(self, opened: Opened, elf: Elf) -> InlineReader | None:
+        """The reader of a file's DWARF; None where it has none, or where it may not be trusted."""
+        if not opened.is_trusted:
+            return None
+        if opened.key not in self._inline:
+            self._inline[opened.key] = open_inline(opened, elf, self.debug_budget)
+        return self._inline[opened.key]
+
+    def _debug_table(self, elf: Elf, name: str) -> SymbolTable:
+        directory = _cache_directory() if self._use_cache else None
         if directory is not None:
             with suppress(DataError, OSError, msgspec.MsgspecError):
                 table = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
