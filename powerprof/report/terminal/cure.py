@@ -9,7 +9,7 @@ from powerprof.experiment.judge.answer import metric_named
 from powerprof.report.tables import columns
 from powerprof.report.tables.metrics import cure_table
 from powerprof.report.tables.table import Places
-from powerprof.report.wording.cures import answer, delayed, predicted_line
+from powerprof.report.wording.cures import answer, delayed, predicted_line, shown_value
 from powerprof.report.wording.notes import texts
 
 _LETTERS = {"before": "A", "cured": "B"}
@@ -40,20 +40,19 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
 def context(cure: Cure) -> str:
     """What was tried, how often, and that it is put back."""
     order = "".join(_LETTERS[arm] for arm in cure.order[:4])
-    parts = [f"{cure.remedy.name}: {cure.remedy.from_value} → {cure.remedy.to_value}{_unit(cure)}"]
+    remedy = cure.remedy
+    before, then = (shown_value(remedy.kind, value) for value in (remedy.from_value, remedy.to_value))
+    parts = [f"{remedy.name}: {before} → {then}"]
     if cure.order:
         parts.append(f"{cure.blocks_count} windows {order}… of {text.number(cure.window_s, 1)} s")
     parts.append(_put_back(cure))
     return " · ".join(parts)
 
 
-def _unit(cure: Cure) -> str:
-    return " ns" if cure.remedy.kind == "timer_slack" else ""
-
-
 def _put_back(cure: Cure) -> str:
     if cure.reverted is None:
         return "it ended with its thread"
+    read_back = shown_value(cure.remedy.kind, cure.read_back)
     if cure.reverted:
-        return f"put back, read back: {cure.read_back}{_unit(cure)}"
-    return f"NOT PUT BACK: it reads {cure.read_back}{_unit(cure)}, which somebody else has set meanwhile"
+        return f"put back, read back: {read_back}"
+    return f"NOT PUT BACK: it reads {read_back}, which somebody else has set meanwhile"

@@ -96,13 +96,18 @@ def _span(metric: Metric) -> str:
     return f" ({signed}, 95 %: {text.signed(ends[0], 1)} to {text.signed(ends[1], 1)})"
 
 
+def shown_value(kind: str, value: str | None) -> str:
+    """A setting's value as it is typed: timer slack, which is kept in ns, as `50ms`."""
+    return slack_text(int(value)) if kind == "timer_slack" and value and value.isdigit() else str(value)
+
+
 def touched(
     remedy: Remedy, label: str, pid: int, request: CureRequest, lasts_s: float, predicted: CurePrediction | None = None
 ) -> list[str]:
     """What is going to be changed, before it is."""
-    unit = " ns" if remedy.kind == "timer_slack" else ""
+    before, then = shown_value(remedy.kind, remedy.from_value), shown_value(remedy.kind, remedy.to_value)
     return [
-        f"This changes {remedy.name} of {label} ({pid}) from {remedy.from_value} to {remedy.to_value}{unit}, in turns: "
+        f"This changes {remedy.name} of {label} ({pid}) from {before} to {then}, in turns: "
         f"{_windows(request)} s, {'some' if request.precision_percent is None else 'at most'} {lasts_s:.0f} s in all.",
         f"{delayed(remedy)}.",
         *(
@@ -134,8 +139,8 @@ def slack_lines(done: SlackSet, pid: str) -> list[str]:
     thread, slack = done.thread, slack_text(int(done.now))
     who = f"powerprof slack --pid {pid} --thread {called(done.target.pids[0], thread)}"
     return [
-        f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): {done.before} → {done.now} ns, "
-        "read back.",
+        f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): "
+        f"{shown_value('timer_slack', done.before)} → {slack}, read back.",
         f"It delays every timeout of this one thread by at most {slack}, and ends with it.",
         f"After each start: {who} {slack} --print-unit",
         f"To undo: {who} {slack_text(int(done.before) or 50_000)}",
