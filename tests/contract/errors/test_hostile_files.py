@@ -156,11 +156,14 @@ def test_a_file_larger_than_the_limit(refused: Refused, tmp_path: Path) -> None:
     refused(1, r"run\.json: (larger than \d+ MiB|.*)", ["residency", "--from", str(path)])
 
 
-@pytest.mark.parametrize(
-    "name", ["nosuch", "/tmp", "/dev/zero", "idle-0001", "../nosuch", "x" * 5000, "idle-" + "9" * 5000]
-)
+@pytest.mark.parametrize("name", ["nosuch", "idle-0001", "../nosuch", "x" * 5000, "idle-" + "9" * 5000])
 def test_runs_that_are_not_there(refused: Refused, name: str) -> None:
     refused(2, r"no run ", ["report", name])
+
+
+def test_places_that_are_no_run(refused: Refused) -> None:
+    refused(2, r"/tmp is a directory without a run\.json", ["report", "/tmp"])
+    refused(2, r"/dev/zero is not a regular file", ["report", "/dev/zero"])
 
 
 def test_a_damaged_run_among_others_is_listed(refused: Refused, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def _children(pid: int, word: str) -> list[int]:
             continue
         try:
             words = (entry / "stat").read_text().rpartition(")")[2].split()
-            arguments = (entry / "cmdline").read_text().split("\0")
+            arguments = (entry / "cmdline").read_text(errors="replace").split("\0")
         except OSError:
             continue
         if int(words[1]) == pid and any(re.fullmatch(word, argument) for argument in arguments):
