@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from powerprof.cure.records import CureBlock
 from powerprof.energy.domains import host_energy, host_meters
-from powerprof.experiment.records import Difference, Metric, Range, Side
+from powerprof.experiment.judge import verdict
+from powerprof.experiment.judge.metrics import Compared
+from powerprof.experiment.records import Metric
+from powerprof.figures import Figures
 from powerprof.records import Kind
-from powerprof.statistics import Interval, compare_pairs, survivors
 
 # Of cures that change nothing one in two hundred has a word about its wake-ups, and one in a hundred about the rest:
 # what is claimed here is going to be kept for good.
@@ -86,26 +86,22 @@ def judge(blocks: Sequence[CureBlock], primary: str, seed: int) -> list[Metric]:
     """Every metric over the complete pairs, the primary first; the others' verdicts are a family's. Empty without a
     pair."""
     pairs = pairs_of(blocks)
-    judged: list[tuple[Metric, float | None]] = []
-    for quantity in (*_OF_COUNTS, _watts(blocks)):
-        known = [(x, y) for a, b in pairs if (x := quantity.of(a)) is not None and (y := quantity.of(b)) is not None]
-        if known:
-            step = quantity.step_of(pairs[0][0]) if quantity.step_of is not None else None
-            judged.append(_metric(quantity, known, seed, step))
-    others = [(metric, p) for metric, p in judged if metric.name != primary]
-    sure = survivors([p for _, p in others])
-    first = [_claimed(metric, p is not None and p <= 1 - CURE_LEVEL) for metric, p in judged if metric.name == primary]
-    return [*first, *(_claimed(metric, stays) for (metric, _), stays in zip(others, sure, strict=True))]
+    compared = [_compared(quantity, pairs) for quantity in (*_OF_COUNTS, _watts(blocks))] if pairs else []
+    return verdict.judge(compared, primary, seed, level=CURE_LEVEL)
 
 
-def _claimed(metric: Metric, claimed: bool) -> Metric:
-    """The metric with its verdict, or with none and the most that its difference may be."""
-    if claimed and metric.verdict != "inconclusive":
-        return metric
-    ends = metric.difference.ci95
-    most = None if ends is None else max(abs(end) for end in ends)
-    difference = msgspec.structs.replace(metric.difference, less_than=most)
-    return msgspec.structs.replace(metric, verdict="inconclusive", difference=difference)
+def _compared(quantity: _Quantity, pairs: Sequence[tuple[CureBlock, CureBlock]]) -> Compared:
+    a, b = (
+        Figures(
+            name=quantity.name,
+            unit=quantity.unit,
+            kind=quantity.kind,
+            source=quantity.source,
+            values=[quantity.of(block) for block in side],
+        )
+        for side in zip(*pairs, strict=True)
+    )
+    return Compared(a, b, quantity.step_of(pairs[0][0]) if quantity.step_of is not None else None)
 
 
 def _watts(blocks: Sequence[CureBlock]) -> _Quantity:
@@ -118,28 +114,3 @@ def _watts(blocks: Sequence[CureBlock]) -> _Quantity:
         "estimated" if meters is None or meters.kind is None else meters.kind,
         None if meters is None else meters.source,
     )
-
-
-def _metric(
-    quantity: _Quantity, known: Sequence[tuple[float, float]], seed: int, step: float | None
-) -> tuple[Metric, float | None]:
-    a, b = [x for x, _ in known], [y for _, y in known]
-    result = compare_pairs(a, b, seed=seed, step=step)
-    metric = Metric(
-        name=quantity.name,
-        unit=quantity.unit,
-        kind=quantity.kind,
-        source=quantity.source,
-        a=Side(mean=result.a_mean, ci95=_range(result.a_interval), values=list(a)),
-        b=Side(mean=result.b_mean, ci95=_range(result.b_interval), values=list(b)),
-        difference=Difference(
-            b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
-        ),
-        verdict=result.verdict,
-        minimum_detectable_percent=result.minimum_detectable_percent,
-    )
-    return metric, result.p_value
-
-
-def _range(interval: Interval | None) -> Range | None:
-    return None if interval is None else (interval.low, interval.high)

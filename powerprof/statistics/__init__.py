@@ -27,6 +27,7 @@ from powerprof.statistics.strata import Pooled, Stratum, pool
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
+    PRIMARY_LEVEL,
     PairedResult,
     Verdict,
     compare_pairs,
@@ -43,6 +44,7 @@ __all__ = [
     "FAMILY_LEVEL",
     "FEWEST_ROUNDS",
     "FUNCTIONS_LEVEL",
+    "PRIMARY_LEVEL",
     "Control",
     "Drift",
     "Interval",

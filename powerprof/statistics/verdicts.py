@@ -153,9 +153,9 @@ def _p_of_pairs(a: Sequence[float], b: Sequence[float], step: float | None, *, o
     return student_p(difference / error, len(a) - 1) if error else 1.0
 
 
-def primary_verdict(verdict: Verdict, p_value: float | None) -> Verdict:
+def primary_verdict(verdict: Verdict, p_value: float | None, level: float = PRIMARY_LEVEL) -> Verdict:
     """The word of the metric that the answer is about: its interval's, where its p-value leaves room for the rows'."""
-    return verdict if p_value is not None and p_value <= 1 - PRIMARY_LEVEL else "inconclusive"
+    return verdict if p_value is not None and p_value <= 1 - level else "inconclusive"
 
 
 def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> list[bool]:

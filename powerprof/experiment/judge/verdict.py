@@ -13,6 +13,7 @@ from powerprof.experiment.records import ControlRecord, Difference, Metric, Rang
 from powerprof.figures import Figures
 from powerprof.statistics import (
     FAMILY_LEVEL,
+    PRIMARY_LEVEL,
     Interval,
     PairedResult,
     bounded_interval,
@@ -33,8 +34,9 @@ def judge(
     *,
     paired: bool = True,
     by_model: Sequence[Sequence[Compared]] = (),
+    level: float = PRIMARY_LEVEL,
 ) -> list[Metric]:
-    """Every metric that has a value on both sides, the primary first; the others' verdicts are a family's.
+    """Every metric that has a value on both sides; the primary, at its `level`, first, the others' verdicts a family's.
 
     `by_model` are the same metrics by every model of the estimate that is possible: their doubt widens the intervals.
     """
@@ -46,7 +48,7 @@ def judge(
             if each.a.kind == "estimated":
                 metric = _widened(metric, _by_name(by_model, each.a.name, seed))
             judged.append((metric, result.p_value))
-    return _as_a_family(judged, primary)
+    return _as_a_family(judged, primary, level)
 
 
 def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:
@@ -76,11 +78,11 @@ def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> li
     return [result for result in found if result is not None]
 
 
-def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str) -> list[Metric]:
+def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, level: float) -> list[Metric]:
     """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
     kept = claimed([(metric, p) for metric, p in judged if metric.name != primary])
     first = [
-        msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p))
+        msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p, level))
         for metric, p in judged
         if metric.name == primary
     ]
