@@ -110,13 +110,13 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             row = self._look(connection)
         return None if row is None else row.status
 
-    def write(self, value: str) -> None:
+    def write(self, value: str) -> str | None:
         """Disable or enable it, and see that nothing else of it has changed."""
         with self._connect() as connection:
             settings = _settings(connection)
             before = self._look(connection)
             if before is None or before.status == value:
-                return
+                return None if before is None else before.status
             reason = self._refusal(connection, before, settings)
             if reason is not None or value not in _WORDS:
                 raise PowerprofError(f"cannot change {self.name} ({reason or value})", self.by_hand(value))
@@ -135,6 +135,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             raise PowerprofError(
                 f"{self.name} has another {', '.join(changed)} since it was changed", "SHOW CREATE EVENT shows it"
             )
+        return None if after is None else after.status
 
     def by_hand(self, value: str) -> str:
         """The statements."""

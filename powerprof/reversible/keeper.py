@@ -123,8 +123,7 @@ def main() -> None:
         _write_down(journal, False)
         for setting, value in zip(settings, before, strict=True):
             changed.append(Changed(setting, value))
-            setting.write(setting.value)
-            changed[-1].since = setting.read()
+            changed[-1].since = setting.write(setting.value)
         _say(Answer(since=[one.since for one in changed]))
         _wait_for_the_end(handle)
     except PowerprofError as error:

@@ -2,8 +2,9 @@
 """Kinds of settings that can be changed and put back. Each travels to the keeper as data, never as code.
 
 A kind has `name`, for people; `value`, which it has for the while; `read`, None where what has the setting is gone for
-good, and `write`, which raise PowerprofError; `by_hand`, what a person types to write a value; and `outlasts`, whether
-it stays when the process ends that has it. A new kind is a class in this package and a name in `Setting`.
+good, and `write`, which gives what it reads at once then (later somebody else may have set it); both raise
+PowerprofError; `by_hand`, what a person types to write a value; and `outlasts`, whether it stays when the process ends
+that has it. A new kind is a class in this package and a name in `Setting`.
 """
 
 from __future__ import annotations
@@ -54,32 +55,31 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         if self._has_ended():
             return None
         with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection, self._named(self.name):
-            found = sql.scalar(connection, f"SELECT @@GLOBAL.{self.name}")
+            found = _value(connection, self.name)
         if found is None:
             raise PowerprofError(f"{self.name} is NULL, which cannot be set", "choose another variable")
-        return str(found)
+        return found
 
-    def write(self, value: str) -> None:
+    def write(self, value: str) -> str | None:
         """Change it; of a server that has ended nothing. A value of ours that changes other variables for good is taken
         back, and refused."""
         self._check()
         if self._has_ended():
-            return
+            return None
         with (
             sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection,
             self._named(f"{self.name}={value}"),
         ):
             if value != self.value:
-                _set(connection, self.name, value)
-                return
+                return _set(connection, self.name, value)
             before = others.all_of(connection)
-            _set(connection, self.name, value)
+            now = _set(connection, self.name, value)
             if not others.moved(before, others.all_of(connection), self.name):
-                return
+                return now
             # An alias moves along, and back; what stays is not put back by putting this one back.
             old = next((now for name, now in before.items() if name.casefold() == self.name.casefold()), None)
-            if old is None:
-                return
+            if old is None or _value(connection, self.name) != now:
+                return now
             _set(connection, self.name, old)
             stayed = []
             for name, (was, now) in others.moved(before, others.all_of(connection), self.name).items():
@@ -92,7 +92,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                     f"--set {self.name}={value}: it changes {also} as well, which putting it back does not put back",
                     "a value that leaves the others as they are",
                 )
-            _set(connection, self.name, value)
+            return _set(connection, self.name, value)
 
     def by_hand(self, value: str) -> str:
         """The statement."""
@@ -107,6 +107,8 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         try:
             yield
         except StatementError as error:
+            if self._has_ended():
+                raise PowerprofError(f"{what}: the server has ended", "try again when it runs") from error
             hint = "--set takes a global variable that SET GLOBAL changes: SHOW GLOBAL VARIABLES lists them"
             raise StatementError(f"{what}: {error.message}", error.hint or hint, error.number) from error
 
@@ -141,16 +143,17 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
             return None
         return files.read_text(paths.procfs() / str(self.tid) / "timerslack_ns")
 
-    def write(self, value: str) -> None:
+    def write(self, value: str) -> str | None:
         """Change it; of a thread that has ended nothing."""
         if started_ticks(self.tid) != self.started_ticks:
-            return
+            return None
         try:
             (paths.procfs() / str(self.tid) / "timerslack_ns").write_text(value)
         except OSError as error:
             raise PowerprofError(
                 f"cannot change {self.name} ({files.reason_of(error)})", "run as root, with CAP_SYS_NICE"
             ) from error
+        return self.read()
 
     def by_hand(self, value: str) -> str:
         """The command."""
@@ -160,11 +163,18 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
 Setting = Variable | TimerSlack | Event
 
 
-def _set(connection: Sql, name: str, value: str) -> None:
+def _value(connection: Sql, name: str) -> str | None:
+    found = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
+    return None if found is None else str(found)
+
+
+def _set(connection: Sql, name: str, value: str) -> str | None:
+    """Set it, and say what it reads."""
     if _LITERAL.fullmatch(value):
         sql.rows(connection, _WRITE.format(name, value))
     else:
         sql.rows(connection, _WRITE.format(name, "%s"), (value,))
+    return _value(connection, name)
 
 
 def started_ticks(tid: int) -> int | None:

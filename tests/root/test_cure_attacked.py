@@ -247,7 +247,7 @@ def test_a_target_in_a_container_is_cured_from_the_host(
         inner = int(shell.stdout.readline().split()[1])
         (target,) = psutil.Process(shell.pid).children()
         words = ["cure", "--pid", str(target.pid), "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
-                 "--pairs", "3", "--yes", "--no-save", "--energy-source", "none",
+                 "--pairs", "8", "--yes", "--no-save", "--energy-source", "none",
                  "--json", str(tmp_path / "c.json")]  # fmt: skip
         done = powerprof_cli(words, timeout=90)
         record = decode(tmp_path / "c.json", Cure)
@@ -265,7 +265,7 @@ def test_a_target_in_a_container_is_cured_from_the_host(
 def test_a_cure_within_a_container_counts_without_a_trace(compilers: Sequence[str], tmp_path: Path) -> None:
     program = compiled(compilers[0], "slack_truth.c", tmp_path)
     words = ["cure", "--pid", "slack_truth", "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
-             "--pairs", "3", "--yes", "--no-save", "--energy-source", "none", "--json", "-"]  # fmt: skip
+             "--pairs", "8", "--yes", "--no-save", "--energy-source", "none", "--json", "-"]  # fmt: skip
     inside = [*_APART, "sh", "-c", 'program=$1; count=$2; shift 2; "$program" "$count" 1 >&2 & sleep 1; exec "$@"']
     done = subprocess.run(
         [*inside, "sh", program, tmp_path / "count", sys.executable, "-m", "powerprof", *words],

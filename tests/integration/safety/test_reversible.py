@@ -225,3 +225,19 @@ def test_an_alias_moves_along_and_back(server: PrivateServer) -> None:
         with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON")]):
             assert sql.scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
         assert sql.rows(connection, query) == before
+
+
+def test_what_somebody_sets_at_once_is_not_taken_for_how_our_value_reads() -> None:
+    """Whoever connects next sets 888 where 777 is: it was read back by a connection of its own, and undone as ours."""
+    answer = "SET GLOBAL sync_binlog = IF(@@GLOBAL.sync_binlog = 777, 888, @@GLOBAL.sync_binlog)"
+    # Of those who may set a variable, the only ones who are not spared it.
+    account = ("CREATE USER changes@localhost IDENTIFIED BY 'p'", "GRANT BINLOG ADMIN ON *.* TO changes@localhost")
+    with PrivateServer() as server:
+        with server.connect() as connection:
+            sql.execute(connection, *account)
+            sql.rows(connection, "SET GLOBAL init_connect = %s", (answer,))
+        changes = Login(user="changes", password="p", socket=server.login.socket)
+        with ChangedSettings([Variable(changes.fields(), "sync_binlog", "777")]):
+            pass
+        with server.connect() as connection:
+            assert sql.scalar(connection, "SELECT @@GLOBAL.sync_binlog") == 888
