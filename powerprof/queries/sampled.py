@@ -133,13 +133,13 @@ def _is_client(met: Met, known: Known, family: Family) -> bool:
 
 
 def _interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share."""
+    """Wilson's 95 % interval of a share, which it holds: of all or none it is an end, but for rounding."""
     if not total:
         return 0.0, 1.0
     share, square = count / total, _Z * _Z / total
     middle = (share + square / 2) / (1 + square)
     half = _Z * ((share * (1 - share) + square / 4) / total) ** 0.5 / (1 + square)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
+    return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
 def _calls(known: Known, family: Family) -> dict[tuple[str | None, str], int]:

@@ -51,7 +51,8 @@ def test_sleeps_waits_and_wakers_are_the_programs_own(target: Running) -> None:
     sleeper = threads["sleeper"]
     count, slept_ns = sleeper.states["interruptible"]
     assert count >= 200
-    assert sleeps["sleeper"] - trace.unseen_count <= sleeper.waits_count <= sleeps["sleeper"]
+    # One that is woken on its way off a CPU runs on without a wait.
+    assert sleeps["sleeper"] - trace.unseen_count - 1 <= sleeper.waits_count <= sleeps["sleeper"]
     # The program's clock has the sleep and the wait for a CPU in one, and the way there and back, preemption within.
     assert slept_ns / count >= 4.9e6
     assert (slept_ns + sleeper.wait_ns) / count == pytest.approx(mean_ns, abs=0.3e6)

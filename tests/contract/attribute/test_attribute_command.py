@@ -51,7 +51,9 @@ def test_the_json_is_what_the_contract_says(taken: Taken) -> None:
         assert set(row) >= _ROW
         assert row["mechanism"] in {"timer", "device", "ipi", "no_ipi", "tick", "unknown"}
         assert row["origin"] in {"own_timer", "other_thread", "other_process", "device", "kernel", "runnable"}
-        assert row["wakings_count"] >= row["count"] > 0
+        # What an idle CPU took from the queue of another one was not woken there.
+        assert row["count"] > 0
+        assert row["wakings_count"] >= (0 if row["origin"] == "runnable" else row["count"])
         assert row["rate_hz"] == pytest.approx(row["count"] / record["window_s"])
         assert set(row["thread"]) >= {"tid", "comm", "server_name"}
         for frame in row["stack"]:
