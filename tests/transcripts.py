@@ -61,15 +61,12 @@ def _run(words: Sequence[str]) -> str:
 
 
 def shortened(lines: Sequence[str], kept: Iterable[str]) -> list[str]:
-    """The answer, which ends with a full stop, and the lines that begin so; `…` where some are left out."""
+    """The answer, which ends with a full stop, and the first line that begins so of each; `…` for all the rest."""
     end = next(number for number, line in enumerate(lines, 1) if line.endswith("."))
-    found = list(lines[:end])
-    last = end - 1
-    for number, line in enumerate(lines[end:], end):
-        if any(re.match(pattern, line) for pattern in kept):
-            found += [*(["…"] if number > last + 1 else []), line]
-            last = number
-    return [*found, *(["…"] if last < len(lines) - 1 else [])]
+    rest = lines[end:]
+    found = [next((line for line in rest if re.match(pattern, line)), None) for pattern in kept]
+    chosen = [line for line in found if line is not None]
+    return [*lines[:end], *(["…", *chosen] if chosen else []), "…"]
 
 
 def replaced(text: str, command: str, lines: Sequence[str]) -> str:
