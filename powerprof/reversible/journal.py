@@ -135,13 +135,19 @@ def _check_free(folder: Folder, wanted: Sequence[Held]) -> None:
                 )
 
 
+def _open_entry(folder: Folder, name: str) -> int | None:
+    """An entry of the journal, by its folder's descriptor and never by a link; None where it cannot be."""
+    with suppress(OSError):
+        return os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+    return None
+
+
 def _held_by_another(folder: Folder, name: str) -> list[Held]:
     """What a powerprof that lives, or its keeper, has written down; nothing where it has ended."""
     if not name.endswith(_SUFFIX):
         return []
-    try:
-        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
-    except OSError:
+    handle = _open_entry(folder, name)
+    if handle is None:
         return []
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -187,9 +193,8 @@ def put_back_left_behind() -> list[str]:
 
 
 def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
-    try:
-        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
-    except OSError:
+    handle = _open_entry(folder, name)
+    if handle is None:
         return []
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
