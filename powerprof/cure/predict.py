@@ -88,4 +88,6 @@ def prediction(plan: Plan, target: Target, request: CureRequest, say: Say) -> Cu
     interrupts_hz = max(0.0, (ticks.rate_hz or 0.0) - own_wakings_hz / cpus)
     by_wall_clock = waits_by_wall_clock(target.pids[0], thread.tid)
     one = predicted(rows, request.choice.slack_ns, others_hz, whole(plan.before) or 0, by_wall_clock, interrupts_hz)
-    return None if one is None else CurePrediction(now_hz=one.now_hz, then_hz=one.then_hz, is_bound=one.is_bound)
+    if one is None:
+        return None
+    return CurePrediction(now_hz=one.now_hz, then_hz=one.then_hz, most_hz=one.most_hz, is_bound=one.is_bound)

@@ -66,12 +66,14 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurePrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the thread wakes, and would with the remedy, from a window before anything was changed. `is_bound`: at
-    best, for its sleeps are not regular."""
+    """How often the thread wakes, and would with the remedy, from a window before anything was changed: `then_hz`, or
+    up to `most_hz` where the timers of others come one at a time. `is_bound`: at best, for its sleeps are not regular.
+    """
 
     now_hz: float
     then_hz: float
     is_bound: bool
+    most_hz: float | None = None
 
 
 class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):

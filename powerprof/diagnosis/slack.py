@@ -3,13 +3,14 @@
 
 A sleep of P that may end late by S ends between P and P + S. A timer interrupt takes a clock's timers in the order of
 their latest moments, and stops at the first whose earliest moment is still to come (kernel/time/hrtimer.c,
-__hrtimer_run_queues). So a sleep by the monotonic clock, on which the tick and most other timers wait, ends with the
-last of those before P + S: where L of them come a second at random, S - (1 - e^(-LS)) / L + S e^(-LS) late on average,
-nearly S. On an idle MySQL 9.7 97/s became 70, 52, 39, 18.5, 10 and 1.0 with slacks of 5, 10, 20, 50, 100 ms and 1 s;
-with L = 100/s this gives 70, 57, 41, 20, 10 and 1.0. Sleeps by the wall clock have its queue to themselves and end with
-the first interrupt after P: (1 - e^(-LS)) / L late. Who else ends the same wait, R times a second at random, cuts
-sleeps short: one of T ends R / (1 - e^(-RT)) times a second. Where the thread is woken elsewhere, it is by what it does
-once it has woken (a write, its lock): as often a sleep as before, at best.
+__hrtimer_run_queues). So a sleep by the monotonic clock lasts P + S where another timer (the tick, other sleepers) is
+always waiting before it, and ends with the first interrupt after P where others come one at a time, each set only
+after the one before has ended: (1 - e^(-LS)) / L late where L come a second at random. Which of both it is cannot be
+seen beforehand, so there are two ends. On an idle MySQL 9.7 97/s became 70, 52, 39, 18.5, 10 and 1.0 with slacks of 5,
+10, 20, 50, 100 ms and 1 s; P + S gives 65, 49, 33, 16.6, 9.1 and 1.0. Sleeps by the wall clock have its queue to
+themselves and always end with the first interrupt. Who else ends the same wait, R times a second at random, cuts sleeps
+short: one of T ends R / (1 - e^(-RT)) times a second. Where the thread is woken elsewhere, it is by what it does once
+it has woken (a write, its lock): as often a sleep as before, at best.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
+from powerprof.text import number
 
 DEFAULT_NS = 50_000
 _INNERMOST = 5
 _NOTHING = 1e-6
 _WORTH = 0.02
+_APART = 1.1
 # timer_create, timerfd, io_uring and mq_timedreceive do not look at a thread's slack.
 _REACTS = re.compile(
     r"^_*(?:libc_)?(poll|ppoll|select|pselect|epoll_p?wait|nanosleep|clock_nanosleep|usleep|sleep|sigtimedwait"
@@ -37,10 +40,12 @@ _DEAF = re.compile(r"timerfd|io_uring|mq_timedreceive|sigwait$|sigwaitinfo")
 
 @dataclass(frozen=True)
 class Predicted:
-    """How often a thread would wake with that slack, and now. `is_bound`: at best, for its sleeps are not regular."""
+    """How often a thread would wake with that slack, and now: `then_hz`, or up to `most_hz` where the timers of others
+    come one at a time. `is_bound`: at best, for its sleeps are not regular."""
 
     now_hz: float
     then_hz: float
+    most_hz: float
     slack_ns: int
     is_bound: bool
 
@@ -96,18 +101,26 @@ def predicted(
     waits = {stack: place for stack, place in places.items() if place.timers_hz > 0 and reacts(stack)}
     if not waits:
         return None
-    cycles = then = 0.0
+    cycles = then = most = 0.0
     is_bound = False
     for stack, place in waits.items():
         either = _waits_by_either(stack)
         is_bound |= not place.is_regular or (either and wall_clock is None)
         by_wall = either and wall_clock
-        late_s, often_hz = (_until_first_s, max(others_hz, interrupts_hz)) if by_wall else (_until_last_s, others_hz)
-        more_s = late_s(slack_ns / 1e9, often_hz) - late_s(now_slack_ns / 1e9, often_hz)
+        often_hz = max(others_hz, interrupts_hz) if by_wall else others_hz
+        first_s = _until_first_s(slack_ns / 1e9, often_hz) - _until_first_s(now_slack_ns / 1e9, often_hz)
         cycles += place.hz
-        then += _woken_hz(max(_sleep_s(place.hz, place.timers_hz) + more_s, 1e-9), place.others_hz)
+        then += place.then_hz(first_s if by_wall else (slack_ns - now_slack_ns) / 1e9)
+        most += place.then_hz(first_s)
     is_bound |= now - cycles > _WORTH * now
-    return Predicted(now, min(now, then * now / cycles), slack_ns, is_bound)
+    return Predicted(now, min(now, then * now / cycles), min(now, most * now / cycles), slack_ns, is_bound)
+
+
+def then_text(then_hz: float, most_hz: float | None, is_bound: bool) -> str:
+    """`18.9`, `at best 18.9`, or `5.0 to 29.1` where the timers of others decide."""
+    if most_hz is not None and most_hz > _APART * then_hz:
+        return f"{number(then_hz, 1)} to {number(most_hz, 1)}"
+    return f"{'at best ' * is_bound}{number(then_hz, 1)}"
 
 
 @dataclass
@@ -122,6 +135,10 @@ class _Place:
     def hz(self) -> float:
         """Together."""
         return self.timers_hz + self.others_hz
+
+    def then_hz(self, more_s: float) -> float:
+        """How often it wakes where its sleeps last so much longer."""
+        return _woken_hz(max(_sleep_s(self.hz, self.timers_hz) + more_s, 1e-9), self.others_hz)
 
 
 def _sleep_s(now_hz: float, timers_hz: float) -> float:
@@ -148,11 +165,6 @@ def _until_first_s(slack_s: float, others_hz: float) -> float:
     if others_hz * slack_s < 1e-6:
         return slack_s
     return -math.expm1(-others_hz * slack_s) / others_hz
-
-
-def _until_last_s(slack_s: float, others_hz: float) -> float:
-    """How late a sleep ends that only the last interrupt before its latest moment may end."""
-    return slack_s - _until_first_s(slack_s, others_hz) + slack_s * math.exp(-others_hz * slack_s)
 
 
 def by_thread(evidence: Evidence) -> dict[int, list[ThreadWakeups]]:

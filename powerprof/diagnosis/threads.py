@@ -9,7 +9,7 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding, LiveRemedy
 from powerprof.diagnosis.periodic import POLLING_HZ, Periodic, known, live_settings, remedy, settings_of
 from powerprof.diagnosis.replication import role_of
-from powerprof.diagnosis.slack import most_helpful, reacts, woken_hz
+from powerprof.diagnosis.slack import most_helpful, reacts, then_text, woken_hz
 from powerprof.diagnosis.words import each_second, in_sql, rate, stack_of, tries_of, try_line
 from powerprof.text import number, period
 
@@ -203,9 +203,9 @@ def most_helpful_slack(evidence: Evidence) -> list[Finding]:
         Finding(
             rule="most_helpful",
             severity="note",
-            text=f"What would help most: 50 ms of timer slack, {rate(saved_hz)} less in all (predicted).",
+            text=f"What would help most: 50 ms of timer slack, up to {rate(saved_hz)} less in all (predicted).",
             evidence=[
-                f"{_label(row)}: {number(one.now_hz, 1)} → {'at best ' * one.is_bound}{number(one.then_hz, 1)}/s"
+                f"{_label(row)}: {number(one.now_hz, 1)} → {then_text(one.then_hz, one.most_hz, one.is_bound)}/s"
                 for row, one in best
             ],
             remedy=[f"powerprof cure --pid {whom} --thread {row.tid} --slack 50ms" for row, _ in best],

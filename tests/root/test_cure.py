@@ -140,8 +140,9 @@ def test_what_was_predicted_is_measured(truth: Truth, powerprof_cli: Cli, tmp_pa
     assert result.code == 0, result.err
     record = decode(tmp_path / "cure.json", Cure)
     assert record.predicted is not None
+    assert record.predicted.most_hz is not None
     assert record.metrics[0].b.mean is not None
-    assert record.predicted.then_hz == pytest.approx(record.metrics[0].b.mean, rel=0.2)
+    assert 0.8 * record.predicted.then_hz <= record.metrics[0].b.mean <= 1.2 * record.predicted.most_hz
 
 
 def test_by_which_clock_a_thread_waits_is_seen(compilers: Sequence[str], tmp_path: Path, truth: Truth) -> None:

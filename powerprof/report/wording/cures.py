@@ -12,6 +12,7 @@ from powerprof import text
 from powerprof.cure.choices import CureRequest
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import called, slack_text
+from powerprof.diagnosis.slack import then_text
 from powerprof.experiment.judge.answer import metric_named
 from powerprof.experiment.records import Metric
 from powerprof.report.wording.answers import NO_BOUND_PERCENT
@@ -84,8 +85,9 @@ def predicted_line(cure: Cure) -> str:
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if cure.predicted is None or metric is None or metric.b.mean is None:
         return ""
-    best = "at best " if cure.predicted.is_bound else ""
-    return f"Predicted {best}{text.number(cure.predicted.then_hz, 1)}/s, measured {text.number(metric.b.mean, 1)}/s."
+    one = cure.predicted
+    then = then_text(one.then_hz, one.most_hz, one.is_bound)
+    return f"Predicted {then}/s, measured {text.number(metric.b.mean, 1)}/s."
 
 
 def _span(metric: Metric) -> str:
@@ -112,8 +114,8 @@ def touched(
         f"{delayed(remedy)}.",
         *(
             [
-                f"Predicted: {text.number(predicted.now_hz, 1)} → {'at best ' * predicted.is_bound}"
-                f"{text.number(predicted.then_hz, 1)} wake-ups/s of the thread."
+                f"Predicted: {text.number(predicted.now_hz, 1)} → "
+                f"{then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)} wake-ups/s of the thread."
             ]
             if predicted is not None
             else []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.diagnosis.collect import rows_of, timers_hz
 from powerprof.diagnosis.evidence import Evidence
-from powerprof.diagnosis.slack import most_helpful
+from powerprof.diagnosis.slack import most_helpful, then_text
 from powerprof.text import number
 
 if TYPE_CHECKING:
@@ -47,10 +47,9 @@ def helps(record: Attribution) -> list[str]:
         label = (row.name or row.comm).removeprefix("thread/")
         # Where others kept the CPUs busy, its idle exits bound nothing.
         absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
-        best = "at best " if one.is_bound else ""
+        then = then_text(one.then_hz, one.most_hz, one.is_bound)
         said.append(
-            f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {best}{number(one.then_hz, 1)} wake-ups/s "
-            f"(predicted){absent}. "
+            f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {then} wake-ups/s (predicted){absent}. "
             f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
         )
     return said

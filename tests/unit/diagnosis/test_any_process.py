@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import socket
 from pathlib import Path
@@ -14,7 +15,7 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding
 from powerprof.diagnosis.looked import looked
 from powerprof.diagnosis.rules import diagnose
-from powerprof.diagnosis.slack import most_helpful, predicted, reacts
+from powerprof.diagnosis.slack import most_helpful, predicted, reacts, then_text
 from powerprof.processes.listening import reached_at, tcp_ports, unix_sockets
 from powerprof.processes.targets import describe
 from tests.unit.diagnosis.test_rules import evidence
@@ -114,7 +115,20 @@ def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
     # A poll waits by the monotonic clock, whatever a lock of the thread does.
     polls = predicted([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
     assert polls is not None
-    assert polls.then_hz == pytest.approx(1 / 0.06895, rel=0.01)
+    assert polls.then_hz == pytest.approx(1 / 0.06995, rel=0.01)
+
+
+def test_timers_of_others_that_come_one_at_a_time_end_a_sleep_early() -> None:
+    """A poll of 1 ms with a slack of 200 ms beside programs that do something in turns woke 20 to 35 times/s."""
+    one = predicted([timer("a", 942.0, ("poll",))], 200_000_000, 30.0)
+    assert one is not None
+    assert one.then_hz == pytest.approx(5.0, rel=0.05)
+    assert one.most_hz == pytest.approx(1 / (0.001 + (1 - math.exp(-6)) / 30), rel=0.02)
+    assert then_text(one.then_hz, one.most_hz, one.is_bound) == "5.0 to 29.2"
+    alone = predicted([timer("a", 942.0, ("poll",))], 200_000_000, 0.0)
+    assert alone is not None
+    assert alone.most_hz == pytest.approx(alone.then_hz)
+    assert then_text(alone.then_hz, alone.most_hz, alone.is_bound) == "5.0"
 
 
 def cut_short(sleep_s: float, rest_hz: float) -> float:
@@ -174,7 +188,7 @@ def test_what_would_help_most_is_said_with_its_command() -> None:
     here = program("thing", timer("a", 50.0, ("poll",)), timer("b", 20.0, ("poll",), tid=8))
     assert [row.comm for row, _ in most_helpful(here)] == ["a", "b"]
     (note,) = [one for one in diagnose(here) if one.rule == "most_helpful"]
-    assert note.text == "What would help most: 50 ms of timer slack, 46 times/s less in all (predicted)."
+    assert note.text == "What would help most: 50 ms of timer slack, up to 46 times/s less in all (predicted)."
     assert note.evidence == ["a (7): 50.0 → 14.3/s", "b (8): 20.0 → 10.0/s"]
     assert note.remedy[0] == "powerprof cure --pid 4711 --thread 7 --slack 50ms"
     assert [
