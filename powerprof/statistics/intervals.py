@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 9_999
 LEVEL = 0.95
+_MOST_REACH = 30.0  # of a logarithm to either side: thirteen powers of ten
 MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for the tails that are asked for
 
 
@@ -236,7 +237,8 @@ def difference_interval(
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL) -> Interval | None:
-    """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive.
+    """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive, and where a few
+    say nothing of it: one of them is far below the step in which they were read.
 
     Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0,
     else the bootstrap's and Student's of the logarithm of the ratio, by the delta method. Of positive values it holds
@@ -258,6 +260,8 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
             return None
         logs = np.log(y / x)
         middle, reach = float(logs.mean()), quantile * max(float(logs.std(ddof=1)), log_rounding(a, b))
+        if reach > _MOST_REACH:
+            return None
         found = Interval(math.exp(middle - reach), math.exp(middle + reach), "student-log")
         return found.with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
 
@@ -271,7 +275,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
     reach = quantile * float(around.std(ddof=1))
     found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
     factor = serial_factor(around.tolist())
-    low, high = (centre * (end / centre) ** factor for end in (found.low, found.high))
+    low, high = (centre * _exp(factor * math.log(end / centre)) for end in (found.low, found.high))
     return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
 
 

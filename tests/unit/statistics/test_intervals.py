@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 
-from powerprof.statistics import intervals
+from powerprof.statistics import compare_pairs, intervals
 from powerprof.statistics.intervals import (
     bounded_interval,
     difference_interval,
@@ -92,6 +96,40 @@ def test_the_ratio_of_few_pairs_holds_students_over_logarithms() -> None:
     assert found.method == "student-log"
     assert (found.low, found.high) == pytest.approx((np.exp(student.low), np.exp(student.high)), rel=0.05)
     assert ratio_interval([1.0, 1.1], [2.0, 2.4], seed=1) is None
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        # An idle residency that other programs leave little of in one window: the least gap is taken for the step.
+        ([12.1, 55.0, 38.9], [0.001, 4.4, 22.0]),
+        ([31.0, 12.4, 47.0], [0.002, 6.3, 9.4]),
+        ([0.0001, 0.1, 0.2], [12.0, 15.0, 18.0]),
+    ],
+)
+def test_a_value_far_below_the_step_says_nothing_of_a_ratio(a: list[float], b: list[float]) -> None:
+    assert ratio_interval(a, b, seed=1) is None
+    # Differences do not need it.
+    compared, plain = compare_pairs(a, b, seed=1), difference_interval(a, b, seed=1)
+    assert compared.difference_interval is not None
+    assert plain is not None
+    assert (compared.difference_interval.low, compared.difference_interval.high) == pytest.approx(
+        (plain.low, plain.high), rel=0.1
+    )
+
+
+@given(
+    st.integers(1, 8).flatmap(
+        lambda pairs: st.lists(
+            st.tuples(*[st.one_of(st.just(0.0), st.floats(1e-9, 1e9))] * 2), min_size=pairs, max_size=pairs
+        )
+    )
+)
+@settings(max_examples=200, deadline=None)
+def test_no_pairs_are_too_odd(pairs: list[tuple[float, float]]) -> None:
+    found = compare_pairs([x for x, _ in pairs], [y for _, y in pairs], seed=1)
+    for interval in (found.ratio_interval, found.difference_interval):
+        assert interval is None or interval.low <= interval.high < math.inf
 
 
 def test_a_ratio_over_a_zero_is_refused() -> None:
