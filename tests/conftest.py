@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -102,9 +103,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """The first line of what went wrong."""
+    """The first line of what went wrong; of another program's traceback the error that it ends with, too."""
     crash = getattr(report.longrepr, "reprcrash", None)
-    return str(crash.message if crash is not None else report.longrepr).strip().partition("\n")[0][:200]
+    first, *more = str(crash.message if crash is not None else report.longrepr).strip().splitlines() or [""]
+    ends = [line for line in more if "Traceback" in first and re.match(r"[\w.]+(Error|Exception|Expired)\b", line)]
+    return " … ".join([first[:200], *(line[:200] for line in ends[:1])])
 
 
 @pytest.fixture(scope="session")

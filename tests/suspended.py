@@ -18,6 +18,7 @@ _LIBRARY = r"""
 #include <dlfcn.h>
 #include <poll.h>
 #include <time.h>
+#include <unistd.h>
 static int slept;
 static double waited;
 static int get(clockid_t clock, struct timespec *at)
@@ -40,7 +41,7 @@ int clock_nanosleep(clockid_t clock, int flags, const struct timespec *until, st
     if (flags & TIMER_ABSTIME) get(clock, &now);
     double seconds = until->tv_sec - now.tv_sec + (until->tv_nsec - now.tv_nsec) / 1e9;
     int failed = real(clock, flags, until, left);
-    if (seconds > 0.15) slept = 1;
+    if (seconds > 0.15 && IN_SLEEPS) slept = 1;
     return failed;
 }
 int poll(struct pollfd *all, nfds_t count, int milliseconds)
@@ -52,6 +53,7 @@ int poll(struct pollfd *all, nfds_t count, int milliseconds)
     int ready = real(all, count, milliseconds);
     get(CLOCK_MONOTONIC, &b);
     // A window on a busy host waits in pieces; a wait for a child's answer may last, and asks for longer.
+    if (access(ONCE, F_OK)) return ready;
     if (milliseconds > 150 && milliseconds <= 2500) waited += b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) / 1e9;
     if ((!ready && milliseconds > 150) || waited > 0.5) slept = 1;
     return ready;
@@ -75,10 +77,14 @@ class SuspendedClock:
         self._ahead_ns += round(seconds * 1e9)
 
 
-def suspended_while_it_sleeps(folder: Path) -> dict[str, str]:
+def suspended_while_it_sleeps(folder: Path, waits_once: Path | None = None) -> dict[str, str]:
     """The environment of a program: the host is suspended for an hour in its first sleep of more than 0.15 s, or in the
-    first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.5 s."""
+    first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.5 s.
+
+    `waits_once`: in no sleep, and in no wait that is over before this file exists.
+    """
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(_LIBRARY)
-    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True)
+    defined = [f"-DIN_SLEEPS={int(waits_once is None)}", f'-DONCE="{waits_once or "/"}"']
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", *defined, "-o", library, source, "-ldl"], check=True)
     return {"LD_PRELOAD": str(library)}

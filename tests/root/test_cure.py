@@ -112,7 +112,9 @@ def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch:
 
 
 def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
-    result = powerprof_cli([*cure(truth, "--slack", "50ms"), "--json", str(tmp_path / "cure.json")], timeout=120)
+    # Of six pairs one that a busy host spoils is not all that decides.
+    words = [*cure(truth, "--slack", "50ms"), "--pairs", "6", "--json", str(tmp_path / "cure.json")]
+    result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
     assert "from 50us to 50ms, in turns" in result.err
     record = decode(tmp_path / "cure.json", Cure)
@@ -122,7 +124,7 @@ def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli
     assert first.b.mean is not None
     assert first.b.mean < 0.6 * first.a.mean
     assert (record.reverted, record.read_back, truth.slack()) == (True, DEFAULT, DEFAULT)
-    assert sorted(record.order) == ["before"] * 3 + ["cured"] * 3
+    assert sorted(record.order) == ["before"] * 6 + ["cured"] * 6
     assert result.out.startswith("truth-poller wakes up ")
     assert "TimerSlackNSec=50ms" in " ".join(result.out.split())
     assert "put back, read back: 50us" in " ".join(result.out.split())

@@ -204,3 +204,14 @@ def wakes(wakes_program: Path, tmp_path: Path) -> Callable[..., Any]:
 def functions_of(rows: Sequence[dict[str, Any]]) -> set[str | None]:
     """Every function in the stacks of these rows."""
     return {frame["function"] for row in rows for frame in row["stack"]}
+
+
+def slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
+    """A thread's rows but those for which it had not slept: the scheduler moves a runnable thread to an idle CPU now
+    and then, and that has no stack. They are few.
+    """
+    rows = [row for row in found.rows if row["thread"]["tid"] == tid]
+    moved = [row for row in rows if row["origin"] == "runnable"]
+    assert all(row["wakings_count"] == 0 and not row["stack"] for row in moved)
+    assert sum(row.get("count", 0) for row in moved) <= max(2.0, 0.05 * sum(row.get("count", 0) for row in rows))
+    return [row for row in rows if row["origin"] != "runnable"]

@@ -11,7 +11,7 @@ from typing import Any
 from tests.balance import check_balance
 from tests.programs import ground_truth
 from tests.root.attribution import perf
-from tests.root.attribution.conftest import Attributed
+from tests.root.attribution.conftest import Attributed, slept
 
 # program → thread → (innermost own function, origin, the function that it was started with)
 _C = {
@@ -45,17 +45,6 @@ def _whole(found: Attributed, *, cut_stacks: int = 0) -> None:
     assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
 
 
-def _slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
-    """A thread's rows but those for which it had not slept: the scheduler moves a runnable thread to an idle CPU now
-    and then, and that has no stack. They are few.
-    """
-    rows = [row for row in found.rows if row["thread"]["tid"] == tid]
-    moved = [row for row in rows if row["origin"] == "runnable"]
-    assert all(row["wakings_count"] == 0 and not row["stack"] for row in moved)
-    assert sum(row.get("count", 0) for row in moved) <= max(2.0, 0.05 * sum(row.get("count", 0) for row in rows))
-    return [row for row in rows if row["origin"] != "runnable"]
-
-
 def test_each_function_of_a_c_program_at_its_rate_by_its_origin(
     attribute: Attribute, built: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -79,7 +68,7 @@ def test_each_function_of_a_c_program_at_its_rate_by_its_origin(
         assert wakings[origin] >= 0.95 * wakings.total(), (name, wakings)
         nearest = min(max(expected, wakings[origin]), wakings.total())
         assert _within_two_percent(nearest, expected), (name, wakings, expected)
-        rows = _slept(found, threads[name]["tid"])
+        rows = slept(found, threads[name]["tid"])
         assert all(row["thread"]["comm"] == name for row in rows)
         for row in rows:
             functions = [frame["function"] for frame in row["stack"]]
@@ -117,7 +106,7 @@ def test_each_function_of_a_musl_program_at_its_rate(attribute: Attribute, built
     for name, (function, origin, first) in _C.items():
         expected = threads[name]["rate_hz"] * found.record["wakings_window_s"]
         assert _within_two_percent(min(max(expected, counted[function][origin]), counted[function].total()), expected)
-        for row in _slept(found, threads[name]["tid"]):
+        for row in slept(found, threads[name]["tid"]):
             functions = [frame["function"] for frame in row["stack"]]
             assert row["stack_complete"]
             assert functions.index(function) < functions.index(first), functions
@@ -134,7 +123,7 @@ def test_functions_of_other_languages_in_several_processes(attribute: Attribute,
     for truth, functions in zip(truths, _OTHERS.values(), strict=True):
         for name, function in functions.items():
             thread = truth["threads"][name]
-            rows = _slept(found, thread["tid"])
+            rows = slept(found, thread["tid"])
             inside = [row for row in rows if any(function in (frame["function"] or "") for frame in row["stack"])]
             counted = sum(row["wakings_count"] for row in inside)
             expected = thread["rate_hz"] * found.record["wakings_window_s"]

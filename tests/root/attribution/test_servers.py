@@ -17,7 +17,7 @@ import pytest
 from powerprof.database.private.server import PrivateServer
 from powerprof.programs import need, start, stop
 from tests.root.attribution import perf
-from tests.root.attribution.conftest import Attributed, functions_of
+from tests.root.attribution.conftest import Attributed, functions_of, slept
 
 NOBODY = 65534
 Attribute = Callable[..., Attributed]
@@ -38,7 +38,9 @@ def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
         assert {"thread/mysys/statement_timer", "thread/innodb/thread_pool_thread"} <= names
         # Threads that the kernel runs for the server (io_uring's) have no stack of its functions.
         assert all(row["stack_complete"] for row in found.rows if row["stack"])
-        timer = [row for row in found.rows if row["thread"]["server_name"] == "thread/mysys/statement_timer"]
+        of_timer = [row for row in found.rows if row["thread"]["server_name"] == "thread/mysys/statement_timer"]
+        (tid,) = {row["thread"]["tid"] for row in of_timer}
+        timer = slept(found, tid)
         assert {row["origin"] for row in timer} <= {"own_timer", "kernel"}
         # It waits 400 ms at a time, and a few times more in a server that has just started.
         per_second = sum(row["wakings_count"] for row in timer) / found.record["wakings_window_s"]
