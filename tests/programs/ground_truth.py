@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from array import array
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from pathlib import Path
 from powerprof.programs import need, start, stop
 
 HERE = Path(__file__).resolve().parent
+_LOG_ENTRIES = 1 << 18  # as sleepers.c has it
 
 
 @dataclass(frozen=True)
@@ -103,3 +105,15 @@ def running(program: Path, duration_s: float = 60.0, *rates: str) -> Iterator[di
         stop(process)
         if process.stdout is not None:
             process.stdout.close()
+
+
+def sleeps(log: Path, thread: int, from_ns: int, to_ns: int) -> int:
+    """How many sleeps of a thread of `sleepers log=FILE` ended in that time, by the program's own count.
+
+    `thread` is its place in what the program printed.
+    """
+    noted = array("Q")
+    with log.open("rb") as file:
+        file.seek(thread * _LOG_ENTRIES * noted.itemsize)
+        noted.frombytes(file.read(_LOG_ENTRIES * noted.itemsize))
+    return sum(from_ns <= at_ns <= to_ns for at_ns in noted[1 : noted[0] + 1])

@@ -215,3 +215,13 @@ def slept(found: Attributed, tid: int) -> list[dict[str, Any]]:
     assert all(row["wakings_count"] == 0 and not row["stack"] for row in moved)
     assert sum(row.get("count", 0) for row in moved) <= max(2.0, 0.05 * sum(row.get("count", 0) for row in rows))
     return [row for row in rows if row["origin"] != "runnable"]
+
+
+def own_count(found: Attributed, log: Path, truth: dict[str, Any], name: str) -> int:
+    """How often a thread of `sleepers log=FILE` slept and woke in the window, by its own account.
+
+    On a busy host it does not sleep where it is late for its next deadline.
+    """
+    window = found.captured
+    place = list(truth["threads"]).index(name)
+    return ground_truth.sleeps(log, place, window.counted_from_ns, window.counted_to_ns)
