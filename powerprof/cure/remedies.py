@@ -183,6 +183,7 @@ def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[S
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
+    setting.check_suits(before)
     return (
         setting,
         before,

@@ -94,6 +94,16 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                 )
             return _set(connection, self.name, value)
 
+    def check_suits(self, before: str) -> None:
+        """That what is a number stays one, before anything is planned; ON and OFF read as 1 and 0. Raises
+        UsageError."""
+        is_switch = before in ("0", "1") and self.value.casefold() in ("on", "off", "true", "false")
+        if _LITERAL.fullmatch(before) and not is_switch and not _LITERAL.fullmatch(self.value):
+            raise UsageError(
+                f"--set {self.name}={self.value}: {self.name} is a number ({before}), and that is none",
+                f"--set {self.name}=NUMBER",
+            )
+
     def by_hand(self, value: str) -> str:
         """The statement."""
         return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
