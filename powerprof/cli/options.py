@@ -16,7 +16,7 @@ from powerprof.errors import PowerprofError, UsageError
 P = TypeVar("P", bound=Path | list[Path] | None)
 
 MAX_DURATION_S = 7 * 24 * 3600.0
-# More than any server of today answers; a stream is made statement by statement, and arithmetic ends somewhere.
+# More than any server of today answers; arithmetic ends somewhere.
 MAX_RATE_HZ = 10_000_000.0
 MAX_QUERIES = 1_000_000_000
 MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
@@ -194,6 +194,9 @@ class ProfileOptions:
     flame: Annotated[str | None, _file("flame", "A flame graph as a separate page.")] = None
     folded: Annotated[str | None, _file("folded", "Folded stacks, for flamegraph.pl and others.")] = None
     pprof: Annotated[str | None, _file("pprof", "A profile for go tool pprof.")] = None
+    otlp: Annotated[
+        str | None, typer.Option("--otlp", metavar="URL|FILE", help="OTLP, to a collector (http, https) or a file.")
+    ] = None
     speedscope: Annotated[str | None, _file("speedscope", "A profile for speedscope.")] = None
     perfetto: Annotated[str | None, _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")] = None
 

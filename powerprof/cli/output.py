@@ -32,7 +32,9 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
         raise UsageError("only one of the files can be stdout", "give the others names")
-    asked = {option: target for option, target in targets.items() if target is not None}
+    asked = {
+        option: target for option, target in targets.items() if target is not None and not _is_sent(option, target)
+    }
     for option, target in asked.items():
         place = Path(target)
         if target != "-" and os.path.isdir(place):  # noqa: PTH112 - Path's raises where a name is too long
@@ -115,19 +117,24 @@ def write_json(record: Any, target: str | None) -> None:
 def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
     """Write every file that was asked for.
 
-    Raises UsageError where the record has no such form, PowerprofError where a file cannot be written.
+    Raises UsageError where the record has no such form, PowerprofError where one can be neither written nor sent.
     """
     asked = {kind: target for kind, target in files.items() if target is not None}
     if asked:
         from powerprof.report.documents.output import write_output
         from powerprof.report.exports.formats import export
+        from powerprof.sending import send
 
         # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
         # keeps none of the others back.
         problem: PowerprofError | None = None
-        for target, data in [(target, export(record, kind, extras)) for kind, target in asked.items()]:
+        made = [(kind, target, export(record, kind, extras)) for kind, target in asked.items()]
+        for kind, target, data in made:
             try:
-                write_output(target, data)
+                if _is_sent(kind, target):
+                    send(target, data)
+                else:
+                    write_output(target, data)
             except PowerprofError as error:
                 problem = problem or error
         if problem is not None:
@@ -178,16 +185,28 @@ def deliver(
     except Interrupted:
         raise interrupted from None
     try:
-        unwritten = _write_files(record, saving, files or {}, extras)
-        if unwritten is not None and saved is not None:
-            unwritten.hint = f"the run is saved: powerprof report {saved} writes it elsewhere"
-        problem = problem or unwritten
+        sent = {kind: target for kind, target in (files or {}).items() if _is_sent(kind, target)}
+        written = {kind: target for kind, target in (files or {}).items() if kind not in sent}
+        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
+        unwritten = _write_files(record, saving, written, extras)
+        free = "-" not in (saving.json, *written.values())
         # Where nothing else is left of it, the report is shown also to who asked for silence.
-        lost = unwritten is not None and saved is None
-        if (lost or not saving.quiet) and "-" not in (saving.json, *(files or {}).values()):
-            last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
-            unshown = _shown([*report(record, lines), *([last] if last else [])], kept)
-            problem = problem or unshown
+        wanted = free and (not saving.quiet or (unwritten is not None and saved is None))
+        shown = [*report(record, lines), *([last] if last else [])]
+        try:
+            unshown = _shown(shown, kept) if wanted else None
+        except BrokenPipeError:
+            if (unsent := _send(record, sent)) is not None:
+                raise unsent from None
+            raise
+        # When all else is done: a collector that does not answer keeps nothing back.
+        unsent = _send(record, sent)
+        if unsent is not None and saved is None and not (wanted or saving.json or any(written.values())):
+            unshown = _shown(shown, kept)
+        for failed in (unwritten, unsent):
+            if failed is not None and saved is not None:
+                failed.hint = f"the run is saved: powerprof report {saved} writes it elsewhere"
+        problem = problem or unwritten or unshown or unsent
     except Interrupted as late:
         late.hint = late.hint or kept  # what is shown may be cut short, what was measured is not
         raise
@@ -196,6 +215,24 @@ def deliver(
     if getattr(record, "interrupted", False):
         raise interrupted
     return record
+
+
+def _is_sent(kind: str, target: str | None) -> bool:
+    """Whether a file that was asked for is no file but a collector. Raises UsageError for an address of none."""
+    if kind != "otlp" or target is None:
+        return False
+    from powerprof import sending
+
+    return sending.is_address(target)
+
+
+def _send(record: msgspec.Struct, sent: Targets) -> PowerprofError | None:
+    """Send what is for a collector; why it could not be."""
+    try:
+        write_exports(record, sent)
+    except PowerprofError as error:
+        return error
+    return None
 
 
 def _shown(lines: Iterable[str], kept: str | None) -> PowerprofError | None:

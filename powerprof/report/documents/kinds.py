@@ -44,6 +44,7 @@ _FORM_OF = {
     "flame": "stacks",
     "folded": "stacks",
     "pprof": "stacks",
+    "otlp": "stacks",
     "speedscope": "stacks",
 }
 _TIMELINE = "powerprof.attribution/1"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import codecs
 import json
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 
@@ -66,14 +67,49 @@ def _pprof(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.exports.pprof import encode_pprof
 
     stack_set = _stacks(record, "pprof")
+    types, columns = _columns(stack_set)
+    values = zip(*columns, strict=True)
+    samples = [(frames, row) for (frames, _), row in zip(stack_set.stacks, values, strict=True)]
+    return encode_pprof(samples, types, duration_ns=round(stack_set.window_s * 1e9))
+
+
+def _columns(stack_set: StackSet) -> tuple[list[tuple[str, str]], list[list[int]]]:
+    """What each weight is and its unit; the weights of all stacks, in whole numbers."""
     types = [(stack_set.unit.replace(" ", "_"), "count")]
     columns = [[round(value) for _, value in stack_set.stacks]]
     if stack_set.c0_ms is not None:
         types.append(("c0", "nanoseconds"))
         columns.append([round(value * 1e6) for _, value in stack_set.c0_ms])
-    values = zip(*columns, strict=True)
-    samples = [(frames, row) for (frames, _), row in zip(stack_set.stacks, values, strict=True)]
-    return encode_pprof(samples, types, duration_ns=round(stack_set.window_s * 1e9))
+    return types, columns
+
+
+def _otlp(record: msgspec.Struct, extras: Extras) -> bytes:
+    from powerprof.report.exports.otlp import OtlpProfile, encode_otlp
+
+    stack_set = _stacks(record, "otlp")
+    # Who owns a stack is told by attributes, not by its outermost frame.
+    rows = [(frames[1:], owner) for (frames, _), owner in zip(stack_set.stacks, stack_set.owners, strict=True)]
+    profiles: list[OtlpProfile] = []
+    for (kind, unit), values in zip(*_columns(stack_set), strict=True):
+        samples = []
+        for (frames, owner), value, states in zip(rows, values, stack_set.states or [{}] * len(rows), strict=True):
+            # Exits by idle state where the states are those of all of them.
+            parts = states if not profiles and states and sum(states.values()) == value else {"": value}
+            samples += [
+                (frames, {**owner, **({"powerprof.idle_state": state} if state else {})}, count)
+                for state, count in parts.items()
+            ]
+        profiles.append(OtlpProfile(kind, unit, samples))
+    started_at = getattr(record, "started_at", None)
+    resource = {"service.name": getattr(record, "label", None) or stack_set.root}
+    host = getattr(record, "host", {}).get("hostname")
+    return encode_otlp(
+        profiles,
+        {**resource, **({"host.name": host} if isinstance(host, str) else {})},
+        stack_set.modules,
+        time_ns=round(datetime.fromisoformat(started_at).timestamp() * 1e9) if started_at else None,
+        duration_ns=round(stack_set.window_s * 1e9),
+    )
 
 
 def _speedscope(record: msgspec.Struct, extras: Extras) -> bytes:
@@ -108,6 +144,7 @@ EXPORTS: dict[str, Callable[[msgspec.Struct, Extras], bytes]] = {
     "flame": _flame,
     "folded": _folded,
     "pprof": _pprof,
+    "otlp": _otlp,
     "speedscope": _speedscope,
     "perfetto": _perfetto,
 }

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,11 +16,16 @@ from powerprof.report.stacks.samples import Frames, WeightedStack
 Weight = Literal["count", "rate_hz", "c0_ms"]
 NO_STACK = "[no user stack]"
 INCOMPLETE = "[incomplete]"
+Owner = dict[str, str | int]
 
 
 @dataclass(frozen=True)
 class StackSet:
-    """The stacks of a record with what their weights are. `c0_ms` is None where time was not measured."""
+    """The stacks of a record with what their weights are. `c0_ms` is None where time was not measured.
+
+    `owners` say of each stack whose it is, which its outermost frame says in a word; `states` in which idle states its
+    exits were, where that is known.
+    """
 
     title: str
     root: str
@@ -29,6 +34,13 @@ class StackSet:
     c0_ms: list[WeightedStack] | None
     modules: dict[str, str]
     window_s: float
+    owners: list[Owner]
+    states: list[dict[str, int]] | None = None
+
+
+def _owner(known: Mapping[str, str | int | None]) -> Owner:
+    """What is known, by the names of OpenTelemetry's conventions; our own begin with `powerprof.`."""
+    return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
 def frames_of(wakeup: Wakeup) -> Frames:
@@ -71,6 +83,24 @@ def of_attribution(record: Attribution) -> StackSet:
         stacks_of(rows, "c0_ms"),
         modules_of(rows),
         record.window_s,
+        [_owner_of(row, record) for row in rows],
+        [row.states for row in rows],
+    )
+
+
+def _owner_of(row: Wakeup, record: Attribution) -> Owner:
+    return _owner(
+        {
+            "thread.name": row.thread.label,
+            "thread.id": row.thread.tid or None,
+            "process.pid": row.thread.pid or record.target.pid,
+            "process.executable.name": row.thread.process or (None if record.target.system else record.target.label),
+            "powerprof.unit": row.thread.unit,
+            "powerprof.mechanism": row.mechanism,
+            "powerprof.origin": row.origin,
+            "powerprof.detail": row.detail,
+            "powerprof.waker": row.waker.comm if row.waker else None,
+        }
     )
 
 
@@ -87,6 +117,17 @@ def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
         None if faults else [(path, row.c0_ms or 0.0) for path, row in paths],
         {f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module for frame in frames},
         record.window_s,
+        [
+            _owner(
+                {
+                    "thread.name": path[0],
+                    "thread.id": row.tid or None,
+                    "process.pid": row.pid or None,
+                    "powerprof.stack_state": row.stack_state,
+                }
+            )
+            for path, row in paths
+        ],
     )
 
 
@@ -106,4 +147,5 @@ def of_queries(record: Queries) -> StackSet:
         None,
         record.modules,
         record.window_s,
+        [{"db.query.text": statement.text} for statement in record.statements for _ in statement.stacks],
     )

@@ -66,7 +66,7 @@ NEVER = {" ", "\udcff", "a\0b"}
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
 WRITES = {
     **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "csv-bom", "json", "flame", "folded", "pprof")},
-    **{f"--{kind}": "file" for kind in ("speedscope", "perfetto", "output")},
+    **{f"--{kind}": "file" for kind in ("speedscope", "otlp", "perfetto", "output")},
     **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload", "parquet")},
 }
 UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", "/dev/fd/77", "theirs", "x" * 5000}

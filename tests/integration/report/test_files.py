@@ -30,7 +30,7 @@ def saved(tmp_path: Path) -> dict[str, str]:
 
 
 def test_every_kind_of_file_in_one_command(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
-    names = ("html", "markdown", "csv", "flame", "folded", "pprof", "speedscope")
+    names = ("html", "markdown", "csv", "flame", "folded", "pprof", "otlp", "speedscope")
     options = [word for name in names for word in (f"--{name}", str(tmp_path / f"out.{name}"))]
     done = powerprof_cli(["report", saved["attribute"], *options])
     assert (done.code, done.out, done.err) == (0, "", "")

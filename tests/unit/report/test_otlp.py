@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP profiles say what the rows say, as OpenTelemetry's own library reads them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import ExportProfilesServiceRequest
+from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, ProfilesData, ProfilesDictionary
+
+from powerprof import sending
+from powerprof.errors import UsageError
+from powerprof.report.exports.formats import export
+from powerprof.report.exports.protobuf import number
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
+
+
+def _read(record: msgspec.Struct) -> ProfilesData:
+    data: ProfilesData = ProfilesData.FromString(export(record, "otlp"))
+    return data
+
+
+def _profiles(data: ProfilesData) -> dict[str, Profile]:
+    words = data.dictionary.string_table
+    (about,) = data.resource_profiles
+    (scope,) = about.scope_profiles
+    return {words[profile.sample_type.type_strindex]: profile for profile in scope.profiles}
+
+
+def _attributes(dictionary: ProfilesDictionary, indices: Any) -> dict[str, str | int]:
+    found: dict[str, str | int] = {}
+    for index in indices:
+        one = dictionary.attribute_table[index]
+        value = one.value
+        found[dictionary.string_table[one.key_strindex]] = getattr(value, str(value.WhichOneof("value")))
+    assert len(found) == len(indices)
+    return found
+
+
+def _frames(dictionary: ProfilesDictionary, stack: int) -> list[str]:
+    """Innermost first."""
+    words = dictionary.string_table
+    places = [dictionary.location_table[index] for index in dictionary.stack_table[stack].location_indices]
+    return [words[dictionary.function_table[line.function_index].name_strindex] for p in places for line in p.lines]
+
+
+def test_each_row_is_a_sample_with_its_thread_and_stack() -> None:
+    record = attribution()
+    data = _read(record)
+    exits = _profiles(data)["idle_exits"]
+    found = {
+        (
+            _attributes(data.dictionary, sample.attribute_indices)["thread.name"],
+            *_frames(data.dictionary, sample.stack_index),
+        ): list(sample.values)
+        for sample in exits.samples
+    }
+    assert found == {(row.thread.label, *(frame.label for frame in row.stack)): [row.count] for row in record.wakeups}
+    first = _attributes(data.dictionary, exits.samples[0].attribute_indices)
+    row = record.wakeups[0]
+    assert first["process.pid"] == record.target.pid and first["process.executable.name"] == "mariadbd"
+    assert (first["powerprof.mechanism"], first["powerprof.origin"]) == (row.mechanism, row.origin)
+
+
+def test_time_is_a_profile_of_its_own_and_both_say_when() -> None:
+    record = attribution()
+    profiles = _profiles(_read(record))
+    assert list(profiles) == ["idle_exits", "c0"]
+    total = sum(value for sample in profiles["c0"].samples for value in sample.values)
+    assert total == pytest.approx(sum(row.c0_ms for row in record.wakeups) * 1e6, abs=len(record.wakeups))
+    for profile in profiles.values():
+        assert profile.time_unix_nano == int(datetime.fromisoformat(record.started_at).timestamp() * 1e9)
+        assert profile.duration_nano == 10_000_000_000 and len(profile.profile_id) == 16
+    assert len({profile.profile_id for profile in profiles.values()}) == 2
+    assert export(record, "otlp") == export(record, "otlp")
+
+
+def test_the_resource_is_the_server_and_its_host() -> None:
+    (about,) = _read(attribution()).resource_profiles
+    assert {one.key: one.value.string_value for one in about.resource.attributes} == {
+        "service.name": "mariadbd",
+        "host.name": "db1",
+    }
+
+
+def test_exits_are_told_apart_by_the_idle_state_where_all_are_known() -> None:
+    record = attribution()
+    row = replace(
+        record.wakeups[0],
+        count=25,
+        states={"C1": 20, "C6": 5},
+        thread=replace(record.wakeups[0].thread, unit="db.service"),
+    )
+    other = replace(record.wakeups[1], count=10, states={"C1": 9})
+    data = _read(replace(record, wakeups=[row, other]))
+    said = [
+        (about.get("powerprof.idle_state"), about.get("powerprof.unit"), sample.values[0])
+        for sample in _profiles(data)["idle_exits"].samples
+        for about in [_attributes(data.dictionary, sample.attribute_indices)]
+    ]
+    assert said == [("C1", "db.service", 20), ("C6", "db.service", 5), (None, None, 10)]
+
+
+def test_a_profile_of_cpu_time_knows_the_kernels_functions() -> None:
+    record = on_cpu()
+    data = _read(record)
+    samples = _profiles(data)["samples_of_C0"].samples
+    assert sum(sample.values[0] for sample in samples) == sum(row.count for row in record.stacks)
+    kernel = {frame.label for row in record.stacks for frame in row.stack if frame.kernel}
+    words, said = data.dictionary.string_table, set()
+    for place in data.dictionary.location_table:
+        if _attributes(data.dictionary, place.attribute_indices).get("profile.frame.type") == "kernel":
+            said.add(words[data.dictionary.function_table[place.lines[0].function_index].name_strindex])
+    assert said == kernel != set()
+
+
+def test_tables_begin_with_nothing_and_have_each_thing_once() -> None:
+    dictionary = _read(attribution()).dictionary
+    for name in ("mapping", "location", "function", "link", "attribute", "stack"):
+        table = getattr(dictionary, f"{name}_table")
+        assert not table[0].ListFields()
+        assert max(Counter(one.SerializeToString(deterministic=True) for one in table).values()) == 1
+    assert dictionary.string_table[0] == "" and len(set(dictionary.string_table)) == len(dictionary.string_table)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_others_arrive_as_they_are(name: str) -> None:
+    record = attribution()
+    row = record.wakeups[0]
+    frames = [replace(row.stack[0], function=name), *row.stack[1:]]
+    data = _read(replace(record, wakeups=[replace(row, stack=frames)]))
+    sample = _profiles(data)["idle_exits"].samples[0]
+    expected = name.encode("utf-8", "replace").decode()
+    assert _frames(data.dictionary, sample.stack_index)[0] == expected
+
+
+def test_a_request_is_the_same_message_and_a_comparison_has_none() -> None:
+    data = export(attribution(), "otlp")
+    assert ExportProfilesServiceRequest.FromString(data).SerializeToString(
+        deterministic=True
+    ) == ProfilesData.FromString(data).SerializeToString(deterministic=True)
+    with pytest.raises(UsageError, match="--otlp needs the stacks"):
+        export(comparison(), "otlp")
+
+
+def test_numbers_are_written_in_two_s_complement() -> None:
+    assert number(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01" and number(1, 0) == b""
+
+
+@pytest.mark.parametrize("target", ["-", "out.otlp", "./a:1", "a/b:4318", "/tmp/x"])
+def test_other_words_are_files(target: str) -> None:
+    assert sending.is_address(target) is False
+
+
+@pytest.mark.parametrize("target", ["http://h", "HTTPS://h:4318/v1/p?x=y", "http://[::1]:4318", "http://127.0.0.1:1/"])
+def test_addresses_of_collectors(target: str) -> None:
+    assert sending.is_address(target) is True
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        *("ftp://h", "file:///etc/passwd", "unix://x", "://h", "http://", "http:///x", "http://h:0", "http://h:99999"),
+        *(
+            "http://h:x",
+            "http://[::1",
+            "http://h/\n",
+            "http://h/ x",
+            "http://h/#a",
+            "http://läuft",
+            "http://h/\x1b[31m",
+        ),
+        *("localhost:4318", "h:4318/v1", "http://h/" + "x" * 5000, "http://u@h", "http://user:secret@h:4318/p"),
+        *(
+            "http://:secret@h",
+            "http://user:secret@h:x",
+            "http://user:secret@[h",
+            "ftp://user:secret@h",
+            "u:secret@h:4318",
+        ),
+    ],
+)
+def test_what_is_no_address_is_refused_and_no_password_is_said(target: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        sending.is_address(target)
+    said = f"{caught.value.message} {caught.value.hint}"
+    assert "secret" not in said and "user:" not in said and len(said.splitlines()) == 1
