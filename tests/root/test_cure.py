@@ -76,9 +76,9 @@ def truth(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Truth]:
     running.end()
 
 
-def cure(truth: Truth, *more: str, window_s: float = 0.5) -> list[str]:
-    return ["cure", "--pid", str(truth.pid), "--thread", "truth-poller", "--window", str(window_s), "--pairs", "3",
-            "--yes", "--energy-source", "none", *more]  # fmt: skip
+def cure(truth: Truth, *more: str, window_s: float = 0.5, pairs: int = 3) -> list[str]:
+    return ["cure", "--pid", str(truth.pid), "--thread", "truth-poller", "--window", str(window_s),
+            "--pairs", str(pairs), "--yes", "--energy-source", "none", *more]  # fmt: skip
 
 
 @pytest.mark.parametrize("slack", [DEFAULT, CURED])
@@ -113,7 +113,7 @@ def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch:
 
 def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
     # Of six pairs one that a busy host spoils is not all that decides.
-    words = [*cure(truth, "--slack", "50ms"), "--pairs", "6", "--json", str(tmp_path / "cure.json")]
+    words = [*cure(truth, "--slack", "50ms", pairs=6), "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
     assert "from 50us to 50ms, in turns" in result.err
