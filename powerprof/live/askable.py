@@ -40,16 +40,16 @@ def whose(pid: int) -> Whose:
     base = paths.procfs() / str(pid)
     # Of /proc/PID itself root is the owner where a program cannot be read.
     uids = {uid for word in read_fields(base / "status").get("Uid", "").split() if (uid := whole(word)) is not None}
-    program, owner, mode = "unknown", None, 0
+    program, owner, group, mode = "unknown", None, 0, 0
     with suppress(OSError):
         program = printable(os.readlink(base / "exe").removesuffix(" (deleted)"))[:_MOST_NAME]
         info = (base / "exe").stat()
-        owner, mode = info.st_uid, info.st_mode
+        owner, group, mode = info.st_uid, info.st_gid, info.st_mode
     highest = max(uids, default=None)
-    return Whose(_name(highest), program, _strange(pid, uids, owner, mode))
+    return Whose(_name(highest), program, _strange(pid, uids, owner, group, mode))
 
 
-def _strange(pid: int, uids: set[int], owner: int | None, mode: int) -> str | None:
+def _strange(pid: int, uids: set[int], owner: int | None, group: int, mode: int) -> str | None:
     trusted = _is_trusted
     if not uids or not all(map(trusted, uids)):
         return f"runs as {_name(max(uids, default=None))}"
@@ -57,6 +57,8 @@ def _strange(pid: int, uids: set[int], owner: int | None, mode: int) -> str | No
         return f"its program belongs to {_name(owner)}"
     if mode & stat.S_IWOTH:
         return "anybody may write to its program"
+    if mode & stat.S_IWGRP and group:
+        return f"group {group} may write to its program"
     for place in listening_sockets(pid):
         try:
             info = place.lstat()

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from dataclasses import dataclass
+from itertools import count
 
 from powerprof.errors import DataError
 from powerprof.stacks.image import ProcessImage
@@ -14,7 +16,10 @@ from powerprof.stacks.walker import Unwound, Walker
 
 _MEMO_LIMIT = 50_000
 _VARIANTS = 8
-_WALKERS = 128
+# What walkers hold at once: drgn keeps a copy of each module's table, the C library's once for each process.
+_TABLES_BYTES = 16 << 20
+# What a walker without any table costs.
+_WALKER_BYTES = 64 << 10
 _DEAR_WALK_S = 0.02
 
 
@@ -41,13 +46,16 @@ class _Seen:
 class Unwinder:
     """Unwinds the stacks of any number of processes and counts what became of them.
 
-    `store` finds unwind tables; the default reads the processes' files and the user's cache.
+    `store` finds unwind tables; the default reads the processes' files and the user's cache. The tables of the
+    processes that were walked longest ago are dropped beyond `tables_bytes`: they are read again where one comes back.
     """
 
-    def __init__(self, store: TableStore | None = None) -> None:
+    def __init__(self, store: TableStore | None = None, tables_bytes: int = _TABLES_BYTES) -> None:
         self.store = store or TableStore()
+        self._tables_bytes = tables_bytes
         # The image is held beside its walker: an identity may be given again once its object is gone.
-        self._walkers: dict[int, tuple[ProcessImage, Walker]] = {}
+        self._walkers: OrderedDict[int, tuple[ProcessImage, Walker, int]] = OrderedDict()
+        self._numbers = count()
         self._memo: dict[tuple[int, tuple[int, ...]], list[_Seen]] = {}
         self._captured = self._complete = self._truncated = self._failed = self._walked = 0
 
@@ -58,19 +66,22 @@ class Unwinder:
 
     def prepare(self, image: ProcessImage) -> tuple[str, ...]:
         """Read every module's unwind table now, while the process lives; returns what could not be read and why."""
-        return self._walker(image, this_machine()).load_all()
+        unread = self._walker(image, this_machine())[0].load_all()
+        self._drop_oldest()
+        return unread
 
     def unwind(self, image: ProcessImage, saved: SavedStack) -> Unwound:
         """The return addresses of one saved stack. Raises DataError where the registers are of another machine."""
         machine = machine_of(saved.registers)
         values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
-        walker = self._walker(image, machine)
-        key = (id(walker), machine.steady(values))
+        walker, number = self._walker(image, machine)
+        key = (number, machine.steady(values))
         result = self._seen(key, stack)
         if result is None:
             result, reads = self._walk(walker, image.pid, saved.registers, values, machine, stack)
             self._walked += 1
+            self._drop_oldest()
             if len(self._memo) >= _MEMO_LIMIT:
                 self._memo.clear()
             variants = self._memo.setdefault(key, [])
@@ -109,18 +120,22 @@ class Unwinder:
                 return seen.result
         return None
 
-    def _walker(self, image: ProcessImage, machine: Machine) -> Walker:
+    def _walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, int]:
+        """Of an image, and the number by which its walks are remembered."""
         known = self._walkers.get(id(image))
-        if known is not None:
-            return known[1]
-        if len(self._walkers) >= _WALKERS:
-            # Memo keys name walkers by identity, which a later walker may be given again.
-            self._walkers.clear()
-            self._memo.clear()
-        walker = next((other for seen, other in self._walkers.values() if seen == image), None)
-        walker = walker or Walker(image, self.store, machine)
-        self._walkers[id(image)] = (image, walker)
-        return walker
+        if known is None:
+            same = next((entry for entry in self._walkers.values() if entry[0] == image), None)
+            walker, number = same[1:] if same else (Walker(image, self.store, machine), next(self._numbers))
+            known = self._walkers[id(image)] = (image, walker, number)
+        self._walkers.move_to_end(id(image))
+        return known[1:]
+
+    def _drop_oldest(self) -> None:
+        """The one that was used last stays, however large its tables are."""
+        held = sum(walker.held_bytes + _WALKER_BYTES for _, walker, _ in self._walkers.values())
+        while held > self._tables_bytes and len(self._walkers) > 1:
+            _, (_, walker, _) = self._walkers.popitem(last=False)
+            held -= walker.held_bytes + _WALKER_BYTES
 
 
 def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: TableStore | None = None) -> Unwound:

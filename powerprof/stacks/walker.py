@@ -82,6 +82,8 @@ class Walker:
         self._uncovered = Uncovered(image, store, machine)
         self._modules: dict[int, _Module] = {}
         self.loading_s = 0.0
+        # Of the tables that drgn was given.
+        self.held_bytes = 0
         self._stack = b""
         self._sp = 0
         self._reads: list[tuple[int, bytes]] = []
@@ -155,7 +157,9 @@ class Walker:
             module = self._program.extra_module(f"{mapping.path}@{mapping.start:x}", id=mapping.start, create=True)
             # The range sets the bias when the file is added; afterwards only the mapping itself is the module's.
             module.address_range = (table.low + bias, table.high + bias)
-            module.try_file(mapping.path, fd=sealed_file(elf_image(table), mapping.module), force=True)
+            file = elf_image(table)
+            self.held_bytes += len(file)
+            module.try_file(mapping.path, fd=sealed_file(file, mapping.module), force=True)
             module.address_ranges = [(mapping.start, mapping.end)]
             if module.loaded_file_bias != bias:
                 return _Module(None, starts, ends, "its unwind table was refused")

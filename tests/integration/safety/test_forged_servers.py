@@ -78,6 +78,12 @@ def test_a_process_of_roots_whose_program_or_socket_is_anothers_is_not_asked(att
     own = program(top)
     with silent(own, attacker.home) as pid:
         assert whose(pid).strange is None
+        own.chmod(0o775)
+        assert whose(pid).strange is None
+        os.chown(own, 0, GID)
+        own.chmod(0o775)
+        assert whose(pid).strange == f"group {GID} may write to its program"
+        own.chmod(0o755)
         place = max(attacker.home.glob("*.sock"), key=lambda path: path.stat().st_mtime_ns)
         os.chown(place, UID, GID)
         assert whose(pid).strange == "its socket belongs to nobody"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -234,3 +235,21 @@ def test_a_deleted_program_is_still_read(built, tmp_path):
     mapping = next(one for one in image.mappings if one.module == "gone")
     assert mapping.deleted
     assert (result.complete, names == expected("poll")) == (wanted, wanted)
+
+
+def test_tables_of_few_processes_are_held_at_once_and_read_again(built):
+    with ExitStack() as stack:
+        looked = []
+        for _ in range(6):
+            info = stack.enter_context(running(built("sleepers")))
+            looked.append((snapshot(info["pid"]), saved(info["pid"], info["threads"]["nanosleep"]["tid"])))
+        unbounded = Unwinder(tables_bytes=1 << 40)
+        whole = [unbounded.unwind(*one) for one in looked]
+        each = max(walker.held_bytes for _, walker, _ in unbounded._walkers.values())
+        bounded = Unwinder(tables_bytes=3 * each)
+        for _ in range(2):
+            for (image, found), expected_walk in zip(looked, whole, strict=True):
+                assert bounded.unwind(image, found) == expected_walk
+                assert sum(walker.held_bytes for _, walker, _ in bounded._walkers.values()) <= 3 * each
+    # One whose tables alone are too many is walked still.
+    assert Unwinder(tables_bytes=1).unwind(*looked[0]).complete
