@@ -115,7 +115,9 @@ def came() -> bool:
 
 
 def ignore() -> None:
-    """Everything is done: signals mean nothing any more."""
+    """Everything is done: signals mean nothing any more, and what was to be raised again is not."""
+    # The default handler, which the interpreter puts back when it ends, would have the timer kill us.
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +28,8 @@ _MOST_CONTAINERS = 2000
 _MOST_GROUPS = 20_000
 _LIMIT_BYTES = 4 << 20
 _SHORT = 12
+# Times as long as a look for the names of containers took, none is made again.
+_REST = 20
 _ID = r"[0-9a-f]{64}"
 # docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, crio-ID.scope; ID alone where cgroupfs is the driver.
 _CONTAINER = re.compile(rf"(?:([a-z][a-z-]*?)-)?(?:conmon-)?({_ID})(?:\.scope)?")
@@ -178,6 +181,7 @@ class Units:
         self._containers: dict[str, str] = {}
         self._by_path: dict[str, str] = {}
         self._groups: dict[int, str] = {}
+        self._again_s = 0.0
 
     def look(self) -> None:
         """Remember every control group: one that is removed later has no name any more."""
@@ -201,8 +205,13 @@ class Units:
         known = self._by_path.get(path)
         if known is not None:
             return known
-        if not self._containers or not any(number in path for number in self._containers):
+        if re.search(_ID, path) and not any(number in path for number in self._containers):
+            began_s = time.monotonic()
+            if began_s < self._again_s:
+                # Any account may make control groups all day. Not remembered: it may have a name at the next look.
+                return unit_of(path, self._containers)
             self._containers = container_names()
+            self._again_s = time.monotonic() + _REST * (time.monotonic() - began_s)
         if len(self._by_path) > _MOST_GROUPS:
             self._by_path.clear()
         self._by_path[path] = unit_of(path, self._containers)

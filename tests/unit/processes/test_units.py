@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -93,3 +94,25 @@ def test_a_process_has_a_unit_and_one_that_is_gone_has_none() -> None:
     assert isinstance(units.of(os.getpid()), str)
     assert units.of(2**22 + 1) is None
     assert units.of_group(2**40) is None
+
+
+def test_a_thousand_new_control_groups_have_the_names_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def slow() -> dict[str, str]:
+        looks.append(1)
+        time.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr("powerprof.processes.units.container_names", slow)
+    units = Units()
+    paths = [f"/user.slice/{number:064x}" for number in range(1000)]
+    # None of a runtime's: no names are needed.
+    assert [units._named(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
+    assert looks == []
+    assert all(units._named(path).startswith("container ") for path in paths)
+    assert len(looks) == 1
+    # What had no name while none was looked for has one at the next look.
+    monkeypatch.setattr("powerprof.processes.units.container_names", lambda: {path[-64:]: "web" for path in paths})
+    units._again_s = 0.0
+    assert units._named(paths[5]) == "container web"
