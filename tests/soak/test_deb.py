@@ -58,7 +58,8 @@ def test_it_is_installed_used_and_removed(machine: Machine, package: Path) -> No
     # A kernel that no carried program fits it refuses, and says what is missing.
     traced = machine.run("powerprof", "attribute", "--system", "--duration", "1", folder="/")
     assert traced.status in (0, 3), traced.tail()
-    assert "All" in traced.output or "hint:" in traced.output, traced.tail()
+    # Which cause is named first, and how, is the host's: the balance of its idle exits always is there.
+    assert "lost =" in " ".join(traced.output.split()) or "hint:" in traced.output, traced.tail()
     assert "Traceback" not in traced.output
     unit = (machine.root / "lib/systemd/system/powerprof.service").read_text()
     assert "ExecStart=/usr/bin/powerprof export" in unit
