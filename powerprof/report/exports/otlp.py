@@ -112,10 +112,11 @@ def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None,
             identity = (dictionary.stack(frames), whose)
             sums[identity] = sums.get(identity, 0) + value
     strings = dictionary.strings
-    body = block(1, number(1, strings[profile.kind]) + number(2, strings[profile.unit]))
-    for (stack, whose), value in sums.items():
-        body += block(2, number(1, stack) + packed(2, whose) + packed(4, [value]))
-    body += fixed64(3, time_ns or 0) + number(4, duration_ns)
+    body = [block(1, number(1, strings[profile.kind]) + number(2, strings[profile.unit]))]
+    body += [
+        block(2, number(1, stack) + packed(2, whose) + packed(4, [value])) for (stack, whose), value in sums.items()
+    ]
+    body += fixed64(3, time_ns or 0), number(4, duration_ns)
     # An id of its content: the same run sent twice is known to be the same.
     said = repr((profile, time_ns)).encode("utf-8", "replace")
-    return body + block(7, blake2b(said, digest_size=16).digest())
+    return b"".join(body) + block(7, blake2b(said, digest_size=16).digest())
