@@ -8,6 +8,7 @@ stack, and nothing else. The modules are `extra` ones, whose load address is wha
 from __future__ import annotations
 
 import time
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,11 +91,16 @@ class Walker:
         self._fault: int | None = None
         self._fault_error: type[Exception] = drgn.FaultError
         self._program = drgn.Program(drgn.Platform(drgn.Architecture[machine.drgn]))
-        self._program.add_memory_segment(0, (1 << 64) - 1, self._read, False)
-        byte = self._program.int_type("unsigned char", 1, False)
-        size = machine.register_bytes
-        member = drgn.TypeMember(self._program.array_type(byte, size), "data")
-        self._pt_regs = self._program.struct_type("pt_regs", size, (member,))
+        # Weakly: drgn would hold us as we hold it, and its tables would stay until cycles are collected.
+        read = weakref.WeakMethod(self._read)
+
+        def read_saved(address: int, count: int, offset: int, physical: bool) -> bytes:
+            saved = read()
+            return b"" if saved is None else saved(address, count, offset, physical)
+
+        self._program.add_memory_segment(0, (1 << 64) - 1, read_saved, False)
+        # Without members: the program holds those, and they hold it.
+        self._pt_regs = self._program.struct_type("pt_regs", machine.register_bytes, ())
         self._object = drgn.Object
         self._drgn_errors: tuple[type[Exception], ...] = (
             drgn.FaultError,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,10 +12,11 @@ import pytest
 
 from powerprof.errors import DataError
 from powerprof.stacks.image import load, save, snapshot
-from powerprof.stacks.registers import X86_64, SavedStack
+from powerprof.stacks.registers import X86_64, SavedStack, this_machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder, unwind
+from powerprof.stacks.walker import Walker
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import capture, wait_asleep
 
@@ -253,3 +255,21 @@ def test_tables_of_few_processes_are_held_at_once_and_read_again(built):
                 assert sum(walker.held_bytes for _, walker, _ in bounded._walkers.values()) <= 3 * each
     # One whose tables alone are too many is walked still.
     assert Unwinder(tables_bytes=1).unwind(*looked[0]).complete
+
+
+def test_what_a_walker_holds_ends_with_it_and_not_when_cycles_are_collected():
+    def tables() -> int:
+        return Path("/proc/self/maps").read_text().count("/memfd:")
+
+    image = snapshot(os.getpid())
+    gc.collect()
+    before = tables()
+    gc.disable()
+    try:
+        walker = Walker(image, TableStore(), this_machine())
+        walker.load_all()
+        assert tables() > before
+        del walker
+        assert tables() == before
+    finally:
+        gc.enable()
