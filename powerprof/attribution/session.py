@@ -36,11 +36,15 @@ from powerprof.text import Say
 
 @dataclass(frozen=True)
 class AttributionResult:
-    """A record, the raw capture that it was made from, and the files to keep with it (None where they are kept)."""
+    """A record and the raw capture that it was made from. `is_kept`: that is saved already."""
 
     record: Attribution
     capture: capture.Capture
-    files: dict[str, bytes] | None = None
+    is_kept: bool = False
+
+    def files(self) -> dict[str, bytes] | None:
+        """What to keep with the record; made when it is asked for, because it is large."""
+        return None if self.is_kept else {capture.FILE: capture.encode(self.capture)}
 
 
 def attribute(
@@ -53,14 +57,17 @@ def attribute(
     taken = live.capture(target, request, _names_of(server, target), say)
     stacks = SiteStacks(taken, store)
     record = blame.attribute(taken, stacks)
+    named = stacks.named()
+    # With its tables: what follows takes as much again.
+    del stacks
     stacks_shown = [row.stack for rows in (record.wakeups, record.wakings_without_exit) for row in rows]
     frames = [(frame.module, frame.function is not None) for stack in stacks_shown for frame in stack]
     missing = missing_names(frames, taken.images)
     if missing is not None:
         record = msgspec.structs.replace(record, notes=[*record.notes, missing])
         taken = msgspec.structs.replace(taken, notes=[*taken.notes, missing])
-    taken = msgspec.structs.replace(taken, named=stacks.named())
-    return AttributionResult(record, taken, {capture.FILE: capture.encode(taken)})
+    taken = msgspec.structs.replace(taken, named=named)
+    return AttributionResult(record, taken)
 
 
 def profile(chosen: TargetChoice, server: ServerChoice, request: ProfileRequest, say: Say) -> OnCpuProfile:
@@ -98,7 +105,7 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
         raise DataError(folder, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
     taken = capture.load(raw)
     run_id = folder.parent.name if folder.name != capture.FILE else None
-    return AttributionResult(msgspec.structs.replace(analyse(taken), id=run_id), taken)
+    return AttributionResult(msgspec.structs.replace(analyse(taken), id=run_id), taken, is_kept=True)
 
 
 def analyse(taken: capture.Capture) -> Attribution:

@@ -25,6 +25,8 @@ Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
 _MOST_FRAMES = 20_000
 _MOST_FILES = 3
+# Whose addresses are remembered at once: a process that comes back has its files opened again.
+_SYMBOLIZERS = 32
 _ADDRESS = re.compile(r"address 0x[0-9a-f]+")
 
 
@@ -107,7 +109,9 @@ class SiteStacks:
         self._memo = memo
         self.only_known = False
         self._unwinder = Unwinder(self._store)
-        self._symbolizers: dict[int, Symbolizer] = {}
+        # The image is held beside its symbolizer: an identity may be given again once its object is gone.
+        self._symbolizers: OrderedDict[int, tuple[ProcessImage, Symbolizer]] = OrderedDict()
+        self._unread_files: dict[str, None] = {}
         self._images: dict[int, list[ProcessImage]] = {}
         for image in capture.images:
             self._images.setdefault(image.pid, []).append(image)
@@ -227,7 +231,9 @@ class SiteStacks:
     def notes_unread(self) -> list[str]:
         """What could not be read of the processes' files."""
         files: dict[str, list[str]] = {}
-        for note in dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes):
+        for _, symbolizer in self._symbolizers.values():
+            self._unread_files.update(dict.fromkeys(symbolizer.notes))
+        for note in self._unread_files:
             file, _, reason = note.rpartition(": ")
             files.setdefault(reason, []).append(file)
         return [f"{_named(names)}: {reason}" if any(names) else reason for reason, names in files.items()]
@@ -292,7 +298,14 @@ class SiteStacks:
         return runs([self._frames.get((pid, *place)) or PythonFrame(pid, *place) for place in found], whole)
 
     def _symbolizer(self, image: ProcessImage) -> Symbolizer:
-        return self._symbolizers.setdefault(id(image), Symbolizer(image, self._store, inline=self._memo is None))
+        known = self._symbolizers.get(id(image))
+        if known is None:
+            known = self._symbolizers[id(image)] = image, Symbolizer(image, self._store, inline=self._memo is None)
+            if len(self._symbolizers) > _SYMBOLIZERS:
+                _, (_, gone) = self._symbolizers.popitem(last=False)
+                self._unread_files.update(dict.fromkeys(gone.notes))
+        self._symbolizers.move_to_end(id(image))
+        return known[1]
 
     def _count(self, complete: bool, reason: str | None, *, captured: bool) -> None:
         tally = self.tally

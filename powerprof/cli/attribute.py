@@ -82,6 +82,6 @@ def command(
         saving,
         files,
         lines=partial(attribution.lines, by=view.by or "stack", top=view.top, sources=view.lines),
-        raw=result.files,
+        raw=None if saving.no_save else result.files(),
         extras=partial(extras_of_capture, result.capture),
     )

@@ -31,4 +31,11 @@ def command(
 
     request = session.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
     diagnosis, taken = session.run(request, say_to(saving))
-    deliver(diagnosis, "diagnose", saving, files, raw=taken.files, lines=partial(lines, all_notes=all_notes))
+    deliver(
+        diagnosis,
+        "diagnose",
+        saving,
+        files,
+        raw=None if saving.no_save else taken.files,
+        lines=partial(lines, all_notes=all_notes),
+    )

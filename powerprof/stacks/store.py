@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from powerprof.untrusted import loader, reading
 
 SCHEMA = 3
 _LIMIT_BYTES = 768 << 20
+# What tables of all files may take at once. The largest server's are 20 MB.
+_HELD_BYTES = 48 << 20
 
 
 class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,15 @@ def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) ->
         folder.write(name, msgspec.msgpack.encode(kept))
 
 
+def _size(module: ModuleTables | str) -> int:
+    """What its tables take, in bytes; 0 for a reason why there are none."""
+    if isinstance(module, str):
+        return 0
+    tables = [table for table in (module.symbols, module.debug) if table is not None]
+    symbols = sum(len(table.starts) + len(table.ends) + len(table.offsets) + len(table.names) for table in tables)
+    return symbols + len(module.unwind.eh_frame) + len(module.unwind.starts) + len(module.unwind.ends) + 1
+
+
 class TableStore:
     """Finds tables, each read once.
 
@@ -76,7 +88,8 @@ class TableStore:
         self.budget = Budget()
         self.debug_budget = DebugBudget()
         self._use_cache = use_cache and use_files
-        self._known: dict[tuple[str, str, str | None, bool], ModuleTables | str] = {}
+        self._known: OrderedDict[tuple[str, str, str | None, bool], ModuleTables | str] = OrderedDict()
+        self._held_bytes = 0
         # By file: a library's debug information is one, however many processes have it mapped.
         self._debug: dict[str, SymbolTable] = {}
         self._inline: dict[str, InlineReader | None] = {}
@@ -99,9 +112,22 @@ class TableStore:
                 mapping.build_id,
                 mapping.bias is None,
             )
-        if key not in self._known:
-            self._known[key] = self._find(image, mapping)
-        return self._known[key]
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = self._find(image, mapping)
+            self._held_bytes += _size(known)
+            self._drop_oldest()
+        self._known.move_to_end(key)
+        return known
+
+    def _drop_oldest(self) -> None:
+        """What was asked for longest ago is read again where it is asked for once more. Reasons stay."""
+        for key in list(self._known)[:-1] if self._held_bytes > _HELD_BYTES else ():
+            if (size := _size(self._known[key])) > 0:
+                del self._known[key]
+                self._held_bytes -= size
+            if self._held_bytes <= _HELD_BYTES:
+                return
 
     def _find(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
         try:

@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of all files together take no more than they may, and are the same when they are read again."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from powerprof.stacks import store
+from powerprof.stacks.image import snapshot
+from powerprof.stacks.store import TableStore
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_what_was_asked_for_longest_ago_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: object, use_cache: bool
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    image = snapshot(os.getpid())
+    mappings = [mapping for mapping in image.mappings if mapping.is_file]
+    whole = TableStore(use_cache=use_cache)
+    expected = [whole.tables(image, mapping) for mapping in mappings]
+    sizes = [store._size(module) for module in expected]
+    assert sum(size > 0 for size in sizes) > 3
+    limit = max(sizes) + sorted(sizes)[-2]
+    assert whole._held_bytes > limit
+    monkeypatch.setattr(store, "_HELD_BYTES", limit)
+    bounded = TableStore(use_cache=use_cache)
+    for _ in range(2):
+        for mapping, module in zip(mappings, expected, strict=True):
+            assert bounded.tables(image, mapping) == module
+            assert bounded._held_bytes <= limit
+            assert bounded._held_bytes == sum(map(store._size, bounded._known.values()))
+
+
+def test_one_that_is_larger_than_all_may_be_is_given_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "_HELD_BYTES", 1)
+    image = snapshot(os.getpid())
+    mapping = next(mapping for mapping in image.mappings if mapping.is_file)
+    bounded = TableStore()
+    assert not isinstance(bounded.tables(image, mapping), str)
+    assert bounded.tables(image, mapping) is bounded.tables(image, mapping)
