@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import count
 
 from powerprof.errors import DataError
 from powerprof.stacks.image import ProcessImage
@@ -14,7 +14,7 @@ from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, m
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.walker import Unwound, Walker
 
-_MEMO_LIMIT = 50_000
+_MEMO_LIMIT = 20_000
 _VARIANTS = 8
 # What walkers hold at once: drgn keeps a copy of each module's table, the C library's once for each process.
 _TABLES_BYTES = 16 << 20
@@ -43,6 +43,10 @@ class _Seen:
     result: Unwound
 
 
+# Walks of one process by the registers that steer them.
+_Memo = dict[tuple[int, ...], list[_Seen]]
+
+
 class Unwinder:
     """Unwinds the stacks of any number of processes and counts what became of them.
 
@@ -54,9 +58,7 @@ class Unwinder:
         self.store = store or TableStore()
         self._tables_bytes = tables_bytes
         # The image is held beside its walker: an identity may be given again once its object is gone.
-        self._walkers: OrderedDict[int, tuple[ProcessImage, Walker, int]] = OrderedDict()
-        self._numbers = count()
-        self._memo: dict[tuple[int, tuple[int, ...]], list[_Seen]] = {}
+        self._walkers: OrderedDict[int, tuple[ProcessImage, Walker, _Memo]] = OrderedDict()
         self._captured = self._complete = self._truncated = self._failed = self._walked = 0
 
     @property
@@ -75,16 +77,16 @@ class Unwinder:
         machine = machine_of(saved.registers)
         values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
-        walker, number = self._walker(image, machine)
-        key = (number, machine.steady(values))
-        result = self._seen(key, stack)
+        walker, memo = self._walker(image, machine)
+        seen = memo.get(machine.steady(values), ())
+        result = self._remembered(seen, stack)
         if result is None:
             result, reads = self._walk(walker, image.pid, saved.registers, values, machine, stack)
             self._walked += 1
             self._drop_oldest()
-            if len(self._memo) >= _MEMO_LIMIT:
-                self._memo.clear()
-            variants = self._memo.setdefault(key, [])
+            if len(memo) >= _MEMO_LIMIT:
+                memo.clear()
+            variants = memo.setdefault(machine.steady(values), [])
             if len(variants) < _VARIANTS:
                 variants.append(_Seen(reads, len(stack), result))
         self._captured += 1
@@ -111,8 +113,9 @@ class Unwinder:
             meter.charge_only(took_s if took_s > _DEAR_WALK_S else 0.0)
         return frames
 
-    def _seen(self, key: tuple[int, tuple[int, ...]], stack: bytes) -> Unwound | None:
-        for seen in self._memo.get(key, ()):
+    @staticmethod
+    def _remembered(walks: Iterable[_Seen], stack: bytes) -> Unwound | None:
+        for seen in walks:
             # A walk that wanted bytes beyond its copy may get further in a longer one.
             if (seen.result.complete or seen.size == len(stack)) and all(
                 stack[at : at + len(data)] == data for at, data in seen.reads
@@ -120,13 +123,13 @@ class Unwinder:
                 return seen.result
         return None
 
-    def _walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, int]:
-        """Of an image, and the number by which its walks are remembered."""
+    def _walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, _Memo]:
+        """Of an image, and its walks."""
         known = self._walkers.get(id(image))
         if known is None:
             same = next((entry for entry in self._walkers.values() if entry[0] == image), None)
-            walker, number = same[1:] if same else (Walker(image, self.store, machine), next(self._numbers))
-            known = self._walkers[id(image)] = (image, walker, number)
+            walker, memo = same[1:] if same else (Walker(image, self.store, machine), _Memo())
+            known = self._walkers[id(image)] = (image, walker, memo)
         self._walkers.move_to_end(id(image))
         return known[1:]
 
