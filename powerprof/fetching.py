@@ -17,6 +17,7 @@ import sys
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,42 +33,53 @@ def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewh
     Raises FileNotFoundError where the server does not have it (404), OSError with one line for all else: it cannot be
     reached, refuses, leads elsewhere, sends more than `limit_bytes`, or has not ended after `total_s`.
     """
+    words = (address, str(limit_bytes), "anywhere" if elsewhere else "there")
+    passed = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    code, reason = without_rights(Path(__file__), words, passed, stdout=handle, total_s=total_s)
+    if code == _MISSING:
+        raise FileNotFoundError(reason)
+    if code != 0:
+        raise OSError((reason.splitlines() or [f"the download ended with {code}"])[-1][:300])
+
+
+def without_rights(
+    script: Path,
+    words: Iterable[str],
+    env: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int,
+    total_s: float,
+) -> tuple[int, str]:
+    """Run a file of ours as the caller, or nobody under root: its exit status and what it said on stderr.
+
+    Raises TimeoutError where it had not ended after `total_s`: then it is killed.
+    """
     from powerprof import programs
     from powerprof.caller import unprivileged
 
     whom = unprivileged()
-    passed = {name: os.environ[name] for name in _PROXIES if name in os.environ}
     said, theirs = os.pipe()
-    try:
-        # By its text: the account that the child becomes may not be able to read our files.
-        child = programs.start(
-            programs.python(
-                "-c",
-                Path(__file__).read_text(encoding="utf-8"),
-                address,
-                str(limit_bytes),
-                "anywhere" if elsewhere else "there",
-                site=False,
-            ),
-            stdout=handle,
-            stderr=theirs,
-            env=passed,
-            user=(whom.uid, whom.gid) if whom else None,
-        )
-    finally:
-        os.close(theirs)
     with os.fdopen(said, "rb") as stream:
+        try:
+            # By its text: the account that the child becomes may not be able to read our files.
+            child = programs.start(
+                programs.python("-c", script.read_text(encoding="utf-8"), *words, site=False),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=theirs,
+                env=env,
+                user=(whom.uid, whom.gid) if whom else None,
+            )
+        finally:
+            os.close(theirs)
         try:
             code = child.wait(max(total_s, 0.01))
         except subprocess.TimeoutExpired:
             raise TimeoutError(f"not finished after {total_s:g} s") from None
         finally:
             programs.stop(child, kind=signal.SIGKILL)
-        reason = stream.read(4096).decode("utf-8", "replace").strip()
-    if code == _MISSING:
-        raise FileNotFoundError(reason)
-    if code != 0:
-        raise OSError((reason.splitlines() or [f"the download ended with {code}"])[-1][:300])
+        return code, stream.read(4096).decode("utf-8", "replace").strip()
 
 
 class _WebOnly(urllib.request.HTTPRedirectHandler):

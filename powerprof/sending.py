@@ -11,8 +11,6 @@ from __future__ import annotations
 import http.client
 import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
@@ -78,36 +76,21 @@ def send(address: str, data: bytes) -> None:
 
 def _told(address: str, data: bytes) -> bytes:
     """What the collector answered. Raises OSError."""
-    from powerprof import programs
-    from powerprof.caller import is_delegated, unprivileged
+    from powerprof.caller import is_delegated
+    from powerprof.fetching import without_rights
 
-    whom = unprivileged()
     passed = {name: os.environ[name] for name in _CERTIFICATES if name in os.environ and not is_delegated()}
     handle, answer = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("otlp", "answer"))
     with os.fdopen(handle, "w+b") as body, os.fdopen(answer, "w+b") as out:
         # The address as well: a command line is everybody's to read.
         body.write(address.encode() + b"\n" + data)
         body.seek(0)
-        said, theirs = os.pipe()
-        with os.fdopen(said, "rb") as stream:
-            try:
-                child = programs.start(
-                    programs.python("-c", Path(__file__).read_text(encoding="utf-8"), site=False),
-                    stdin=body,
-                    stdout=out,
-                    stderr=theirs,
-                    env=passed,
-                    user=(whom.uid, whom.gid) if whom else None,
-                )
-            finally:
-                os.close(theirs)
-            try:
-                code = child.wait(TOTAL_S)
-            except subprocess.TimeoutExpired:
-                raise TimeoutError(f"no answer after {TOTAL_S:g} s") from None
-            finally:
-                programs.stop(child, kind=signal.SIGKILL)
-            reason = stream.read(4096).decode("utf-8", "replace").strip()
+        try:
+            code, reason = without_rights(
+                Path(__file__), (), passed, stdin=body.fileno(), stdout=out.fileno(), total_s=TOTAL_S
+            )
+        except TimeoutError:
+            raise TimeoutError(f"no answer after {TOTAL_S:g} s") from None
         if code != 0:
             raise OSError((reason.splitlines() or [f"the sender ended with {code}"])[-1])
         out.seek(0)

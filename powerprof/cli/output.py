@@ -32,9 +32,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
         raise UsageError("only one of the files can be stdout", "give the others names")
-    asked = {
-        option: target for option, target in targets.items() if target is not None and not _is_sent(option, target)
-    }
+    asked = {name: file for name, file in targets.items() if file is not None and not _is_sent(name, file)}
     for option, target in asked.items():
         place = Path(target)
         if target != "-" and os.path.isdir(place):  # noqa: PTH112 - Path's raises where a name is too long
@@ -192,9 +190,8 @@ def deliver(
         free = "-" not in (saving.json, *written.values())
         # Where nothing else is left of it, the report is shown also to who asked for silence.
         wanted = free and (not saving.quiet or (unwritten is not None and saved is None))
-        shown = [*report(record, lines), *([last] if last else [])]
         try:
-            unshown = _shown(shown, kept) if wanted else None
+            unshown = _shown(record, lines, last, kept) if wanted else None
         except BrokenPipeError:
             if (unsent := _send(record, sent)) is not None:
                 raise unsent from None
@@ -202,7 +199,7 @@ def deliver(
         # When all else is done: a collector that does not answer keeps nothing back.
         unsent = _send(record, sent)
         if unsent is not None and saved is None and not (wanted or saving.json or any(written.values())):
-            unshown = _shown(shown, kept)
+            unshown = _shown(record, lines, last, kept)
         for failed in (unwritten, unsent):
             if failed is not None and saved is not None:
                 failed.hint = f"the run is saved: powerprof report {saved} writes it elsewhere"
@@ -235,11 +232,14 @@ def _send(record: msgspec.Struct, sent: Targets) -> PowerprofError | None:
     return None
 
 
-def _shown(lines: Iterable[str], kept: str | None) -> PowerprofError | None:
+def _shown(
+    record: R, lines: Callable[[R, int], list[str]] | None, last: str, kept: str | None
+) -> PowerprofError | None:
     """Print the report; why it could not be. A reader that has enough (head) is no failure, and is raised."""
+    said = [*report(record, lines), *([last] if last else [])]
     try:
         with _written("stdout"):
-            show(lines)
+            show(said)
             sys.stdout.flush()
     except PowerprofError as error:
         return PowerprofError(error.message, kept or "measure again with --json FILE")

@@ -78,15 +78,15 @@ class Unwinder:
         values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
         walker, memo = self._walker(image, machine)
-        seen = memo.get(machine.steady(values), ())
-        result = self._remembered(seen, stack)
+        key = machine.steady(values)
+        result = self._remembered(memo.get(key, ()), stack)
         if result is None:
             result, reads = self._walk(walker, image.pid, saved.registers, values, machine, stack)
             self._walked += 1
             self._drop_oldest()
             if len(memo) >= _MEMO_LIMIT:
                 memo.clear()
-            variants = memo.setdefault(machine.steady(values), [])
+            variants = memo.setdefault(key, [])
             if len(variants) < _VARIANTS:
                 variants.append(_Seen(reads, len(stack), result))
         self._captured += 1
