@@ -20,6 +20,7 @@ from powerprof.attribution import causes, idle
 from powerprof.processes.targets import resolve
 from powerprof.processes.tasks import ENDED, look_up
 from powerprof.records import Cause, Conservation
+from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.captures.edges import CpuEdge
 from powerprof.tracing.idle import build, sample, sums
 from powerprof.tracing.idle.aggregate import aggregate
@@ -275,7 +276,7 @@ def test_the_tick_is_known_by_the_address_that_its_timer_has(root_bpf: None) -> 
     """The kernel's own list names the function of each timer that waits: this CPU runs, so its tick is among them."""
     listed = set(re.findall(r"^ #\d+: .*, (tick_\w+), S:01$", Path("/proc/timer_list").read_text(), re.MULTILINE))
     assert len(listed) == 1, "no tick by a timer of high resolution"
-    assert set(kernel_functions({tick_handler()}).values()) == listed
+    assert set(kernel_functions({tick_handler(kernel_btf())}).values()) == listed
 
 
 # One group of 64 CPUs, a second one, a last one that is not full, and as many as x86-64 can have.

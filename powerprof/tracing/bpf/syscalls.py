@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 
 _NUMBER = {"x86_64": 321, "aarch64": 280, "ppc64le": 361, "s390x": 351, "riscv64": 280}
-_MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD = 0, 1, 2, 5
+_MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD, _RUN_ONCE, _FREEZE = 0, 1, 2, 5, 10, 22
 _RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _LINK_CREATE, _ENABLE_STATS = 17, 24, 27, 28, 32
 _ATTR_BYTES = 120
 _LOG_BYTES = 1 << 20
@@ -89,6 +89,20 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
             return load(said)
         except OSError as error:
             raise RefusedError(error.errno or 0, said.value.decode("utf-8", "replace")) from error
+
+
+def run_once(program: int, *arguments: int) -> int:
+    """What a raw tracepoint's program returns for these arguments: its low 32 bits (BPF_PROG_TEST_RUN, Linux 5.10)."""
+    given = ctypes.create_string_buffer(struct.pack(f"={len(arguments)}Q", *arguments), 8 * len(arguments))
+    attributes = bytearray(struct.pack("=4I2Q4I2Q3I4x", program, *(0,) * 9, ctypes.addressof(given), 0, 0, 0, 0))
+    struct.pack_into("=I", attributes, 40, len(given))
+    bpf(_RUN_ONCE, attributes)
+    return int(struct.unpack_from("=I", attributes, 4)[0])
+
+
+def freeze(descriptor: int) -> None:
+    """No value of this map changes any more."""
+    bpf(_FREEZE, struct.pack("=I", descriptor))
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:

@@ -34,7 +34,7 @@ from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks
 from powerprof.tracing.idle.sums import Sums
 from powerprof.tracing.idle.tracer import IdleTracer
-from powerprof.tracing.symbols.kernel import KernelFunctions, kernel_functions, tick_handler
+from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
 
 Definitions = dict[str, int | str]
 _FIELDS = {
@@ -120,7 +120,7 @@ def load(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
     cpus = int(definitions["NR_CPUS"])
     # Beside the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
     with ThreadPoolExecutor(1) as beside:
-        handler = beside.submit(tick_handler)
+        handler = beside.submit(tick_handler, btf)
         program = LoadedProgram("idle.bpf.c", {**definitions, **cpu_definitions(cpus)}, btf=btf)
     try:
         # Not a definition: the kernel lies elsewhere after each boot.
@@ -170,7 +170,7 @@ def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandLooks]]:
         looks = DemandLooks(program, sums, stacks, members)
         if not target.system:
             members.add_all()
-        yield IdleTracer(program, sums, Sample(program, wanted=False), KernelFunctions().find, looks), looks
+        yield IdleTracer(program, sums, Sample(program, wanted=False), kernel_functions, looks), looks
 
 
 @contextmanager

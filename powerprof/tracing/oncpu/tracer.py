@@ -19,7 +19,6 @@ from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.stacks.image import ProcessImage, merge, snapshot
-from powerprof.stacks.kernel import kernel_symbols
 from powerprof.stacks.reader_process import ReaderProcess
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.time_budget import Budget
@@ -29,6 +28,7 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_enums import PathCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures.oncpu import Event, OnCpuCapture, SampleRow, UserStack
+from powerprof.tracing.symbols.kernel import kernel_places
 from powerprof.windows.runner import Part, Passed, pass_window
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
@@ -263,11 +263,9 @@ class OnCpuTracer(Closeable, Part):
 def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[str]]:
     """The kernel's functions at these addresses, and why there are none."""
     try:
-        symbols = kernel_symbols() if addresses else None
+        return kernel_places(addresses), []
     except CapabilityError as error:
         return {}, [error.message]
-    names = {address: symbols.lookup(address) for address in addresses} if symbols is not None else {}
-    return {address: name for address, name in names.items() if name is not None}, []
 
 
 def _read_counts(descriptors: Sequence[int]) -> int:

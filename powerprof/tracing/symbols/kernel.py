@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 import re
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from powerprof.errors import CapabilityError
 from powerprof.files import try_text
-from powerprof.paths import procfs
+from powerprof.paths import is_this_host, procfs
+from powerprof.stacks.kernel import kernel_symbols
+from powerprof.tracing.bpf.asking import function_texts, tick_function
+from powerprof.tracing.bpf.btf import Btf
 
-_FIELDS = 3  # address, kind, name
-_DIGITS = 16  # of an address: what is first by its letters is lowest
 _CHUNK = 1 << 18
 
 
@@ -26,7 +27,7 @@ def address_of(names: Sequence[str]) -> int:
     """
     wanted = re.compile(rb"^([0-9a-f]+) \w (%s)(?:\.llvm\.\d+)?$" % "|".join(names).encode(), re.MULTILINE)
     found: dict[str, int] = {}
-    for lines in _symbols(_CHUNK):
+    for lines in _symbols():
         for match in wanted.finditer(lines):
             found.setdefault(match[2].decode(), int(match[1], 16))
         if names[0] in found or b"\t[" in lines:
@@ -39,17 +40,17 @@ def address_of(names: Sequence[str]) -> int:
 TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
 
 
-def tick_handler() -> int:
+def tick_handler(btf: Btf) -> int:
     """Where the function is that the tick's hrtimer calls; 0 where that is not known."""
-    return address_of(TICK_HANDLERS)
+    return tick_function(btf) or address_of(TICK_HANDLERS)
 
 
-def _symbols(size: int) -> Iterator[bytes]:
+def _symbols() -> Iterator[bytes]:
     """Some lines of kallsyms at a time; none where it cannot be read."""
     rest = b""
     try:
         with (procfs() / "kallsyms").open("rb", buffering=0) as file:
-            while data := file.read(size):
+            while data := file.read(_CHUNK):
                 lines, _, rest = (rest + data).rpartition(b"\n")
                 yield lines
     except OSError:
@@ -58,66 +59,34 @@ def _symbols(size: int) -> Iterator[bytes]:
         yield rest
 
 
-def kernel_functions(wanted: Mapping[int, object] | set[int]) -> dict[int, str]:
-    """Names of exactly these kernel addresses, from kallsyms. Empty where it is hidden (kptr_restrict)."""
-    functions: dict[int, str] = {}
-    try:
-        # A hundred thousand lines: looked through as bytes, for making lines of them takes half a second.
-        table = b"\n" + (procfs() / "kallsyms").read_bytes()
-        places = [table.find(b"\n%016x " % address) for address in wanted if address]
-        for place in places:
-            if place >= 0:
-                functions.update(_parsed(table, place + 1))
-    except (OSError, ValueError):
-        return functions
-    return functions
+# A function's name, where it begins and ends, and the module that has it: printf's %pS (core-api/printk-formats.rst).
+_FUNCTION = re.compile(r"(\S+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[(.+)\])?")
 
 
-def _parsed(table: bytes, at: int) -> dict[int, str]:
-    """The symbol of the line that begins there."""
-    end = table.find(b"\n", at)
-    parts = table[at : end if end >= 0 else len(table)].decode("ascii", "replace").split()
-    address = int(parts[0], 16)
-    return {address: parts[2]} if len(parts) >= _FIELDS and address else {}
+def kernel_places(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]:
+    """(function, module, its start) of addresses within the kernel's functions; the kernel's own module is `vmlinux`.
 
-
-def _block(lines: bytes) -> tuple[bytes, bytes, bytes]:
-    """The lowest and the highest address, and the lines. Modules are not in the order of their addresses."""
-    entries = lines.split(b"\n")
-    return min(entries)[:_DIGITS], max(entries)[:_DIGITS], zlib.compress(lines, 1)
-
-
-class KernelFunctions:
-    """Names for who asks all day: the kernel builds kallsyms again for each reader, in 50 ms of CPU time.
-
-    A packed copy is kept, a megabyte. An address that is not in it is that of a module or a BPF program which came
-    later: then it is read once more.
+    Those that the kernel has no name for are left out. Raises CapabilityError where it gives no names at all.
     """
+    texts = function_texts(addresses) if addresses and is_this_host() else None
+    if texts is None:
+        symbols = kernel_symbols() if addresses else None
+        found = {address: symbols.lookup(address) for address in addresses} if symbols is not None else {}
+        return {address: place for address, place in found.items() if place is not None}
+    return {
+        address: (named[1], named[3] or "vmlinux", address - int(named[2], 16))
+        for address, text in texts.items()
+        if (named := _FUNCTION.fullmatch(text))
+    }
 
-    def __init__(self) -> None:
-        self._read()
 
-    def _read(self) -> None:
-        self._blocks = [_block(lines) for lines in _symbols(_CHUNK)]
-
-    def find(self, wanted: set[int]) -> dict[int, str]:
-        """As `kernel_functions`."""
-        found = self._find(wanted)
-        if len(found) < len(wanted) and self._blocks:
-            self._read()
-            found = self._find(wanted)
-        return found
-
-    def _find(self, wanted: set[int]) -> dict[int, str]:
-        keys = {b"%016x" % address for address in wanted}
-        found: dict[int, str] = {}
-        for low, high, packed in self._blocks:
-            if here := [key for key in keys if low <= key <= high]:
-                lines = b"\n" + zlib.decompress(packed)
-                for key in here:
-                    if (place := lines.find(b"\n" + key + b" ")) >= 0:
-                        found.update(_parsed(lines, place + 1))
-        return found
+def kernel_functions(addresses: Collection[int]) -> dict[int, str]:
+    """Names of the functions that begin at these addresses. Empty where the kernel gives none."""
+    try:
+        places = kernel_places(addresses)
+    except CapabilityError:
+        return {}
+    return {address: name for address, (name, _, start) in places.items() if start == address}
 
 
 def interrupt_names() -> dict[int, str]:

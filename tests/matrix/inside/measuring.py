@@ -34,6 +34,7 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
 
 def tick(steps: Steps, job: Job) -> dict[str, Any]:
     """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
+    from powerprof.tracing.bpf.btf import kernel_btf
     from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
 
     # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
@@ -42,7 +43,7 @@ def tick(steps: Steps, job: Job) -> dict[str, Any]:
     except OSError:  # a container's
         lines = []
     listed = {found[1] for line in lines if (found := re.match(r" #\d+: .*, (tick_\w+), S:01", line))}
-    known = set(kernel_functions({tick_handler()}).values())
+    known = set(kernel_functions({tick_handler(kernel_btf())}).values())
     if listed and known != listed:
         raise StepError(f"the tick's timer calls {sorted(listed)}, taken for it is {sorted(known)}")
     return {"function": sorted(listed)}

@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.idle.layout import CAUSE
 from powerprof.tracing.symbols import kernel as names
+from tests.unit.tracing.btf_blob import BtfBlob
 
 # Modules' functions come last, each with its module.
 LINES = [f"{0xFFFFFFFF81000000 + 16 * at:016x} t function_{at}" for at in range(50_000)]
@@ -43,36 +45,13 @@ def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Calla
     module = f"ffffffffc0000010 t {names.TICK_HANDLERS[0]}\t[module]"
     for lines in ([*own, *LINES, module], [*LINES, *reversed(own), module], [own[-1], *LINES, *own[:-1]]):
         fake_tree({"proc/kallsyms": "\n".join(lines) + "\n"})
-        assert names.tick_handler() == 0xFFFFFFFF81200000 + 16 * len(others)
+        assert names.tick_handler(Btf(BtfBlob().data())) == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
 def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]) -> None:
     fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
     assert names.address_of(("function_1",)) == 0
     assert names.kernel_functions({0xFFFFFFFF81000010}) == {}
-
-
-def test_a_packed_copy_names_what_the_list_does(fake_tree: Callable[[dict[str, str]], Path]) -> None:
-    tree = fake_tree({"proc/kallsyms": KALLSYMS})
-    kept = names.KernelFunctions()
-    wanted = {0xFFFFFFFF81000000 + 16 * at for at in (0, 6553, 49_999)} | {0xFFFFFFFFC0000010}
-    (tree / "proc/kallsyms").write_text("")
-    assert kept.find(wanted) == {
-        0xFFFFFFFF81000000: "function_0",
-        0xFFFFFFFF81000000 + 16 * 6553: "function_6553",
-        0xFFFFFFFF81000000 + 16 * 49_999: "function_49999",
-        0xFFFFFFFFC0000010: "of_a_module",
-    }
-
-
-def test_a_module_that_came_later_is_found(fake_tree: Callable[[dict[str, str]], Path]) -> None:
-    tree = fake_tree({"proc/kallsyms": KALLSYMS})
-    kept = names.KernelFunctions()
-    (tree / "proc/kallsyms").write_text(KALLSYMS + "ffffffffc0000020 t of_another\t[another]\n")
-    assert kept.find({0xFFFFFFFFC0000020, 0xFFFFFFFF81000010, 0xFFFFFFFF81000011}) == {
-        0xFFFFFFFFC0000020: "of_another",
-        0xFFFFFFFF81000010: "function_1",
-    }
 
 
 def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str, str]], Path]) -> None:

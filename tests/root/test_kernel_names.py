@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel calls its functions when a small program asks it, beside its own list."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from powerprof.tracing.bpf import asking, syscalls
+from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.symbols.kernel import TICK_HANDLERS, address_of, kernel_functions, kernel_places
+
+_SEED, _FUNCTIONS = 11, 500
+
+
+def _listed() -> dict[int, set[str]]:
+    """All names of each function of the kernel and its modules, by kallsyms; not what other tests' programs are."""
+    found: dict[int, set[str]] = {}
+    for line in Path("/proc/kallsyms").read_text().splitlines():
+        address, kind, name, *module = line.split()
+        if kind in "tT" and int(address, 16) and module != ["[bpf]"]:
+            found.setdefault(int(address, 16), set()).add(name)
+    return found
+
+
+def test_the_kernel_s_names_are_those_of_its_list(root_bpf: None) -> None:
+    """Functions drawn from all, at their beginning and three bytes behind it."""
+    listed = _listed()
+    wanted = random.Random(_SEED).sample(sorted(address for address in listed if address + 3 not in listed), _FUNCTIONS)
+    begins = kernel_functions(wanted)
+    assert begins.keys() == set(wanted)
+    assert all(begins[address] in listed[address] for address in wanted)
+    assert not kernel_functions([address + 3 for address in wanted])
+    within = kernel_places([address + 3 for address in wanted])
+    assert {start for _, _, start in within.values()} == set(wanted)
+
+
+def test_what_is_no_function_has_no_name(root_bpf: None) -> None:
+    assert kernel_places([0, 1, 0x1234, 1 << 46, (1 << 64) - 1]) == {}
+
+
+def test_the_tick_s_own_timer_says_what_the_names_say(root_bpf: None) -> None:
+    """Where the kernel has no names of variables the answer is unknown, never another function."""
+    assert asking.tick_function(kernel_btf()) in (0, address_of(TICK_HANDLERS))
+
+
+def test_nothing_stays_open(root_bpf: None) -> None:
+    before = os.listdir("/proc/self/fd")
+    kernel_functions([address_of(TICK_HANDLERS)])
+    asking.tick_function(kernel_btf())
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_kernel_that_cannot_be_asked_is_read(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 5.13 there is no such program: the list says the same."""
+    tick = address_of(TICK_HANDLERS)
+    asked = kernel_places([tick, tick + 3])
+
+    def refuse(*_arguments: object, **_more: object) -> int:
+        raise syscalls.RefusedError(22, "unknown func bpf_snprintf#165")
+
+    monkeypatch.setattr(syscalls, "load_program", refuse)
+    assert asking.function_texts([tick]) is None
+    assert asking.tick_function(kernel_btf()) == 0
+    assert kernel_places([tick, tick + 3]) == asked
