@@ -126,6 +126,11 @@ class Load(_Table, frozen=True, kw_only=True):
     connector: Literal["mysql-connector-j", "mariadb-connector-j"] = "mysql-connector-j"
     reads_only: bool = False
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing is asked, by connections or by nobody."""
+        return self.kind in ("idle", "none")
+
 
 class PlanStep(_Table, frozen=True, kw_only=True):
     """One row of EXPLAIN as it must be; a list names every value that will do."""

@@ -136,7 +136,9 @@ def _check(loaded: LoadedWorkload, text: str) -> None:
             case.load.sql or case.load.files
         ):
             raise DataError(path, f"conditions.{name}: the load has neither sql nor files", line_of(text, where))
-        if case.load.kind in ("idle", "none", "tpcc") and (case.load.sql or case.load.files or case.load.session):
+        if (case.load.is_silent or case.load.kind == "tpcc") and (
+            case.load.sql or case.load.files or case.load.session
+        ):
             problem = f"conditions.{name}: a load of kind {case.load.kind} runs no statements of yours"
             raise DataError(path, problem, line_of(text, where))
         if case.load.kind == "command" and not case.load.argv:

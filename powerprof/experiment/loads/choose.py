@@ -10,7 +10,7 @@ from powerprof.workloads.reading import Case
 
 def start_load(case: Case, context: Context, order: Order) -> Running:
     """Start the load of `case`. Raises CapabilityError, LoadFailed, UsageError."""
-    if case.load.kind in ("idle", "none"):
+    if case.load.is_silent:
         return idle.IdleLoad(context, case.load.clients if case.load.kind == "idle" else 0)
     if case.load.kind == "slap":
         return slap.start(case, context, order)

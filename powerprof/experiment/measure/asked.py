@@ -23,7 +23,7 @@ def check_comparable(cases: Sequence[Case]) -> None:
     """Raises UsageError for conditions whose clients do not do the same kind of thing."""
     first = cases[0]
     for other in cases[1:]:
-        if other.load.kind != first.load.kind:
+        if other.load.kind != first.load.kind and not (other.load.is_silent and first.load.is_silent):
             raise UsageError(
                 f"{first.qualified} and {other.qualified} have loads of different kinds, "
                 f"{first.load.kind} and {other.load.kind}",
@@ -37,7 +37,7 @@ def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
     design = [] if options.design is None or options.queries is not None else [f"--design {options.design}"]
     rate = [] if options.rate_hz is None else ["--rate"]
     queries = [] if options.queries is None else ["--queries"]
-    if kind in ("idle", "none"):
+    if case.load.is_silent:
         return [(option, f"its clients ask nothing (load {kind})") for option in (*design, *rate, *queries)]
     if kind == "tpcc":
         return [(option, "its clients ask as fast as they can (load tpcc)") for option in (*design, *rate, *queries)]

@@ -101,7 +101,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         apparatus.complete(window),
         result,
         moved,
-        queries=None if case.load.kind in ("idle", "none") else done,
+        queries=None if case.load.is_silent else done,
         members=shares,
         storm=storm,
         slices=beside.slices,

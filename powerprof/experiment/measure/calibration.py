@@ -45,7 +45,7 @@ class Offer:
 def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, say: Callable[[str], None]) -> Offer:
     """Run each condition as fast as it goes for a moment and choose. Raises PowerprofError, UsageError."""
     kind = cases[0].load.kind
-    if kind in ("idle", "none", "tpcc"):
+    if cases[0].load.is_silent or kind == "tpcc":
         return Offer("rate", None, None, (), ())
     if kind == "command":
         return _of_command(cases, options)

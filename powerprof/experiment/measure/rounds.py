@@ -125,7 +125,7 @@ def measure_rounds(
 
 
 def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
-    if all(case.server.kind == "postgresql" and case.load.kind in ("idle", "none") for case in cases.values()):
+    if all(case.server.kind == "postgresql" and case.load.is_silent for case in cases.values()):
         return POSTGRESQL_START_S
     filled = any(schema_of(case.workload) is not None for case in cases.values())
     return START_S if filled or not shared else _READY_S

@@ -89,7 +89,7 @@ def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
     from powerprof.experiment.loads.gated import GatedLoad, is_possible
 
     context = bench.context(case)
-    if case.load.kind in ("idle", "none"):
+    if case.load.is_silent:
         held = start_load(case, context, Order())
         try:
             yield

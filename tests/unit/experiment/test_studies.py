@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from powerprof.errors import Interrupted, PowerprofError
+from powerprof.errors import Interrupted, PowerprofError, UsageError
+from powerprof.experiment.measure.asked import check_asked, check_comparable
 from powerprof.experiment.study import StudyOptions, measure_study, plan, record_of
 from powerprof.experiment.study_record import Measured, StudyRun, outcome, rows_of
 from powerprof.records import Estimate
@@ -20,7 +21,9 @@ from powerprof.report.html import render_html
 from powerprof.report.terminal.study import lines
 from powerprof.runs import RunStore
 from powerprof.text import Say
-from powerprof.workloads.studies import Finding, Step, Study, find_study
+from powerprof.workloads.catalogue import find_one
+from powerprof.workloads.reading import resolve
+from powerprof.workloads.studies import Finding, Step, Study, find_study, names
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
 IDLE = Step(name="idle", command="idle")
@@ -173,3 +176,20 @@ def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
     assert {len(row) for row in rows} == {20} and float(rows[2][8]) == pytest.approx(
         saved.rows[1].b.mean if saved.rows[1].b else 0
     )
+
+
+@pytest.mark.parametrize("name", names())
+def test_what_a_study_asks_for_can_be_asked(name: str) -> None:
+    """What its conditions refuse is not found out after the steps before have been measured."""
+    for step in find_study(name).steps:
+        cases = [resolve(*find_one(condition)) for condition in step.conditions]
+        if cases:
+            check_comparable(cases)
+            check_asked(cases, StudyOptions().loaded(step))
+
+
+def test_silent_servers_are_compared_whatever_is_connected() -> None:
+    cases = [resolve(*find_one(f"pg:{name}")) for name in ("no-clients", "hundred-connections", "index")]
+    check_comparable(cases[:2])
+    with pytest.raises(UsageError, match="loads of different kinds"):
+        check_comparable(cases)
