@@ -59,8 +59,8 @@ def without_rights(
     from powerprof.caller import unprivileged
 
     whom = unprivileged()
-    said, theirs = os.pipe()
-    with os.fdopen(said, "rb") as stream:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as stream:
         try:
             # By its text: the account that the child becomes may not be able to read our files.
             child = programs.start(

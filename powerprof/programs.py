@@ -76,8 +76,8 @@ def _find(name: str) -> tuple[Path | None, str | None]:
 
 def _folders() -> list[Path]:
     # A relative entry, the empty one too, means the working directory, which may be anybody's.
-    said = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
-    return [Path(entry) for entry in dict.fromkeys(said) if entry.startswith("/")]
+    entries = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
+    return [Path(entry) for entry in dict.fromkeys(entries) if entry.startswith("/")]
 
 
 def python(*words: str | Path, site: bool = True) -> list[str | Path]:
@@ -146,7 +146,7 @@ def _not_found(word: str) -> PowerprofError:
 
 
 @contextmanager
-def _said(program: str, inside: Enclosure | None) -> Iterator[None]:
+def _starting(program: str, inside: Enclosure | None) -> Iterator[None]:
     """Why it could not be started, as PowerprofError."""
     try:
         yield
@@ -184,7 +184,7 @@ def run(
     words = _checked(argv, user, inside)
     child = Child(user, inside, own_mounts=own_mounts)
     try:
-        with _said(words[0], inside):
+        with _starting(words[0], inside):
             done = subprocess.run(
                 words,
                 input=stdin or "",
@@ -238,7 +238,7 @@ def start(
     """
     words = _checked(argv, user, inside)
     child = Child(user, inside, dies_with_us, affinity, own_mounts, writes)
-    with _said(words[0], inside):
+    with _starting(words[0], inside):
         process = subprocess.Popen(
             words,
             stdin=stdin,

@@ -62,10 +62,10 @@ def send(address: str, data: bytes) -> None:
     from powerprof.untrusted import printable
 
     try:
-        answer = _told(address, data)
-        rejected, said = _rejected(answer)
+        answer = _answer_of(address, data)
+        rejected, message = _rejected(answer)
         if rejected:
-            raise OSError(f"it rejected {rejected} of the profiles{': ' if said else ''}{said}")
+            raise OSError(f"it rejected {rejected} of the profiles{': ' if message else ''}{message}")
     except OSError as error:
         reason = printable(str(error))[:200] or "no reason was given"
         raise PowerprofError(
@@ -74,7 +74,7 @@ def send(address: str, data: bytes) -> None:
         ) from error
 
 
-def _told(address: str, data: bytes) -> bytes:
+def _answer_of(address: str, data: bytes) -> bytes:
     """What the collector answered. Raises OSError."""
     from powerprof.caller import is_delegated
     from powerprof.fetching import without_rights
@@ -107,9 +107,9 @@ def _rejected(answer: bytes) -> tuple[int, str]:
         found = dict(_fields(partial)) if isinstance(partial, bytes) else {}
     except (IndexError, ValueError):
         return 0, ""
-    count, said = found.get(1, 0), found.get(2, b"")
+    count, message = found.get(1, 0), found.get(2, b"")
     return (count if isinstance(count, int) else 0), (
-        said.decode("utf-8", "replace") if isinstance(said, bytes) else ""
+        message.decode("utf-8", "replace") if isinstance(message, bytes) else ""
     )
 
 
@@ -162,8 +162,8 @@ def _post(address: str, data: bytes) -> int:
             return _REFUSED
         sys.stdout.buffer.write(answer.read(_MOST_BYTES))
     except (OSError, ValueError, http.client.HTTPException) as error:
-        said = str(getattr(error, "strerror", None) or error) or type(error).__name__
-        print(said.replace("\n", " "), file=sys.stderr)
+        reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
+        print(reason.replace("\n", " "), file=sys.stderr)
         return _REFUSED
     return 0
 

@@ -33,11 +33,11 @@ def parse(text: str, path: object) -> dict[str, Any]:
         try:
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            said = re.sub(r" \(at .*\)$", "", str(error))
+            reason = re.sub(r" \(at .*\)$", "", str(error))
             line = re.search(r"\(at line (\d+)", str(error))
             # What is missing at the end has no line in tomllib's words: it is the last one.
             number = int(line[1]) if line else max(text.count("\n") + (not text.endswith("\n")), 1)
-            raise DataError(path, f"not TOML: {said[:1].lower()}{said[1:]}", number) from None
+            raise DataError(path, f"not TOML: {reason[:1].lower()}{reason[1:]}", number) from None
 
 
 def _check(text: str, path: object) -> None:

@@ -81,8 +81,8 @@ def reading(path: object) -> Iterator[None]:
     except Exception as error:
         if not isinstance(error, _senseless()):
             raise
-        said = printable(str(error))[:_SHOWN] or type(error).__name__
-        raise DataError(path, f"damaged ({said})") from None
+        reason = printable(str(error))[:_SHOWN] or type(error).__name__
+        raise DataError(path, f"damaged ({reason})") from None
 
 
 def _senseless() -> tuple[type[Exception], ...]:

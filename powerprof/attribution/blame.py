@@ -187,8 +187,8 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     wakings: dict[WokenKey, WokenAt] = {}
     if counted:
         wakings = blamer.wakings()
-        told, left = shares_of(rows, wakings)
-        shares = [*told]
+        known_shares, left = shares_of(rows, wakings)
+        shares = [*known_shares]
     own = running.give(rows, shares, left, exits, ran, blamer.in_target)
     without_exit = [blamer.without_exit(key, wakings[key], count, own.get(key)) for key, count in left.items()]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))

@@ -142,9 +142,9 @@ def _more(chosen: Plan, request: CureRequest, tried: _Tried, done: int) -> int:
         tried.notes.append(f"±{width:.2g} % reached after {done} pairs")
         return 0
     if done + _FOUR > request.most_pairs:
-        said = "unknown" if width is None else f"±{width:.2g} %"
+        interval = "unknown" if width is None else f"±{width:.2g} %"
         needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
-        tried.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
+        tried.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
         return 0
     return _FOUR
 

@@ -49,16 +49,16 @@ def monitoring(evidence: Evidence) -> list[Finding]:
     # admin command): that is counted where it belongs.
     churn = source_churn_hz(evidence)
     asked: Counter[str] = Counter()
-    for name, said in POLLING.items():
+    for name, label in POLLING.items():
         often = evidence.rate_hz(name)
         if name in ("Com_show_variables", "Com_admin_commands"):
             often = max(0.0, often - churn)
         if name != "Com_admin_commands" or often >= _PINGS_HZ:
-            asked[said] += round(often * 1000)
+            asked[label] += round(often * 1000)
     total = sum(asked.values()) / 1000
     if total < _POLLING_HZ:
         return []
-    most = [(said, count / 1000) for said, count in asked.most_common(4) if count >= 100]
+    most = [(label, count / 1000) for label, count in asked.most_common(4) if count >= 100]
     who = asker(evidence, most)
     text = f"{_person(who.client) if who is not None else 'A client'} asks {most[0][0]} {rate(most[0][1])}"
     evidence_ = [f"{words} {rate(often)} by the server's own count" for words, often in most]

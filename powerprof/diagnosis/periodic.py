@@ -164,8 +164,8 @@ def known(row: ThreadWakeups) -> Periodic | None:
 
 def settings_of(periodic: Periodic, evidence: Evidence) -> list[str]:
     """What can be set, a line each: nothing that this server has already or does not know."""
-    said = (_advice(setting, evidence) for setting in periodic.settings)
-    return [line for line in said if line]
+    advice = (_advice(setting, evidence) for setting in periodic.settings)
+    return [line for line in advice if line]
 
 
 def live_settings(periodic: Periodic | None, evidence: Evidence) -> list[LiveRemedy]:

@@ -61,7 +61,7 @@ def joined(
         else:
             notes.append(f"{window_s - known_s:.1f} s around a suspend are left out: filled with the mean power")
             share = window_s / known_s
-            said = tuple(dict.fromkeys(notes))
-            energy = EnergySeries(joules * share, start_s, end_s, dropped, said, edge_joules * share)
+            distinct_notes = tuple(dict.fromkeys(notes))
+            energy = EnergySeries(joules * share, start_s, end_s, dropped, distinct_notes, edge_joules * share)
         result.append(DomainEnergy(domain, scope, energy, inside))
     return result

@@ -89,19 +89,19 @@ def _on_this_cpu(
     model: PowerModel, title: str, doubts: tuple[str, ...], smt: bool | None, vcpu: Vcpu | None
 ) -> ChosenModel:
     """The model with what is known of this host's CPUs: threads that share a core, or whole cores."""
-    said = (*doubts, *_doubts(model), *model.doubts)
+    all_doubts = (*doubts, *_doubts(model), *model.doubts)
     threads = model.threads_per_core if model.range_from == "results" else 1
     if threads == 1:
-        return ChosenModel(model, title, said)
+        return ChosenModel(model, title, all_doubts)
     if vcpu == "core":
-        return ChosenModel(model, title, said, scale=float(threads))
+        return ChosenModel(model, title, all_doubts, scale=float(threads))
     if vcpu is None and smt is False:
         doubt = (
             f"a CPU here may be a core of {threads} threads: the upper bound allows for it, and --vcpu thread or "
             "--vcpu core says it"
         )
-        return ChosenModel(model, title, (*said, doubt), cores_per_cpu=float(threads))
-    return ChosenModel(model, title, said)
+        return ChosenModel(model, title, (*all_doubts, doubt), cores_per_cpu=float(threads))
+    return ChosenModel(model, title, all_doubts)
 
 
 def model_for_this_host(request: EnergyRequest) -> ChosenModel:
@@ -249,11 +249,11 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
     """One line: the model, and how good the figure is."""
     if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
         return f'estimated by the model "{chosen.title}"'
-    said = (
+    summary = (
         f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
         f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
     )
-    return f"{said}; {NARROWER}" if is_wide(reading) else said
+    return f"{summary}; {NARROWER}" if is_wide(reading) else summary
 
 
 NARROWER = (

@@ -72,7 +72,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one", "leave it out")
     if not recordings and not notes:
         raise UsageError("no recordings were given", "powerprof energy --from FILE…")
-    return _told_apart(recordings, notes), notes
+    return _one_per_source(recordings, notes), notes
 
 
 def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
@@ -85,8 +85,8 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
         return parse_powercap(text, path)
     if looks_like_ipmi(text):
         ipmi = parse_ipmi(text, path)
-        said = (f"read from {ipmi.sensor}", *ipmi.notes)
-        return _power("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, said)
+        ipmi_notes = (f"read from {ipmi.sensor}", *ipmi.notes)
+        return _power("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
     if "PowerTOP Version" in text[:4096]:
         notes.append(_powertop(text, path))
         return None
@@ -103,7 +103,7 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
     )
 
 
-def _told_apart(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
+def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
     """At most one recording a source: a second one of the same server is said and left out, all else refused.
 
     Raises UsageError for recordings of different times or machines, whose sum would be nobody's.

@@ -31,9 +31,9 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
     for recording in recordings:
         start_s, end_s = common or (recording.start_s, recording.end_s)
         with reading(recording.path):
-            made, said = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
+            made, reading_notes = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
         readings += made
-        notes += [*(f"{recording.path}: {note}" for note in recording.notes), *said]
+        notes += [*(f"{recording.path}: {note}" for note in recording.notes), *reading_notes]
     readings = contained(readings)
     notes += reconcile(readings)
     window_s = common[1] - common[0] if common else None

@@ -20,7 +20,7 @@ from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Wi
 from powerprof.sources.cpuidle import online_cpus
 
 _SMT = "devices/system/cpu/smt/active"
-_STEAL_SAID_PERCENT = 0.1
+_STEAL_NOTED_PERCENT = 0.1
 
 
 @dataclass(frozen=True)
@@ -183,6 +183,6 @@ def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:
         return []
     notes = [describe(model, reading), *(f"doubt: {doubt}" for doubt in model.doubts)]
     stolen = window.steal_percent or 0.0
-    if stolen >= _STEAL_SAID_PERCENT:
+    if stolen >= _STEAL_NOTED_PERCENT:
         notes.append(f"doubt: {stolen:.1f} % of the time was stolen by other guests and is not counted as running")
     return notes

@@ -74,16 +74,16 @@ def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: 
             yield energy.complete(window)
 
 
-def _said(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
+def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
     """What a reader has to know of the commands' ends."""
     failed = [code for code in exit_codes(blocks) if code]
     left = sum(command.leftovers_count for command in commands)
-    said = []
+    notes = []
     if failed:
-        said.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
+        notes.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
     if left:
-        said.append(f"{left} executions left processes running in the background, which were ended")
-    return said
+        notes.append(f"{left} executions left processes running in the background, which were ended")
+    return notes
 
 
 def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
@@ -147,7 +147,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         blocks=blocks,
         energy_source=source,
         notes=[
-            *_said([command], blocks),
+            *_end_notes([command], blocks),
             *crowded(blocks),
             *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
         ],
@@ -172,7 +172,7 @@ def compare_commands(
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source
-            collected.notes += options.said
+            collected.notes += options.notes
             for command in commands.values():
                 say(f"{command.argv[0]}: the first execution")
                 fit(command, options.window_s)
@@ -195,6 +195,6 @@ def compare_commands(
             raise
         collected.interrupted = True
         collected.failure = error.message
-    collected.notes += _said(list(commands.values()), collected.blocks)
+    collected.notes += _end_notes(list(commands.values()), collected.blocks)
     collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
     return msgspec.structs.replace(comparison(collected), design="work")

@@ -90,7 +90,7 @@ class IdlePlan:
         return windows * self.duration_s + self.trace * traced_s + _READY_S
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What is going to be measured and how long that takes."""
         return f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s: {about(self.seconds)}"
 
@@ -170,7 +170,7 @@ class IdleExperiment:
 
     def _measure(self) -> None:
         plan = self._plan
-        self._say(plan.said)
+        self._say(plan.description)
         self._say = counting_down(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(

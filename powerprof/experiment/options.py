@@ -104,7 +104,7 @@ class ExperimentOptions:
         return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {about(self.seconds(conditions))}"
 
     @property
-    def said(self) -> list[str]:
+    def notes(self) -> list[str]:
         """What a reader has to know of how it was run."""
         if not self.quick:
             return []

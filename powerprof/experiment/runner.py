@@ -50,7 +50,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source
-            collected.notes += options.said
+            collected.notes += options.notes
             say("starting the server and loading its tables")
             with Bench([case_a, case_b], bench_options) as bench:
                 collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
@@ -188,9 +188,11 @@ class _Run:
                 collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
                 return
             if done + 4 > options.most_pairs:
-                said = "unknown" if width is None else f"±{width:.2g} %"
+                interval = "unknown" if width is None else f"±{width:.2g} %"
                 needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
-                collected.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {said}{needed}")
+                collected.notes.append(
+                    f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}"
+                )
                 return
             self._pairs(self._cases, collected.blocks, 4, 0, options.seed + self._next, self._next)
             self._next += 4

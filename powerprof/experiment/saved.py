@@ -102,9 +102,9 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
 def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Half:
     by_name = {comparison.a.name: "a", comparison.b.name: "b"}
     if wanted is None or wanted not in by_name:
-        said = comparison.id or path.name
-        choices = " or ".join(f"{said}:{name}" for name in by_name)
-        raise UsageError(f"{said} is a comparison of two conditions", f"say which: {choices}")
+        run_name = comparison.id or path.name
+        choices = " or ".join(f"{run_name}:{name}" for name in by_name)
+        raise UsageError(f"{run_name} is a comparison of two conditions", f"say which: {choices}")
     side = by_name[wanted]
     condition = comparison.a if side == "a" else comparison.b
 

@@ -16,10 +16,10 @@ from powerprof.host.describe import virtualisation
 def _version(program: Path, option: str = "--version") -> str:
     """The first version number that the program says of itself, or its path where it says none."""
     try:
-        said = programs.run([program, option], timeout_s=10, check=False)
+        done = programs.run([program, option], timeout_s=10, check=False)
     except PowerprofError:
         return str(program)
-    number = re.search(r"\d+\.[\w.:+~-]*\w", f"{said.stdout} {said.stderr}")
+    number = re.search(r"\d+\.[\w.:+~-]*\w", f"{done.stdout} {done.stderr}")
     return f"{number[0]} ({program})" if number else str(program)
 
 

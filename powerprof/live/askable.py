@@ -75,8 +75,8 @@ def _is_trusted(uid: int) -> bool:
 
 def _first_user() -> int:
     """From here on accounts are people's (login.defs(5))."""
-    said = _FIRST_USER.search(try_text(_DEFINITIONS) or "")
-    return int(said[1]) if said else _USUAL_FIRST_USER
+    match = _FIRST_USER.search(try_text(_DEFINITIONS) or "")
+    return int(match[1]) if match else _USUAL_FIRST_USER
 
 
 def _name(uid: int | None) -> str:

@@ -100,7 +100,7 @@ class _Named(msgspec.Struct, frozen=True, array_like=True):
     stack: NamedStack
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _Summary(msgspec.Struct, frozen=True):
     """What whoever named stacks says at its end."""
 
     unread: list[str]
@@ -132,7 +132,7 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
                 break
             with purse.spending():
                 say(msgspec.msgpack.encode(_Named(number, stacks.find(SLEEPER, pid, key))))
-        say(msgspec.msgpack.encode(_Told(stacks.notes_unread(), store.budget)))
+        say(msgspec.msgpack.encode(_Summary(stacks.notes_unread(), store.budget)))
 
     done = apart(work, _PATIENCE_S)
     purse.spend(done.cpu_s)
@@ -142,8 +142,8 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
         pid, key = wanted[stack.number]
         stacks.learn(SLEEPER, pid, key, stack.stack)
     if done.ended:
-        told = msgspec.msgpack.decode(done.parts[-1], type=_Told)
-        stacks.unread, store.budget = told.unread, told.budget
+        summary = msgspec.msgpack.decode(done.parts[-1], type=_Summary)
+        stacks.unread, store.budget = summary.unread, summary.budget
     elif len(named) < len(wanted):
         # Not again: what it was about to read broke it, or kept it busy.
         pid, key = wanted[len(named)]

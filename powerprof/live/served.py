@@ -192,6 +192,6 @@ def _row(statement: Statement) -> ServedStatement:
     )
 
 
-def label_text(said: str) -> str:
+def label_text(original: str) -> str:
     """A text without values as a label: one line, printable, of bounded length."""
-    return text.cut(printable(re.sub(r"\s+", " ", said)), _MOST_TEXT)
+    return text.cut(printable(re.sub(r"\s+", " ", original)), _MOST_TEXT)

@@ -38,8 +38,8 @@ def server_titles(pids: Iterable[int]) -> dict[int, str]:
 
 def client_of(title: str) -> tuple[str, str | None] | None:
     """The account of a client's process, and from which host; None where it is no client's, or the host its own."""
-    said = _TITLE.match(" ".join(title.split()))
-    client = None if said is None or _HELPERS.match(said[1]) else _CLIENT.match(said[1])
+    match = _TITLE.match(" ".join(title.split()))
+    client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
     if client is None:
         return None
     host = client[3]
@@ -53,10 +53,10 @@ def database_of(name: str) -> str | None:
 
 def part_of(title: str) -> str | None:
     """The part that a title tells of; of a client's process the database, and neither account nor statement."""
-    said = _TITLE.match(" ".join(title.split()))
-    if not said:
+    match = _TITLE.match(" ".join(title.split()))
+    if not match:
         return None
-    part = said[1]
+    part = match[1]
     helper = _HELPERS.match(part)
     client = None if helper else _CLIENT.match(part)
     name = f"{_BACKEND}{client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)

@@ -96,8 +96,8 @@ def container_names(root: Path = Path("/")) -> dict[str, str]:
         if found := _KUBELET.fullmatch(link):
             names[found[4]] = f"{found[2]}/{found[1]}: {found[3]}"
     for number in _names_in(root / "var/lib/docker/containers"):
-        said = _json(root / "var/lib/docker/containers" / number / "config.v2.json")
-        if isinstance(said, dict) and isinstance(name := said.get("Name"), str):
+        container = _json(root / "var/lib/docker/containers" / number / "config.v2.json")
+        if isinstance(container, dict) and isinstance(name := container.get("Name"), str):
             names[number] = name.removeprefix("/")
     for folder in ("var/lib/containers/storage", "run/containers/storage"):
         for one in _listed(_json(root / folder / "overlay-containers/containers.json")):
@@ -124,8 +124,8 @@ def _json(path: Path) -> Any:
         return None
 
 
-def _listed(said: Any) -> list[dict[str, Any]]:
-    return [one for one in said if isinstance(one, dict)] if isinstance(said, list) else []
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def group_of(pid: int) -> str | None:

@@ -34,12 +34,12 @@ def askers_of(used: Mapping[Account | None, tuple[float, int | None]]) -> list[A
     return askers
 
 
-def way(said: str) -> By:
+def way(value: str) -> By:
     """Of `--by`. Raises UsageError."""
     for known in WAYS:
-        if said == known:
+        if value == known:
             return known
-    raise UsageError(f"--by {said[:40]} is no choice", f"one of {', '.join(WAYS)}")
+    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(WAYS)}")
 
 
 @dataclass

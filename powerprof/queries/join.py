@@ -199,10 +199,10 @@ def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normal(text)
-    said, event = seen.text.decode("utf-8", "surrogateescape"), ""
-    if seen.command == COM_EVENT and (found := _EVENT.match(said)) is not None:
-        said, event = said[found.end() :], f"(event {printable(found[2])}) "
-    text = event + normal(said, family)
+    original, event = seen.text.decode("utf-8", "surrogateescape"), ""
+    if seen.command == COM_EVENT and (found := _EVENT.match(original)) is not None:
+        original, event = original[found.end() :], f"(event {printable(found[2])}) "
+    text = event + normal(original, family)
     if family == "mysql" and is_own(text):
         text = f"{OWN}{text}"
     if text == UNREADABLE:

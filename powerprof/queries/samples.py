@@ -116,10 +116,10 @@ def _reason(text: str, seen: TextSeen | None) -> str | None:
         return "no text with its values was seen: prepared before the window, or executed within a procedure"
     if seen.length >= TEXT_BYTES:
         return f"its text has {TEXT_BYTES:,} bytes or more"
-    said = seen.text.decode("utf-8", "replace")
-    if "?" in said:
+    decoded = seen.text.decode("utf-8", "replace")
+    if "?" in decoded:
         return _PREPARED
-    return "its text is not UTF-8" if "\ufffd" in said else "it may do more than read"
+    return "its text is not UTF-8" if "\ufffd" in decoded else "it may do more than read"
 
 
 def no_plans(reasons: LeftOut) -> list[str]:

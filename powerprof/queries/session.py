@@ -91,15 +91,17 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         say("naming the functions")
         met = ((use.id, use.tid) for use in taken.trace.uses)
         named = naming(taken.texts, server.family, met, taken.measured.known)
-        statements, modules, said = with_stacks(record.statements, taken.sampled, named, server.family)
-        record = msgspec.structs.replace(record, statements=statements, modules=modules, notes=[*record.notes, *said])
+        statements, modules, stack_notes = with_stacks(record.statements, taken.sampled, named, server.family)
+        record = msgspec.structs.replace(
+            record, statements=statements, modules=modules, notes=[*record.notes, *stack_notes]
+        )
     chosen = samples(taken.texts, record.statements, _SAVED)
     others = left_out(taken.texts, record.statements[:_SAVED], chosen)
     if request.explain and server.login is not None:
         say("asking for plans")
-        statements, untold = with_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
+        statements, plan_notes = with_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
         record = msgspec.structs.replace(
-            record, statements=statements, notes=[*record.notes, *untold, *no_plans(others)]
+            record, statements=statements, notes=[*record.notes, *plan_notes, *no_plans(others)]
         )
     if request.workload is None:
         return QueriesResult(record, None)

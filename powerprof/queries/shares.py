@@ -134,12 +134,14 @@ def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Stateme
 def with_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
     """The statements with what pg_stat_statements counted for them: rows in its own number of calls, and its number."""
     by_key = {(schema, key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
-    told = []
+    with_counts = []
     for statement in statements:
         counts = by_key.get((statement.schema_name, key(statement.text, "postgresql")))
         if counts is None or statement.began_before:
-            told.append(statement)
+            with_counts.append(statement)
             continue
         number = None if counts.query_id is None else str(counts.query_id)
-        told.append(msgspec.structs.replace(statement, rows_sent_per_call=counts.rows / counts.calls, query_id=number))
-    return told
+        with_counts.append(
+            msgspec.structs.replace(statement, rows_sent_per_call=counts.rows / counts.calls, query_id=number)
+        )
+    return with_counts

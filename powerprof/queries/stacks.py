@@ -42,19 +42,23 @@ def with_stacks(
                 labels.insert(0, INCOMPLETE)
             counters[key(text, family), schema][tuple(labels)] += row.count
     most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_STATEMENTS])
-    told = [
+    with_paths = [
         msgspec.structs.replace(statement, stacks=_largest(most[name]))
         if (name := (key(statement.text, family), statement.schema_name)) in most and not statement.began_before
         else statement
         for statement in statements
     ]
-    used = {label for statement in told for stack in statement.stacks for label in stack.frames}
+    used = {label for statement in with_paths for stack in statement.stacks for label in stack.frames}
     inside = sum(counter.total() for counter in counters.values())
     note = (
         f"{capture.target_count:,} samples of the server, {inside:,} of them in statements; each CPU was woken for "
         f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which wake-ups and joules contain"
     )
-    return told, {label: file for label, file in modules.items() if label in used}, [note, *capture.notes, *paths.notes]
+    return (
+        with_paths,
+        {label: file for label, file in modules.items() if label in used},
+        [note, *capture.notes, *paths.notes],
+    )
 
 
 def _largest(paths: Counter[tuple[str, ...]]) -> list[SampledStack]:

@@ -84,8 +84,8 @@ def _comments(missing: LeftOut) -> str:
     for reason, statements in missing.items():
         for statement in statements:
             share = "" if statement.c0_percent is None else f", {statement.c0_percent:.1f} % of the server's CPU time"
-            said = printable(" ".join(statement.text.split()))[:_MOST_SHOWN]
-            lines.append(f"# left out: {said} (#{statement.id}{share}): {reason}\n")
+            shown = printable(" ".join(statement.text.split()))[:_MOST_SHOWN]
+            lines.append(f"# left out: {shown} (#{statement.id}{share}): {reason}\n")
     return "".join(lines)
 
 

@@ -188,7 +188,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             (self.database,),
             columns=2,
         )
-        collation = next((str(said) for name, said in collations if str(name) == self.database), None)
+        collation = next((str(default) for name, default in collations if str(name) == self.database), None)
         reasons = {
             f"it is {row.status}": row.status not in _WORDS,
             "it is executed once only": row.kept["EVENT_TYPE"] != "RECURRING",

@@ -178,18 +178,18 @@ def put_back_left_behind() -> list[str]:
 
     What belongs to a powerprof that lives is not touched. Raises nothing: no command fails because of another's end.
     """
-    said: list[str] = []
+    messages: list[str] = []
     for place in paths.changed_dirs():
         try:
             with _folder(place) as folder:
                 for name in folder.names():
                     if name.endswith(_SUFFIX):
-                        said += _look_at(folder, name, place)
+                        messages += _look_at(folder, name, place)
         except FileNotFoundError:
             continue
         except OSError as error:
-            said.append(f"{place} is not looked at ({reason_of(error)})")
-    return said
+            messages.append(f"{place} is not looked at ({reason_of(error)})")
+    return messages
 
 
 def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
@@ -217,15 +217,15 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
         if settled:  # killed between that and the end
             folder.remove(name)
             return []
-        said = [_put_back(one, last, place / name) for one, last in zip(held, since, strict=True)]
+        results = [_put_back(one, last, place / name) for one, last in zip(held, since, strict=True)]
     except BlockingIOError:
         return []  # its powerprof lives
     except (OSError, ValueError) as error:
         return [f"{place / name} cannot be read ({error}): remove it"]
     else:
-        if all(done for done, _ in said):
+        if all(done for done, _ in results):
             folder.remove(name)
-        return [text for _, text in said if text]
+        return [text for _, text in results if text]
     finally:
         os.close(handle)
 

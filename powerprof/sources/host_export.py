@@ -83,9 +83,9 @@ def _sample(line: str) -> MetricSample | None:
         if line[at : at + 1] != "}":
             return None
         at += 1
-    said = _VALUE.fullmatch(line, at)
+    match = _VALUE.fullmatch(line, at)
     try:
-        value = float(said[1]) if said is not None else -1.0
+        value = float(match[1]) if match is not None else -1.0
     except ValueError:
         return None
     return MetricSample(name[0], labels, value) if 0.0 <= value < _MOST_JOULES else None

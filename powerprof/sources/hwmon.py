@@ -185,8 +185,8 @@ class HwmonMeter:
             else:
                 energy = power_energy(powers, start_s, end_s, 5 * _POWER_INTERVAL_S)
             if mean_s > _POWER_INTERVAL_S and end_s - start_s < _MEANS * mean_s:
-                said = f"is a mean over {mean_s:.0f} s: a window of {_MEANS * mean_s:.0f} s or more is needed"
-                energy = EnergySeries(None, start_s, end_s, 0, (said,))
+                note = f"is a mean over {mean_s:.0f} s: a window of {_MEANS * mean_s:.0f} s or more is needed"
+                energy = EnergySeries(None, start_s, end_s, 0, (note,))
             elif mean_s > _POWER_INTERVAL_S:
                 known = [s.watts for s in powers if s.watts is not None and s.time_s >= start_s]
                 energy = replace(energy, edge_joules=(max(known) - min(known)) * mean_s if known else 0.0)

@@ -99,7 +99,7 @@ def open_powertop() -> PowertopMeter:
         except PowerprofError as error:
             raise CapabilityError(f"powertop: it cannot run here ({error})", "run as root") from error
         if outcome is None or outcome.returncode != 0:
-            why = printable(outcome.said[-1])[:200] if outcome and outcome.said else "it failed"
+            why = printable(outcome.messages[-1])[:200] if outcome and outcome.messages else "it failed"
             raise CapabilityError(f"powertop: it cannot run here ({why})", "run as root")
         text = tried.report()
     if report_watts(text) is None:

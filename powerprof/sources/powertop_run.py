@@ -99,7 +99,7 @@ class PowertopResidency:
         if outcome is None:
             return self._program.unknown_window(started_at)
         if outcome.returncode != 0:
-            reason = outcome.said[0] if outcome.said else f"exit {outcome.returncode}"
+            reason = outcome.messages[0] if outcome.messages else f"exit {outcome.returncode}"
             if "root privileges" in reason:
                 raise CapabilityError("powertop needs root", "run with sudo, or --residency-source cpuidle")
             raise PowerprofError(

@@ -208,8 +208,8 @@ class RaplMeter:
         for zone_id, folder in _zone_folders(self._root).items():
             name = try_text(folder / "name") if zone_id not in self._known else None
             if name is not None and _control_type(zone_id) in self._types and rapl_scope(name) == "package":
-                said = "appeared after measuring began: no figure"
-                added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (said,))))
+                note = "appeared after measuring began: no figure"
+                added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (note,))))
         return added
 
     def forget(self, before_s: float) -> None:

@@ -120,11 +120,11 @@ def counter_energy(
     unreadable = sum(1 for s in inside if s.value is None)
     gone = next((s for s in inside if s.missing == "gone"), None)
     if gone is not None:
-        said = f"went away {max(0.0, gone.time_s - start_s):.1f} s into the window: no joules are given for it"
-        return EnergySeries(None, start_s, end_s, unreadable, (said,))
+        note = f"went away {max(0.0, gone.time_s - start_s):.1f} s into the window: no joules are given for it"
+        return EnergySeries(None, start_s, end_s, unreadable, (note,))
     if any(s.missing == "no_range" for s in inside):
-        said = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
-        return EnergySeries(None, start_s, end_s, unreadable, (said,))
+        note = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
+        return EnergySeries(None, start_s, end_s, unreadable, (note,))
     # Some samples from before tell what is usual for this counter.
     refresh = refresh_of(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
     counted = count(refresh.samples, joules_per_unit, modulus, limit_watts)
@@ -279,22 +279,22 @@ def _share_of(
     begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
     end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)
     inside = [piece for piece in pieces if piece.end_s > begin and piece.start_s < end]
-    said = list(notes)
+    all_notes = list(notes)
     covered = sum(min(piece.end_s, end) - max(piece.start_s, begin) for piece in inside)
     window = end_s - start_s
     if covered < window / 2:
-        said.append(f"covers {max(covered, 0.0):.1f} s, less than half of the window of {window:.1f} s")
-        return EnergySeries(None, start_s, end_s, dropped, tuple(said))
+        all_notes.append(f"covers {max(covered, 0.0):.1f} s, less than half of the window of {window:.1f} s")
+        return EnergySeries(None, start_s, end_s, dropped, tuple(all_notes))
     whole = exact_joules is not None and begin == pieces[0].start_s and end == pieces[-1].end_s
     joules = exact_joules if whole and exact_joules is not None else sum(p.within(begin, end) for p in inside)
     gap = (end - begin) - covered
     if gap > max(_GAP_S, _GAP_SHARE * (end - begin)):
-        said.append(f"{gap:.1f} s between its samples are not covered: filled with the mean power of the rest")
+        all_notes.append(f"{gap:.1f} s between its samples are not covered: filled with the mean power of the rest")
     if gap > 0:
         joules *= (end - begin) / covered
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
-        said.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
-    return EnergySeries(joules, begin, end, dropped, tuple(said), _edge_error(inside, begin, end, joules), whole)
+        all_notes.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
+    return EnergySeries(joules, begin, end, dropped, tuple(all_notes), _edge_error(inside, begin, end, joules), whole)
 
 
 def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:

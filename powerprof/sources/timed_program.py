@@ -31,7 +31,7 @@ class Outcome:
     """How it ended: exit status, and what it said in lines."""
 
     returncode: int
-    said: list[str]
+    messages: list[str]
 
 
 def nameless() -> IO[bytes]:
@@ -54,7 +54,7 @@ class TimedProgram:
     def __init__(self, name: str, package: str) -> None:
         self._name = name
         self._program = need(name, package)
-        self._report, self._said = nameless(), nameless()
+        self._report, self._messages = nameless(), nameless()
         self._process: subprocess.Popen[bytes] | None = None
         self._end_s = 0.0
         self.start_s = 0.0
@@ -62,7 +62,11 @@ class TimedProgram:
     def launch(self, arguments: Sequence[str], duration_s: float) -> None:
         """Start it; it is expected to end by itself after `duration_s`."""
         self._process = start(
-            [self._program, *arguments], stdin=self._report, stdout=self._said, stderr=self._said, own_mounts=True
+            [self._program, *arguments],
+            stdin=self._report,
+            stdout=self._messages,
+            stderr=self._messages,
+            own_mounts=True,
         )
         self.start_s = time.monotonic()
         self._end_s = self.start_s + duration_s
@@ -83,7 +87,7 @@ class TimedProgram:
             raise PowerprofError(
                 f"{self._name} did not finish", "the host may be too busy: try again when it is idle"
             ) from None
-        return Outcome(code, text_of(self._said).strip().splitlines())
+        return Outcome(code, text_of(self._messages).strip().splitlines())
 
     def report(self) -> str:
         """What it wrote to OUTPUT."""
@@ -108,4 +112,4 @@ class TimedProgram:
         if self._process is not None:
             stop(self._process, patience_s=2.0)
         self._report.close()
-        self._said.close()
+        self._messages.close()

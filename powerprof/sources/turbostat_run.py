@@ -137,8 +137,8 @@ class TurbostatResidency:
             return self._program.unknown_window(started_at)
         table = self._program.report()
         if outcome.returncode != 0 or not table:
-            said = outcome.said[-1] if outcome.said else f"exit {outcome.returncode}"
-            reason = said.removeprefix("turbostat: ")[:200]
+            message = outcome.messages[-1] if outcome.messages else f"exit {outcome.returncode}"
+            reason = message.removeprefix("turbostat: ")[:200]
             hint = "it needs root and /dev/cpu/*/msr; or use --residency-source cpuidle"
             raise CapabilityError(f"turbostat cannot run here: {reason}", hint)
         return window_from(parse_turbostat(table, "turbostat's output"), started_at)

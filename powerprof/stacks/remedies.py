@@ -114,7 +114,7 @@ def _note(pid: int, files: list[FileNames], unnamed: Counter[str], total: int) -
     more = [text.some(len(names) - len(few), "more file")] if len(names) > len(few) else []
     percent = 100.0 * sum(unnamed[name] for name in names) / total
     command = Remedies(pid, files).command(asked=True)
-    said = text.listed([*few, *more])
+    files_text = text.listed([*few, *more])
     if command is None:
-        return Note("names_stripped", {"percent": percent, "files": said})
-    return Note("names_missing", {"percent": percent, "files": said, "command": command})
+        return Note("names_stripped", {"percent": percent, "files": files_text})
+    return Note("names_missing", {"percent": percent, "files": files_text, "command": command})

@@ -116,11 +116,11 @@ def _tls(text: dict[str, str]) -> dict[str, str]:
 
 def version_of(connection: Sql) -> str:
     """The server's version as people write it: `MariaDB 10.11.19`. Raises PowerprofError where it says none."""
-    said = sql.scalar(connection, "SELECT @@version")
-    number = re.match(r"[0-9.]{1,20}", said) if isinstance(said, str) else None
+    version = sql.scalar(connection, "SELECT @@version")
+    number = re.match(r"[0-9.]{1,20}", version) if isinstance(version, str) else None
     if number is None:
         raise PowerprofError("SELECT failed (the server does not say its version)", "is it MySQL or MariaDB?")
-    return f"{'MariaDB' if 'mariadb' in str(said).lower() else 'MySQL'} {number[0]}"
+    return f"{'MariaDB' if 'mariadb' in str(version).lower() else 'MySQL'} {number[0]}"
 
 
 class GivenServer:

@@ -62,7 +62,7 @@ class Connection(Closeable):
         }
         self._handle: PGconn | None = _connect(parameters)
         if self._handle.status != 0:  # CONNECTION_OK
-            reason = _said(self._handle.error_message)
+            reason = _message(self._handle.error_message)
             self.close()
             raise StatementError(
                 f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
@@ -116,11 +116,11 @@ class Connection(Closeable):
                 if result.status == pq.ExecStatus.TUPLES_OK:
                     answer = self._rows(result)
                 elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
-                    code, reason = result.error_field(_SQLSTATE), _said(result.error_message)
+                    code, reason = result.error_field(_SQLSTATE), _message(result.error_message)
                     refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
         except OperationalError as error:
             self.close()
-            raise StatementError(_said(str(error).encode()) or "the connection was lost", _LOG, 0) from None
+            raise StatementError(_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
         if refused is not None:
             raise refused
         return answer
@@ -175,5 +175,5 @@ class Cursor:
         self._rows = []
 
 
-def _said(text: bytes | None) -> str:
+def _message(text: bytes | None) -> str:
     return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")

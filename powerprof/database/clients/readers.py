@@ -72,8 +72,8 @@ class Reader(Closeable):
         except StatementError as error:
             # Never the server's own words: they may quote the password.
             reason = _REASONS.get(error.number, f"error {error.number}")
-            said = f"{self._maker.text} cannot make an account that only reads ({reason})"
-            raise PowerprofError(said, _INSTEAD) from None
+            message = f"{self._maker.text} cannot make an account that only reads ({reason})"
+            raise PowerprofError(message, _INSTEAD) from None
         with sql.connect(self.login, limits=_LIMITS) as connection:
             if not only_reads(connection):
                 raise PowerprofError("the server gives a new account more rights than SELECT", _INSTEAD)

@@ -200,8 +200,8 @@ def failure(what: str, error: Exception) -> StatementError:
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
     if not number and not isinstance(error, OSError):
-        said = printable(" ".join(reason.split()))[:60]
-        reason = f"it does not speak the MySQL protocol: {said or type(error).__name__}"
+        detail = printable(" ".join(reason.split()))[:60]
+        reason = f"it does not speak the MySQL protocol: {detail or type(error).__name__}"
     reason = printable(" ".join(reason.split()))[:300] or type(error).__name__
     return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 

@@ -95,8 +95,8 @@ class Suite:
         """These packages and all that they need, by the signed lists. Raises PowerprofError."""
         self._run("update")
         need_room(self._place, _MOST_BYTES)
-        said = self._run("install", "--print-uris", "--yes", *packages)
-        listed = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(said)]
+        output = self._run("install", "--print-uris", "--yes", *packages)
+        listed = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
         if not listed or sum(package.size_bytes for package in listed) > _MOST_BYTES:
             raise PowerprofError(
                 f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",

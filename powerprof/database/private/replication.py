@@ -206,9 +206,9 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
             if status.io_running == "No" and status.last_io_error:
                 raise PowerprofError(f"{name} does not replicate: {status.last_io_error}", _LOOK)
         if time.monotonic() > deadline:
-            said = "; ".join(f"{status.io_state}, {status.last_io_error}" for status in read_status(replica))
+            states = "; ".join(f"{status.io_state}, {status.last_io_error}" for status in read_status(replica))
             raise PowerprofError(
-                f"{name} did not apply its source's marker row in time ({said or 'no status'})",
+                f"{name} did not apply its source's marker row in time ({states or 'no status'})",
                 "the host may be too busy: try again when it is idle",
             )
         time.sleep(0.02)

@@ -129,13 +129,13 @@ class PrivateServer(Closeable):
             return False
 
     def _refuse_start(self) -> None:
-        said = self.log_tail(20)
-        builds.refuse_missing_library(said, self.build.binary)
-        if _IN_USE in said and self._port is not None:
+        log = self.log_tail(20)
+        builds.refuse_missing_library(log, self.build.binary)
+        if _IN_USE in log and self._port is not None:
             raise port_taken(self._port, self.options.address)
         raise PowerprofError(
             f"the private server did not start, it {self._ending()}: {self.log_tail()}",
-            template.ROOM_HINT if errorlog.disk_full(said) else None,
+            template.ROOM_HINT if errorlog.disk_full(log) else None,
         )
 
     def stop(self) -> None:

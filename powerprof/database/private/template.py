@@ -97,11 +97,11 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     need_room(work, _NEEDED_BYTES)
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
-        for command, said in steps:
+        for command, stdin in steps:
             done = programs.run(
                 command,
                 timeout_s=180,
-                stdin=said,
+                stdin=stdin,
                 env=environment,
                 check=False,
                 user=owner,

@@ -36,9 +36,9 @@ def tail(log: int, lines: int = 3) -> str:
     return " / ".join((causes or errors or plain)[-lines:])[:600] or "it reported nothing"
 
 
-def disk_full(said: str) -> bool:
+def disk_full(text: str) -> bool:
     """True where the log speaks of ENOSPC (28) or EDQUOT (122)."""
-    return re.search(r"No space left|out of disk space|err(or|no):? (28|122)\b", said) is not None
+    return re.search(r"No space left|out of disk space|err(or|no):? (28|122)\b", text) is not None
 
 
 def _plain(line: str) -> str:

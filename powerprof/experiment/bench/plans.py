@@ -103,9 +103,9 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
     for number, statement in enumerate(checks, 1):
         rows = sql.rows(connection, statement)
         if rows:
-            said = ", ".join(str(value) for value in rows[0])
+            row = ", ".join(str(value) for value in rows[0])
             raise PowerprofError(
-                f"{condition}: check {number} of the data does not hold: {said[:200]}",
+                f"{condition}: check {number} of the data does not hold: {row[:200]}",
                 "the load or the server lost or doubled something: its figures mean nothing",
             )
 

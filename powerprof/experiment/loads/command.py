@@ -84,11 +84,11 @@ def _fill(word: str, places: dict[str, str]) -> str:
 
 def parse(text: str, elapsed_s: float) -> LoadResult:
     """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not said is unknown."""
-    said = {name: float(value) for name, value in _COUNT.findall(text)}
+    values = {name: float(value) for name, value in _COUNT.findall(text)}
     return LoadResult(
-        queries=int(said["queries"]) if "queries" in said else None,
+        queries=int(values["queries"]) if "queries" in values else None,
         elapsed_s=elapsed_s,
-        p50_ms=said.get("p50_ms"),
-        p95_ms=said.get("p95_ms"),
-        p99_ms=said.get("p99_ms"),
+        p50_ms=values.get("p50_ms"),
+        p95_ms=values.get("p95_ms"),
+        p99_ms=values.get("p99_ms"),
     )

@@ -45,8 +45,10 @@ def start(load: Load, statements: Sequence[str], context: Context, order: Order)
     source = (data_dir("workloads") / "lib" / _SOURCE).read_bytes()
     program = private_file(place, _SOURCE, source, owner)
     jar = private_file(place, "connector.jar", connectors.jar(load.connector), owner)
-    said = private_file(place, "runner.properties", properties(load, statements, context, order).encode(), owner)
-    argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, said]
+    properties_file = private_file(
+        place, "runner.properties", properties(load, statements, context, order).encode(), owner
+    )
+    argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, properties_file]
     running = ProcessLoad(argv, Context(context.server, context.login, place, context.affinity), parse, user=owner)
     try:
         _wait(running)

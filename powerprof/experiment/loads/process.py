@@ -83,8 +83,8 @@ class ProcessLoad:
         cpu_s = children_cpu_s() - self._children_s
         text = self.text()
         if code != 0:
-            said = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
-            reason = " / ".join(said)[:300] or "it reported nothing"
+            errors = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
+            reason = " / ".join(errors)[:300] or "it reported nothing"
             how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
             raise LoadFailed(f"{self._name} {how}: {reason}")
         from dataclasses import replace

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # A window of fewer seconds says more of its edges than of the command.
 _MOST_EXECUTIONS = 10_000
-_SAID_BYTES = 4096
+_STDERR_BYTES = 4096
 # What a shell says of a command that a signal ended.
 _SIGNALLED = 128
 
@@ -88,9 +88,9 @@ def _with_command(window: Window, cpu_s: float) -> Window:
 
 def _execute(command: Command, running: Running) -> tuple[int, float]:
     """Its exit code, as a shell says it, and how long it took; what it left running is ended. `running`: its window."""
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as stderr:
         start_s = time.monotonic()
-        process = programs.start_typed(command.argv, stderr=said)
+        process = programs.start_typed(command.argv, stderr=stderr)
         try:
             _wait(process, running)
         except Interrupted:
@@ -100,7 +100,7 @@ def _execute(command: Command, running: Running) -> tuple[int, float]:
         command.leftovers_count += programs.end_session(process)
         code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
         if code and not command.may_fail:
-            raise PowerprofError(_failure(command.argv[0], code, said), "--allow-failure measures it nevertheless")
+            raise PowerprofError(_failure(command.argv[0], code, stderr), "--allow-failure measures it nevertheless")
     return code, elapsed_s
 
 
@@ -115,9 +115,9 @@ def _wait(process: subprocess.Popen[bytes], running: Running) -> None:
     process.wait()
 
 
-def _failure(name: str, code: int, said: IO[bytes]) -> str:
-    said.seek(max(0, said.seek(0, os.SEEK_END) - _SAID_BYTES))
-    lines = said.read(_SAID_BYTES).decode("utf-8", "replace").strip().splitlines()
+def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+    lines = stderr.read(_STDERR_BYTES).decode("utf-8", "replace").strip().splitlines()
     last = f": {lines[-1].strip()[:300]}" if lines else ""
     return f"{name} ended with exit code {code}{last}"
 

@@ -20,14 +20,14 @@ from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, pack,
 def _map_plan(name: str, descriptor: int) -> MapPlan:
     """As the kernel made it: a ring buffer's pages, say, have become bytes."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
-    said = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return MapPlan(
         name=name,
-        kind=int(said["map_type"]),
-        key_bytes=int(said["key_size"]),
-        value_bytes=int(said["value_size"]),
-        entries=int(said["max_entries"]),
-        flags=int(said["map_flags"], 0),
+        kind=int(fields["map_type"]),
+        key_bytes=int(fields["key_size"]),
+        value_bytes=int(fields["value_size"]),
+        entries=int(fields["max_entries"]),
+        flags=int(fields["map_flags"], 0),
     )
 
 

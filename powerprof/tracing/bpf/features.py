@@ -91,7 +91,7 @@ def _has_helper(number: int, kind: int) -> bool:
     except syscalls.RefusedError as error:
         if error.errno == errno.EPERM:
             raise NotPermittedError from error
-        return not any(said in error.log for said in _NO_SUCH_HELPER)
+        return not any(phrase in error.log for phrase in _NO_SUCH_HELPER)
     return True
 
 

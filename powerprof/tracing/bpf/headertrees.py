@@ -115,8 +115,8 @@ def unpacked(carried: Path, shelf: Path) -> Path:
     note = shelf / f"{target.name}.sha256"
 
     def is_right() -> bool:
-        said = try_text(note)
-        return said is not None and target.is_dir() and tree_digest(target, most_files=_MOST_CARRIED) == said
+        digest = try_text(note)
+        return digest is not None and target.is_dir() and tree_digest(target, most_files=_MOST_CARRIED) == digest
 
     if is_right():
         return target

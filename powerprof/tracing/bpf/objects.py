@@ -80,14 +80,14 @@ def _compile(text: str) -> Compiled:
     return result
 
 
-def _explained(said: str) -> PowerprofError:
-    """Why nothing was compiled: `said` is what bcc and clang wrote, bcc's own word last."""
-    text = said.lower()
+def _explained(output: str) -> PowerprofError:
+    """Why nothing was compiled: `output` is what bcc and clang wrote, bcc's own message last."""
+    text = output.lower()
     if os.geteuid() != 0 or "permitted" in text or "permission" in text:
         return not_permitted()
     if "kernel headers" in text or "file not found" in text:
         return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
     reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")
     return PowerprofError(f"cannot compile BPF programs: {reason[:300]}", "powerprof doctor says what works here")
 

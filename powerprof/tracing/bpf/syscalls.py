@@ -84,11 +84,11 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
         return load(None)
     except OSError:
         # The verifier talks only when asked, and talking takes time.
-        said = ctypes.create_string_buffer(_LOG_BYTES)
+        buffer = ctypes.create_string_buffer(_LOG_BYTES)
         try:
-            return load(said)
+            return load(buffer)
         except OSError as error:
-            raise RefusedError(error.errno or 0, said.value.decode("utf-8", "replace")) from error
+            raise RefusedError(error.errno or 0, buffer.value.decode("utf-8", "replace")) from error
 
 
 def run_once(program: int, *arguments: int) -> int:

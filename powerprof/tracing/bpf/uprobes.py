@@ -184,8 +184,8 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
     cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
     addresses = (ctypes.addressof(target) for target in (path, offsets))
     whose = 0 if pid == EVERY_PROCESS else pid
-    said = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
-    return syscalls.link(program, 0, _MULTI, said)
+    attributes = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
+    return syscalls.link(program, 0, _MULTI, attributes)
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:

@@ -78,11 +78,11 @@ def find_dtrace(system: str | None = None) -> Dtrace:
         raise CapabilityError(f"{path} is SystemTap's header generator, not DTrace", remedy)
     # On Linux -V names the language only (2.0 up to release 2.0.1); -Vv the release as well.
     done = programs.run([path, "-Vv" if name == "Linux" else "-V"], timeout_s=10, check=False)
-    said = done.stdout + done.stderr
-    language = _LANGUAGE.search(said)
+    output = done.stdout + done.stderr
+    language = _LANGUAGE.search(output)
     if language is None:
         raise CapabilityError(f"{path} is not DTrace: it does not name its D language", remedy)
-    major, minor, patch = (int(part or 0) for part in (_RELEASE.search(said) or language).groups())
+    major, minor, patch = (int(part or 0) for part in (_RELEASE.search(output) or language).groups())
     if name == "Linux" and (major, minor) < (2, 0):
         raise CapabilityError(f"dtrace {major}.{minor} on Linux is not supported; 2.0 is", remedy)
     return Dtrace(path, name, (major, minor, patch))
@@ -197,10 +197,10 @@ def _unnamed(text: str = "") -> Iterator[IO[bytes]]:
         yield file
 
 
-def _explain(dtrace: Dtrace, said: str, code: int) -> PowerprofError:
+def _explain(dtrace: Dtrace, output: str, code: int) -> PowerprofError:
     ended = f"killed by signal {code - 128}" if code > 128 else f"it ended with {code}"
-    lines = [line.strip() for line in said.strip().splitlines() if line.strip()] or [ended]
-    lower = said.lower()
+    lines = [line.strip() for line in output.strip().splitlines() if line.strip()] or [ended]
+    lower = output.lower()
     if "privilege" in lower or "permission denied" in lower or "not permitted" in lower:
         return CapabilityError(f"dtrace is not permitted: {lines[-1][:200]}", "run as root")
     hint = None

@@ -215,8 +215,8 @@ class FunctionTracer(Closeable, Part):
                     if not isinstance(opened, Opened):
                         refused.append((module.mapping.module, opened))
                         continue
-                    sites, untold = self._sites(target.image, module)
-                    refused += untold
+                    sites, skipped = self._sites(target.image, module)
+                    refused += skipped
                     with opened:
                         failed = self._probes.attach(opened.fd, target.image.pid, sites)
                     attached += len(sites) - len(failed)

@@ -24,14 +24,14 @@ class CpuWindows:
 
     def __init__(self, program: LoadedProgram) -> None:
         self._program = program
-        self._told = np.zeros(program.slots("totals"), dtype=CPU_TOTAL)
+        self._last = np.zeros(program.slots("totals"), dtype=CPU_TOTAL)
         self._at_end: dict[int, Array] = {}
 
     def forget(self) -> None:
         """No window is open on any CPU."""
-        self._told = np.zeros(len(self._told), dtype=CPU_TOTAL)
+        self._last = np.zeros(len(self._last), dtype=CPU_TOTAL)
         self._at_end = {}
-        for cpu, total in enumerate(self._told):
+        for cpu, total in enumerate(self._last):
             self._program.put("totals", cpu, total.tobytes())
 
     def open(self, cpu: int, at_ns: int) -> None:
@@ -63,8 +63,8 @@ class CpuWindows:
         now = np.frombuffer(self._program.table_bytes("totals"), dtype=CPU_TOTAL)
         totals = now.copy()
         for name in ("count", "idle_ns", "unplaced_ns"):
-            totals[name] -= self._told[name]
-        self._told = now
+            totals[name] -= self._last[name]
+        self._last = now
         still_open = self._still_open(now) if with_open else np.zeros(0, dtype=IDLE_EXIT)
         for period in still_open:
             total, state = totals[period["cpu"]], min(int(period["state"]), CAUSE_STATES - 1)
@@ -80,7 +80,7 @@ class CpuWindows:
         The kernel sums a period when its CPU idles again. Sums and state are of one moment where a look before and one
         after agree; a CPU that changes at each look is off by one of its periods, which are short.
         """
-        found, at_ns = np.zeros(len(self._told), dtype=CPU_TOTAL), np.zeros(len(self._told), dtype=np.uint64)
+        found, at_ns = np.zeros(len(self._last), dtype=CPU_TOTAL), np.zeros(len(self._last), dtype=np.uint64)
         left = np.ones(len(found), dtype=bool)
         for _ in range(_LOOKS):
             before, now_ns = self.states(), kernel_ns()

@@ -76,4 +76,4 @@ class DemandLooks:
         sites = self._stacks.take_sites()
         self.members.let_go_ended()
         counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
-        return self._stacks.told(sites, counted_from_ns, self._counted_to_ns)
+        return self._stacks.take_trace(sites, counted_from_ns, self._counted_to_ns)

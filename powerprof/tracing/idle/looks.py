@@ -56,4 +56,4 @@ class WindowLooks:
         sites = self._stacks.take_sites()
         # Libraries may have been loaded and programs executed since; processes of the system may be new.
         self.members.add({site.pid for site in sites} | set(self.members.images))
-        return self._stacks.told(sites, self._counted_from_ns, self._counted_to_ns)
+        return self._stacks.take_trace(sites, self._counted_from_ns, self._counted_to_ns)

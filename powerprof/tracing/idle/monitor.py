@@ -56,12 +56,12 @@ def _not_before(old: CpuReading | None, new: CpuReading) -> CpuReading:
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
 
-def _since(told: Array, now: Array) -> Array:
+def _since(before: Array, now: Array) -> Array:
     """What came between two readings of `CpuWindows.idle_until_now`."""
     since = now.copy()
     for name in ("count", "idle_ns"):
         # A period whose state was read in one look and its sum in another.
-        since[name] -= np.minimum(told[name], now[name])
+        since[name] -= np.minimum(before[name], now[name])
     return since
 
 
@@ -114,13 +114,13 @@ class TraceMonitor(Closeable):
         idle_percent = None if spent is None else spent.idle_percent
         at_ns: Array | None = None
         if not self._reader.cpus:
-            told, (self._idle, at_ns) = self._idle, self._tracer.cpus.idle_until_now()
+            before, (self._idle, at_ns) = self._idle, self._tracer.cpus.idle_until_now()
         edges = self._interval(began, trace.totals, at_ns)
         if self._reader.cpus:
             residency = compute(began, self._snapshot, started_at=began_at)
         else:
             residency = traced_residency(
-                _since(told, self._idle),
+                _since(before, self._idle),
                 edges,
                 stat_idle_percent=idle_percent,
                 own_pid=os.getpid(),

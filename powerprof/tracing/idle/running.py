@@ -74,6 +74,6 @@ def between(last: Array, now: Array, unplaced_ns: Sequence[int]) -> RunTimes:
     threads["ns"], threads["kind"] = ran[chosen], now["kind"][chosen]
     # A thread that ended took all that it ever ran to the sums: what it had run at the last look was said then.
     ended, is_target = (last["who"] != 0) & ~same, last["kind"] == RunKind.TARGET
-    said = [int(last["ns"][ended & (is_target == of_target)].sum()) for of_target in (False, True)]
-    others_ns, target_ns = (max(0, int(sum_ns) - ns) for sum_ns, ns in zip(unplaced_ns, said, strict=True))
+    counted_ns = [int(last["ns"][ended & (is_target == of_target)].sum()) for of_target in (False, True)]
+    others_ns, target_ns = (max(0, int(sum_ns) - ns) for sum_ns, ns in zip(unplaced_ns, counted_ns, strict=True))
     return RunTimes(threads, others_ns, target_ns)

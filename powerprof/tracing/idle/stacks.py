@@ -94,7 +94,7 @@ class Stacks:
         sites, self._sites = self._sites, []
         return sites
 
-    def told(self, sites: list[SavedSite], counted_from_ns: int, counted_to_ns: int) -> StackTrace:
+    def take_trace(self, sites: list[SavedSite], counted_from_ns: int, counted_to_ns: int) -> StackTrace:
         """These, and all else since `begin` or the last call."""
         wakings = self._sums.take_wakings()[list(SiteWakings.__struct_fields__)].tolist()
         sleeping, self._sleeping = self._sleeping, []

@@ -80,7 +80,7 @@ class OnCpuTracer(Closeable, Part):
         self._images: list[ProcessImage] = []
         self._budget, self._aside = Budget(), ReaderProcess()
         self._looks: Counter[int] = Counter()
-        self._told: set[int] = set()
+        self._filled: set[int] = set()
         self._by_pid: dict[int, int | None] = {}
         self._records: list[tuple[bytes, int | None]] = []
         self._bytes = 0
@@ -112,11 +112,11 @@ class OnCpuTracer(Closeable, Part):
 
     def _fill_targets(self) -> None:
         for pid, index in self._by_pid.items():
-            if index is not None and pid not in self._told:
+            if index is not None and pid not in self._filled:
                 text, library = code_ranges(self._images[index])
                 ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
                 self.program.put("targets", pid, ranges)
-                self._told.add(pid)
+                self._filled.add(pid)
 
     @property
     def unread_at_most_s(self) -> float:

@@ -57,7 +57,7 @@ _WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_mai
 # It is a whole one also where it answers like an Execute.
 _WHOLE = ("exec_replication_command",)
 _VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
-_TOLD = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
+_EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 
 
 def find_activity(image: ProcessImage) -> Dispatch:
@@ -87,7 +87,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         waits_offset=None,
         stepped=is_stepped(elf.read(offset, 2)),
         sites={mapping.in_memory(site): int(kind) for site, kind in sites.items()},
-        is_sure=set(sites.values()) >= _TOLD,
+        is_sure=set(sites.values()) >= _EXTENDED,
         version=_version(elf),
         text_address=None if text_at is None else mapping.in_memory(text_at),
         event_address=None if event_at is None else mapping.in_memory(event_at),
@@ -142,7 +142,7 @@ def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
             sites[site] = inside[0]
         else:
             others[site] = _next_mark(elf, site, marks) or Message.WHOLE
-    if not set(others.values()) >= _TOLD:
+    if not set(others.values()) >= _EXTENDED:
         others = dict.fromkeys(others, Message.UNSURE)
     return sites | others
 
@@ -187,10 +187,10 @@ def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
 
 def _pointed(elf: Elf, following: int, operands: str) -> bytes:
     """The bytes that `lea register, [rip + distance]` leads to, as many as a title has."""
-    said = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
-    if not said:
+    match = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
+    if not match:
         return b""
-    address = following + int(said[2], 0) * (1 if said[1] == "+" else -1)
+    address = following + int(match[2], 0) * (1 if match[1] == "+" else -1)
     for segment in elf.loads():
         if segment.vaddr <= address < segment.vaddr + segment.file_bytes:
             offset = segment.offset + address - segment.vaddr

@@ -92,7 +92,9 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
     for vaddr, name in symbols:
         if not name.startswith(_DISPATCH):
             continue
-        layout = next((number for said, number in LAYOUTS.items() if name[len(_DISPATCH) :].startswith(said)), None)
+        layout = next(
+            (number for mangled, number in LAYOUTS.items() if name[len(_DISPATCH) :].startswith(mangled)), None
+        )
         offset = file_offset(elf, vaddr)
         # A clone (.constprop, .isra, .part) is passed other things than its name says.
         if layout is None or offset is None or "." in name:
