@@ -13,10 +13,13 @@ import pytest
 from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
 from powerprof.errors import UsageError
 from powerprof.tracing.functions.tracer import FunctionTracer
+from powerprof.windows.runner import pass_window
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
+
+_AT_MOST_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +44,9 @@ def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionPr
     with FunctionTracer([running.pid], pattern, multi=multi) as tracer:
         timer = threading.Timer(0.1, running.begin)
         timer.start()
-        # The work takes 0.4 s of a CPU; its margin is for a machine that is busy with something else.
-        trace = tracer.measure(2.5)
+        # The work takes 0.4 s of a CPU, whatever else the machine is busy with: the window ends when it is done.
+        assert running.process.stdout is not None
+        trace = tracer.collect(pass_window(_AT_MOST_S, tracer, until=running.process.stdout.fileno()))
         timer.join()
     assert running.process.poll() is None
     assert running.line() == "done\n"
