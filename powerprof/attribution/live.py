@@ -125,8 +125,6 @@ def capture(
     target: Target, request: AttributeRequest, server_names: Callable[[], Mapping[int, str]], say: Say
 ) -> Capture:
     """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
-    from powerprof.host.describe import host_record
-
     say("loading the tracer")
     # Asked before and after: threads come and go, and the question itself must not fall into the window.
     names, units = dict(server_names()), Units()
@@ -151,6 +149,8 @@ def capture(
             source=request.energy.source,
             hold=True,
         )
+        from powerprof.host.describe import host_record
+
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()

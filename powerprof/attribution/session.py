@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One function a verb: resolve the target, collect, and make the record; or analyse a saved capture again."""
+"""One function a verb: resolve the target, collect, and make the record; or analyse a saved capture again.
+
+What is needed after a window is imported after it: importing all takes as long as loading the tracer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from powerprof import paths
-from powerprof.attribution import blame, capture, live, modes
-from powerprof.attribution.functions import FunctionProfile
-from powerprof.attribution.offcpu import OffCpuProfile
-from powerprof.attribution.oncpu import OnCpuProfile
+from powerprof.attribution import capture
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.requests import (
     AttributeRequest,
@@ -24,14 +25,18 @@ from powerprof.attribution.requests import (
     SyscallRequest,
     TargetChoice,
 )
-from powerprof.attribution.sites import SiteStacks
-from powerprof.attribution.syscalls import SyscallProfile
 from powerprof.errors import DataError, PowerprofError
 from powerprof.processes.targets import Target, resolve
 from powerprof.runs import RunStore
-from powerprof.stacks.remedies import missing_names
-from powerprof.stacks.store import TableStore
 from powerprof.text import Say
+
+if TYPE_CHECKING:
+    from powerprof.attribution.functions import FunctionProfile
+    from powerprof.attribution.modes import Consent
+    from powerprof.attribution.offcpu import OffCpuProfile
+    from powerprof.attribution.oncpu import OnCpuProfile
+    from powerprof.attribution.syscalls import SyscallProfile
+    from powerprof.stacks.store import TableStore
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,14 @@ def attribute(
     """Trace one window on this host; `store` is where symbols come from. Raises UsageError, CapabilityError,
     PowerprofError.
     """
+    from powerprof.attribution import live
+
     target = _resolved(chosen)
     taken = live.capture(target, request, _names_of(server, target), say)
+    from powerprof.attribution import blame
+    from powerprof.attribution.sites import SiteStacks
+    from powerprof.stacks.remedies import missing_names
+
     stacks = SiteStacks(taken, store)
     record = blame.attribute(taken, stacks)
     named = stacks.named()
@@ -72,27 +83,35 @@ def attribute(
 
 def profile(chosen: TargetChoice, server: ServerChoice, request: ProfileRequest, say: Say) -> OnCpuProfile:
     """Sample one window. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.attribution import modes
+
     target = _resolved(chosen)
     return modes.on_cpu(target, request, _names_of(server, target), say)
 
 
-def functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, consent: modes.Consent) -> FunctionProfile:
+def functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
     """Probe one window. `consent` is told what could harm the target before it is done, and raises where that is not
     agreed to.
 
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
     """
+    from powerprof.attribution import modes
+
     return modes.functions(_resolved(chosen), request, say, consent)
 
 
 def off_cpu(chosen: TargetChoice, server: ServerChoice, request: OffCpuRequest, say: Say) -> OffCpuProfile:
     """Trace one window of sleeps and wakings. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.attribution import modes
+
     target = _resolved(chosen)
     return modes.off_cpu(target, request, _names_of(server, target), say)
 
 
 def syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallRequest, say: Say) -> SyscallProfile:
     """Count one window of system calls. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.attribution import modes
+
     target = _resolved(chosen)
     return modes.syscalls(target, request, _names_of(server, target), say)
 
@@ -110,6 +129,9 @@ def replay(name: str, runs_dir: Path | None) -> AttributionResult:
 
 def analyse(taken: capture.Capture) -> Attribution:
     """Unwind, name and blame."""
+    from powerprof.attribution import blame
+    from powerprof.attribution.sites import SiteStacks
+
     return blame.attribute(taken, SiteStacks(taken))
 
 

@@ -63,10 +63,11 @@ def command(
     saving = check(saving, files, reads_runs=True)
     from powerprof.attribution import session
     from powerprof.attribution.requests import AttributeRequest
-    from powerprof.report.exports.beside import extras_of_capture
-    from powerprof.report.terminal import attribution
 
-    check_by(view.by, attribution.BY, sources=view.lines)
+    if view.by is not None or view.lines:
+        from powerprof.report.terminal.attribution import BY
+
+        check_by(view.by, BY, sources=view.lines)
     if view.from_run is None:
         request = AttributeRequest(
             duration_s=duration, stack_buffer_kib=stack_buffer, energy=energy.request, settle=True
@@ -76,6 +77,10 @@ def command(
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     else:
         result = session.replay(view.from_run, saving.runs_dir)
+    # What is imported here does not delay the window.
+    from powerprof.report.exports.beside import extras_of_capture
+    from powerprof.report.terminal import attribution
+
     deliver(
         result.record,
         "attribute",
