@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel addresses → function names by /proc/kallsyms, where the kernel shows it."""
+"""Kernel addresses → function names by /proc/kallsyms, where the kernel shows it and cannot be asked (before 5.13)."""
 
 from __future__ import annotations
 
