@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 # Packet of length 1, sequence 0, COM_QUIT (client/server protocol): the server need not log an aborted client.
 _QUIT = b"\x01\x00\x00\x00\x01"
 _EVENTS = select.POLLIN | select.POLLRDHUP
+# A hundred of PostgreSQL's processes take some tenths of a second to end.
+_END_AT_MOST_S, _LOOK_EVERY_S = 3.0, 0.02
 
 
 class IdleConnections(Closeable):
@@ -36,12 +39,13 @@ class IdleConnections(Closeable):
         self._server = server
         self._handles: list[int] = []
         self._whole: list[Sql] = []
+        self._before_count = 0
 
     def _open(self) -> None:
         if self.count:
             limits.raise_open_files(self.count)
             # Refused before the first connection is what the server would refuse at the last.
-            check_connections(self._server, self.count)
+            self._before_count = check_connections(self._server, self.count)
             self._open_all()
 
     def _open_all(self) -> None:
@@ -83,9 +87,25 @@ class IdleConnections(Closeable):
         self._handles.clear()
         self._whole.clear()
 
+    def end(self) -> None:
+        """Close them, and wait until the server has ended their threads or processes: that is no later window's work,
+        and until then they take the room of others. Where others come in the meantime, it waits some seconds."""
+        had = bool(self._whole or self._handles)
+        self.close()
+        if not had:
+            return
+        until_s = time.monotonic() + _END_AT_MOST_S
+        with contextlib.suppress(PowerprofError), self._server.connect() as connection:
+            room = dialects.of(connection).room
+            while room(connection)[2] > self._before_count and time.monotonic() < until_s:
+                time.sleep(_LOOK_EVERY_S)
 
-def check_connections(server: Server, count: int) -> None:
-    """Raises PowerprofError where the server or this host has no room for `count` connections more."""
+
+def check_connections(server: Server, count: int) -> int:
+    """How many connections there are, the question's among them.
+
+    Raises PowerprofError where the server or this host has no room for `count` connections more.
+    """
     with server.connect() as connection:
         most, per_user, there = dialects.of(connection).room(connection)
     if not most:
@@ -104,3 +124,4 @@ def check_connections(server: Server, count: int) -> None:
         )
     if server.pid is not None and not server.private:
         limits.check_threads(count)
+    return there

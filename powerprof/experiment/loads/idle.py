@@ -35,7 +35,7 @@ class IdleLoad:
         """Close the connections. Raises LoadFailed where the server has closed some before."""
         lost = self._held.lost_count()
         elapsed_s = time.monotonic() - self._started_s
-        self.kill()
+        self._held.end()
         if lost:
             raise LoadFailed(f"the server closed {lost} idle connections")
         return LoadResult(queries=0, elapsed_s=elapsed_s)

@@ -7,10 +7,11 @@ import os
 import resource
 import time
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from powerprof.database.clients import sql
+from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError, UsageError
@@ -47,6 +48,18 @@ def test_five_hundred_are_held_and_closed(room: Room) -> None:
             aborted = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Aborted_clients'")
         assert aborted[0][1] == "0"
     assert _open_files() <= handles + 1
+
+
+@pytest.mark.parametrize("family", ["mariadb", "postgresql"])
+def test_at_the_end_the_server_has_none_of_them(room: Room, family: Literal["mariadb", "postgresql"]) -> None:
+    """Or those of the next window find no room: a hundred where a hundred and twenty are allowed."""
+    with PrivateServer(family=family, connections=100) as server:
+        for _ in range(3):
+            clients = IdleConnections(server, 100)
+            with clients, server.connect() as connection:
+                assert dialects.of(connection).room(connection)[2] == 101
+                clients.end()
+                assert dialects.of(connection).room(connection)[2] <= 2
 
 
 def test_nobody_is_held(room: Room) -> None:
