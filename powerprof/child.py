@@ -55,7 +55,7 @@ class Child:
             only_writes(self.writes)
 
     def account(self) -> dict[str, Any]:
-        """What subprocess is told of it. Into a file system of its own it goes as root: `enter` makes it the user."""
+        """subprocess's arguments for it. Into a file system of its own it goes as root: `enter` makes it the user."""
         if self.user is None or self.inside is not None:
             return {}
         return {"user": self.user[0], "group": self.user[1], "extra_groups": []}

@@ -51,7 +51,7 @@ def without_rights(
     stdout: int,
     total_s: float,
 ) -> tuple[int, str]:
-    """Run a file of ours as the caller, or nobody under root: its exit status and what it said on stderr.
+    """Run a file of ours as the caller, or nobody under root: its exit status and its stderr.
 
     Raises TimeoutError where it had not ended after `total_s`: then it is killed.
     """

@@ -52,7 +52,7 @@ def _must_wait(frame: FrameType | None) -> bool:
 
 def _raise(number: int, frame: FrameType | None) -> None:
     if _must_wait(frame):
-        # The same signal again: what handles it by then may have been told to wait.
+        # The same signal again: by then its handler may be one that waits.
         _soon(lambda: signal.raise_signal(number))
         return
     _set(_Waiting(number))

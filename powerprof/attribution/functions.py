@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: what the counts of probed functions say, with the probes' own time taken off and told."""
+"""Pure: what the counts of probed functions say, with the probes' own time subtracted and reported."""
 
 from __future__ import annotations
 

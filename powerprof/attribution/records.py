@@ -44,7 +44,7 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread; `server_name` is performance_schema's. `tid` 0: all threads of that name that had ended, where there
-    were more than are told apart. `process` names its process where the target is not one process alone, `unit` its
+    were too many to list each. `process` names its process where the target is not one process alone, `unit` its
     control group as people call it: a service, a container, a pod."""
 
     tid: int

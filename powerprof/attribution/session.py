@@ -90,8 +90,8 @@ def profile(chosen: TargetChoice, server: ServerChoice, request: ProfileRequest,
 
 
 def functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
-    """Probe one window. `consent` is told what could harm the target before it is done, and raises where that is not
-    agreed to.
+    """Probe one window. `consent` is called with what could harm the target before it is done, and raises where that is
+    not agreed to.
 
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
     """

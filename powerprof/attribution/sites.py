@@ -216,7 +216,7 @@ class SiteStacks:
             return self._notes
         short: dict[str, int] = {}
         for reason, count in self.tally.reasons.items():
-            # Which file it was is said once, by the notes of files.
+            # Which file it was is in the notes of files, once.
             why = _ADDRESS.sub("an address", reason.rpartition(": ")[2])
             short[why] = short.get(why, 0) + count
         ranked = sorted(short.items(), key=lambda item: (-item[1], item[0]))

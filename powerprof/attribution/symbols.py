@@ -25,7 +25,7 @@ from powerprof.stacks.remedies import Remedies
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
 
-# Answers whether what it is told may be downloaded.
+# True where the download that its text describes may be made.
 Consent = Callable[[str], bool]
 _MOST_PROCESSES = 64
 # A server's debug file has hundreds of MB.

@@ -108,7 +108,7 @@ def chosen(word: str, findings: Sequence[Finding]) -> Remedial:
 
 def resolved(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
     """The request with the remedy of the finding that it names, for which the process is looked at for a window; and
-    that finding, to be said before anything is changed. Raises UsageError, CapabilityError, PowerprofError."""
+    that finding, to be printed before anything is changed. Raises UsageError, CapabilityError, PowerprofError."""
     if not isinstance(request.choice, FindingChoice):
         return request, []
     pid = target_of(request.pid).pids[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a diagnosis rests on: one frozen record of what a server said and of what woke its threads.
+"""What a diagnosis rests on: one frozen record of what a server reported and of what woke its threads.
 
 Everything that the rules read is in it, so that a recorded one gives the same findings without the server.
 """

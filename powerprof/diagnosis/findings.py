@@ -51,7 +51,7 @@ class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, faults first, and all that they rest on. `not_looked_at`: what nothing is said of, and why."""
+    """The findings, faults first, and all that they rest on. `not_looked_at`: what was not examined, and why."""
 
     id: str | None
     started_at: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All rules in the order in which their findings are told, and the one function that applies them. Pure."""
+"""All rules in the order in which their findings are shown, and the one function that applies them. Pure."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def _pace(rows: Sequence[ThreadWakeups], woken_hz: float) -> str:
 
 
 def polling_waits(evidence: Evidence) -> list[Finding]:
-    """Threads that ask by the clock instead of waiting to be told, those with one remedy in one finding."""
+    """Threads that poll by the clock instead of waiting for an event, those with one remedy in one finding."""
     return [_polling(threads, evidence) for threads in _alike(evidence).values()]
 
 

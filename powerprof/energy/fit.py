@@ -53,7 +53,7 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class Fit:
-    """Watts by state (C0 among them), energy of a wake-up where it could be told apart, and how good it is.
+    """Watts by state (C0 among them), energy of a wake-up where it could be separated from them, and how good it is.
 
     `cross_validated_percent`: mean error on whole levels that the fit had not seen, as a share of their watts.
     """

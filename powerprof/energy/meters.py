@@ -76,7 +76,7 @@ class MeterSet(Closeable):
 
     @property
     def quick(self) -> bool:
-        """Whether windows of a fifth of a second can be told apart: RAPL counts every ms, the others lag behind."""
+        """Whether it can measure windows of a fifth of a second: RAPL counts every ms, the others lag behind."""
         return all(name in _QUICK for name in self.names)
 
     @property

@@ -104,7 +104,7 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
 
 
 def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
-    """At most one recording a source: a second one of the same server is said and left out, all else refused.
+    """At most one recording a source: a second one of the same server is left out with a note, all else refused.
 
     Raises UsageError for recordings of different times or machines, whose sum would be nobody's.
     """

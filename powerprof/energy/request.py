@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller asks of energy: which meters, and what the estimate is told that this host does not show."""
+"""What a caller asks of energy: which meters, and facts for the estimate that this host does not show."""
 
 from __future__ import annotations
 

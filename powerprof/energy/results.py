@@ -5,7 +5,7 @@ A server of a known kind of CPU is predicted from the results of that kind, one 
 generation. Both are prediction intervals of the logarithms (mean ± t · s · √(1 + 1/n), as in any textbook on
 regression). Few results of a kind, and few kinds of a generation, look more alike than they are: their variance is
 taken together with what all kinds and generations show (`Deviations`), each by its number. No interval is narrower
-than the middle nine tenths of what was published. How well they hold is told by leaving a result (`coverage`) or a
+than the middle nine tenths of what was published. How well they hold is tested by leaving a result (`coverage`) or a
 whole kind (`coverage_of_new_kinds`) out in turn.
 """
 

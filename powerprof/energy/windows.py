@@ -47,7 +47,7 @@ class WindowEnergy(Closeable):
                 "--cpu-model and --vcpu have no effect with --energy-source none, which estimates nothing",
                 "leave them out, or ask for --energy-source model",
             )
-        # Read before anything is measured: a damaged file is to be said now, not after the run.
+        # Read before anything is measured: a damaged file is reported now, not after the run.
         self._model: ChosenModel | None = None if without else model_for_this_host(request)
         self._set = open_meters(request.source, meter_log=request.meter_log)
 

@@ -56,7 +56,7 @@ _SETTLED_SHARE = 0.01
 class IdlePlan:
     """What to measure and on which server: a private one unless a URL, socket or option file names another.
 
-    `trace`: look for causes as well; `quick`: to be said that the windows are few and short.
+    `trace`: look for causes as well; `quick`: a note says that the windows are few and short.
     """
 
     clients: int

@@ -40,7 +40,7 @@ class ExperimentOptions:
     """`design` None: rate where both conditions keep up. `precision_percent`: go on until the interval is so narrow.
 
     `pairs` counts those that are kept. `rate_hz` None: found by calibration. `turn_s`: how long a condition runs before
-    the other has its turn, where they can take turns within a window; 0: whole windows. `quick`: to be said that the
+    the other has its turn, where they can take turns within a window; 0: whole windows. `quick`: a note says that the
     windows are few and short.
     Raises UsageError for senseless values.
     """
@@ -99,7 +99,7 @@ class ExperimentOptions:
         return windows * (self.window_s + AROUND_S) + 2 * self.baseline_windows * min(self.window_s, 4.0) + beside_s
 
     def plan(self, conditions: int) -> str:
-        """What is going to be measured and how long that takes, to be said before it begins."""
+        """What is going to be measured and how long that takes, to be printed before it begins."""
         pairs = "pairs of " * (conditions > 1)
         return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {about(self.seconds(conditions))}"
 

@@ -23,7 +23,7 @@ Range = tuple[float, float]
 
 
 class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server of a topology did in a window, and what it said of replication at its end.
+    """What one server of a topology did in a window, and its replication status at the window's end.
 
     `c0_percent` is its CPU time in percent of all CPUs' wall time. Unknown is None.
     """
@@ -76,7 +76,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
     `dropped`: warm-up, not counted. `disturbed`: other programs ran in its pair, which is not counted either.
     `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
-    work, whose time is `solution_s`, and `solution_energy` what the meters said of it (in runs saved before,
+    work, whose time is `solution_s`, and `solution_energy` what the meters measured of it (in runs saved before,
     `solution_joules`). `status`: how far the server's counters moved. Of a
     command it is one window of `executions_count` executions, which ended with these `exit_codes` (each once).
     """
@@ -150,7 +150,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Metric(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of both conditions and what can be said of it."""
+    """One metric of both conditions and its verdict."""
 
     name: str
     unit: str
@@ -243,7 +243,7 @@ class LoadRun(Run, frozen=True, kw_only=True):
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
     """Something that could have made the difference, with its figures; `serious` ones are doubts of the answer.
 
-    `form` is which of several sentences it is told in where it has more than one; report writes the `text`.
+    `form` selects its sentence where it has more than one; report writes the `text`.
     """
 
     name: str

@@ -94,7 +94,7 @@ class _Run:
         collected, options = self._collected, self._options
         collected.before += self._apparatus.baseline("idle baseline before")
         if options.on_cpu:
-            # First: where this host cannot sample, that is said before minutes of measuring.
+            # First: where this host cannot sample, it fails before minutes of measuring.
             rate_hz = self._apparatus.offer.easy_rate_hz
             collected.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
         try:

@@ -109,7 +109,7 @@ def _seconds(step: Step, options: StudyOptions) -> float:
 
 
 def plan(study: Study, options: StudyOptions) -> str:
-    """What is going to be measured and how long that takes, to be said before it begins."""
+    """What is going to be measured and how long that takes, to be printed before it begins."""
     steps = len([step for step in study.steps if not options.only or step.name in options.only])
     return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {about(seconds(study, options))}"
 

@@ -40,12 +40,12 @@ class Span:
 
 
 def changed_note(cpus: Sequence[int]) -> str:
-    """What is said of CPUs that were not there all the time, or are not traced yet."""
+    """The note on CPUs that were not there all the time, or are not traced yet."""
     return f"CPU {', '.join(map(str, cpus))} came or went: left out of this interval"
 
 
 def span_between(before: Snapshot, after: Snapshot) -> Span:
-    """The counters of all CPUs that are in both snapshots. A CPU that came, went or was reset is left out, and said."""
+    """The counters of all CPUs in both snapshots. A CPU that came, went or was reset is left out, with a note."""
     idle_s: dict[tuple[int, str], float] = {}
     walls, notes, polling = [], [], set()
     exits, forced, has_counters, c0_s = 0, 0, True, 0.0

@@ -81,7 +81,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
         lambda text: None,
     )
     with ExitStack() as stack:
-        # Before the tracer is loaded: an address that is taken is said at once. It answers after the monitor has given
+        # Before the tracer is loaded: an address that is taken fails at once. It answers after the monitor has given
         # up root's capabilities, because a thread keeps those that it began with.
         server = serving.MetricsServer(address, lambda accept: render(shared, accept), config)
         stack.callback(server.close)

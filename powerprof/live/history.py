@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The last minute of a monitor: what a screen draws lines of. As many intervals as it is told to, the newest last."""
+"""The last minute of a monitor: what a screen draws lines of. As many intervals as it was made for, the newest last."""
 
 from __future__ import annotations
 

@@ -54,8 +54,8 @@ class Joules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database server said at the interval's end. `queries_count` were answered in it. `account` runs it, from
-    the file `program`."""
+    """What a database server reported at the interval's end. `queries_count` were answered in it. `account` runs it,
+    from the file `program`."""
 
     name: str
     up: bool

@@ -69,7 +69,7 @@ class MonitorPlan:
     """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
     every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `HostMonitor.newest`
     will be called, and intervals say which processes used busy CPUs. `statements`: those of this server (a process id
-    or name, or a socket's path) are told apart."""
+    or name, or a socket's path) are measured one by one."""
 
     target: Target
     interval_s: float = 5.0
@@ -295,7 +295,7 @@ class HostMonitor(Closeable):
         return self._host_set
 
     def _hurry(self, interval: LiveInterval) -> None:
-        """A storm is told within two intervals: the servers are asked as soon as the host wakes far more than usual."""
+        """A storm is reported within two intervals: servers are asked as soon as the host wakes far more than usual."""
         hz = interval.exits_hz
         if hz is None:
             return

@@ -38,7 +38,7 @@ _MOST_HURRIES = 3
 
 
 class _AskedServer:
-    """One server process: what it said last, and the findings that hold.
+    """One server process: what it reported last, and the findings that hold.
 
     It is connected to for one look at a time: a restart between two looks is nothing special.
     """
@@ -114,7 +114,7 @@ class _AskedServer:
 
     def _state_of(self, evidence: Evidence) -> ServerState:
         statuses = [channel.status for channel in evidence.channels_after]
-        # A server without a port, as tests and containers have them, is told from others by its process.
+        # A server without a port, as tests and containers have them, is identified by its process.
         port = evidence.variables.get("port")
         self.name = f"{self.label}:{port}" if port not in (None, "", "0") else f"{self.label}:pid-{self.pid}"
         queries = evidence.status_after.get("Questions")

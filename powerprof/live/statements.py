@@ -31,8 +31,8 @@ StatementKey = tuple[str, str | None]
 class StatementMonitor(Closeable):
     """Measures window after window while its context is open.
 
-    The server is told by what the request names. Where that is a process id and the process ends, so does the watching;
-    by a name, a socket or an address it is waited for. Raises UsageError, CapabilityError, PowerprofError.
+    The server is found by what the request names. Where that is a process id and the process ends, so does the
+    watching; by a name, a socket or an address it is waited for. Raises UsageError, CapabilityError, PowerprofError.
     """
 
     def __init__(self, request: QueriesRequest, say: Say) -> None:
@@ -94,7 +94,7 @@ class StatementMonitor(Closeable):
         return process_cpu_ns(self._server.pid) is not None
 
     def _lose(self) -> None:
-        """The process has ended. Raises PowerprofError where it was told by its number."""
+        """The process has ended. Raises PowerprofError where it was given by its number."""
         if self._probes is not None:
             self._probes.close()
         self._probes = None

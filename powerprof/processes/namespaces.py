@@ -22,7 +22,7 @@ def in_pid_namespace() -> bool:
 def check_process_ids() -> None:
     """Raises CapabilityError where tracepoints name processes by other ids than /proc and the user do.
 
-    Seen without this check: a program that slept 119 times a second was given none of them, and nothing said so.
+    Seen without this check: a program that slept 119 times a second was given none of them, without a message.
     """
     if in_pid_namespace():
         raise CapabilityError(

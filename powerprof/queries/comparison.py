@@ -17,7 +17,7 @@ from powerprof.records import Note, Notes
 Became = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95
 _FEWEST_CALLS = 5
-_ALIKE = 0.10  # a change of all statements from which on it is said
+_ALIKE = 0.10  # a change of all statements from which on a note names it
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):

@@ -106,7 +106,7 @@ class Parts:
 
 
 def parts_of(trace: StatementTrace, known: Known) -> Parts:
-    """Put a window together with what the server told of it."""
+    """Put a window together with what the server reported of it."""
     if trace.family == "postgresql":
         trace, known = _without_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], _Sum] = {}

@@ -150,7 +150,7 @@ class Probes(Closeable):
         return Trial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
 
     def _before(self) -> Known:
-        """What the server tells as the window begins; what it told as the last one ended, if that was just now."""
+        """What the server reports as the window begins; what it reported at the end of one just before."""
         if self._last is not None and time.monotonic() - self._last[0] < _RECENT_S:
             before = self._last[1]
         else:

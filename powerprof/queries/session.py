@@ -59,7 +59,7 @@ class QueriesResult:
 def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> QueriesResult:
     """Answer the request. Raises UsageError, CapabilityError, PowerprofError.
 
-    `consent` is told before texts of clients are used with their values; it raises where that is not agreed to.
+    `consent` is called before texts of clients are used with their values; it raises where that is not agreed to.
     """
     with bounded() as texts:
         result = _run(request, say, consent)

@@ -25,7 +25,7 @@ def with_stacks(
     name_of: Callable[[int, int], tuple[str, str | None]],
     family: Family = "mysql",
 ) -> tuple[list[Statement], dict[str, str], Notes]:
-    """The statements, those with most samples with their paths; the files of frames; and what is to be said of it."""
+    """The statements, those with most samples with their paths; the files of frames; and the notes on them."""
     paths = PathNames(capture)
     counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
     modules: dict[str, str] = {}

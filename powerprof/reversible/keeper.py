@@ -57,7 +57,7 @@ def _write_down(journal: int | None, settled: bool) -> None:
 
 
 def _read_order(parent: int) -> Order:
-    """The settings; none where powerprof died before it had said them all."""
+    """The settings; none where powerprof died before it had written them all."""
     data = b""
     while not data.endswith(b"\n"):
         piece = os.read(0, 1 << 16)

@@ -113,7 +113,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
-        """What the server refuses is said with its name."""
+        """What the server refuses is reported with its name."""
         try:
             yield
         except StatementError as error:

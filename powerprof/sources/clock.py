@@ -2,7 +2,7 @@
 """The kernel's own monotonic clock, which is what BPF programs read, and how long the host was suspended.
 
 In a time namespace (time_namespaces(7)) a process's CLOCK_MONOTONIC is ahead of it or behind, by an offset that the
-namespace was made with: edges of windows that were told in our time would lie days beside what the kernel counts.
+namespace was made with: edges of windows in our time would lie days beside what the kernel counts.
 """
 
 from __future__ import annotations

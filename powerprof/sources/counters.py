@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An energy counter's readings, told apart: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
+"""An energy counter's readings, classified: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
 
 A step backwards is a wrap where the counter's range allows it and where what then was drawn is what the hardware can
 draw and usually draws; otherwise the counter started again from 0 (firmware, suspend, a reloaded driver), and what

@@ -4,7 +4,7 @@
 Scaphandre's qemu exporter keeps `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, in a folder
 that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler, and an
 exporter like it, offer counters in joules in Prometheus' text format, those of a guest with its name or id. Figures
-that say nothing of guests are the whole host's, and are told apart.
+that name no guest are the whole host's, and are kept separate.
 """
 
 from __future__ import annotations

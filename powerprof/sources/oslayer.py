@@ -20,7 +20,7 @@ from powerprof.sources.procfs import Stat, read_stat
 from powerprof.system_records import CpuLoad, DeviceInterrupts, OsRates
 
 _MIGRATIONS = 4  # PERF_COUNT_SW_CPU_MIGRATIONS, include/uapi/linux/perf_event.h
-# Vectors of one device are told apart behind its name: virtio1-req.0, eth0-TxRx-3, nvme0q12.
+# Vectors of one device have suffixes behind its name: virtio1-req.0, eth0-TxRx-3, nvme0q12.
 _VECTOR = re.compile(
     r"(?P<device>.*?\w)(?:[-_](?:tx|rx|txrx|req|input|output|event|config|comp|queue|[a-z]+_vq)\b.*|(?<=\d)q\d+)$",
     re.IGNORECASE,

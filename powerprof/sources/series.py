@@ -274,7 +274,7 @@ def _share_of(
     notes: Sequence[str],
     exact_joules: float | None = None,
 ) -> EnergySeries:
-    """The window's share of the pieces; said where it is not all of the window, none below half of it."""
+    """The window's share of the pieces; with a note where they do not cover all of it, unknown below half."""
     near = _AT_EDGE_S if exact_joules is not None else 0.0
     begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
     end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)

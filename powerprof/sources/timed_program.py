@@ -28,7 +28,7 @@ _LIMIT_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended: exit status, and what it said in lines."""
+    """How it ended: exit status, and the lines that it printed."""
 
     returncode: int
     messages: list[str]

@@ -32,7 +32,7 @@ _MAX_CELL = 40
 
 @dataclass(frozen=True)
 class TurbostatHeader:
-    """What turbostat says before its first table; None where it said nothing (`--quiet`)."""
+    """What turbostat prints before its first table; None where it printed nothing (`--quiet`)."""
 
     version: str | None = None
     interval_s: float | None = None

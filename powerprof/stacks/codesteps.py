@@ -160,7 +160,7 @@ def _returned(state: State, machine: Machine) -> Step | None:
 
 
 def _entered(state: State, machine: Machine) -> Step | None:
-    """The caller's registers, told from what was done since the function was entered."""
+    """The caller's registers, computed from what was done since the function was entered."""
     names = convention(machine)
     # Where the stack pointer was at the start: by the register that still lies at a known distance from it.
     for base in (names.sp, names.fp):

@@ -22,8 +22,8 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
     """Offsets within `code` (x86-64) of the instructions that leave the function; or why they are unknown.
 
     `is_function` says whether a function begins at a link-time address: a jump there is a tail call, one to elsewhere
-    outside (a `.cold` part) comes back. Jumps by a register are not told from switches and are left out, conditional
-    tail calls too: a call that ends by one is seen to be over at the next probe of its thread.
+    outside (a `.cold` part) comes back. Jumps by a register cannot be distinguished from switches and are left
+    out, conditional tail calls too: a call that ends by one is seen to be over at the next probe of its thread.
     """
     if not code or len(code) > MAX_CODE_BYTES:
         return f"its code is {len(code):,} bytes long"

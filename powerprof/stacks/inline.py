@@ -2,7 +2,7 @@
 """Inlined calls and source lines from DWARF.
 
 Only debug information that belongs to root or to the caller, and that nobody else may write, is read; for the rest a
-frame has its function's name and no more. What would take too much memory or time is left out, and said.
+frame has its function's name and no more. What would take too much memory or time is left out, with a note.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _PLACES = 500
 
 
 class Unreadable(PowerprofError):
-    """The process is gone, or could not be read; `errno` where the kernel said so."""
+    """The process is gone, or could not be read; `errno` where the kernel returned one."""
 
     def __init__(self, message: str, number: int = 0, hint: str | None = None) -> None:
         super().__init__(message, hint)

@@ -2,7 +2,7 @@
 """Runtimes that make code while they run, or schedule threads of their own: whose code it is, and where names are had.
 
 A runtime is known by the files that a process has mapped. What it compiles lies in memory without a file: only a perf
-map, which it writes when told to, has the names.
+map, which it writes only with an option, has the names.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 """What reading the files of processes may cost: bytes and CPU time, for one process and for all of a run.
 
 A file that only root or we can write costs what it costs, and is read once. Any other may have been made to be costly,
-and its owner may run as many processes as the system allows: what goes past the budget is left out, and said.
+and its owner may run as many processes as the system allows: what exceeds the budget is left out, with a note.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class Walker:
         if table.missing:
             return _Module(None, starts, ends, table.missing)
         try:
-            # Two mappings of one file may be told apart only by their addresses.
+            # Two mappings of one file may differ only by their addresses.
             module = self._program.extra_module(f"{mapping.path}@{mapping.start:x}", id=mapping.start, create=True)
             # The range sets the bias when the file is added; afterwards only the mapping itself is the module's.
             module.address_range = (table.low + bias, table.high + bias)

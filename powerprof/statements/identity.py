@@ -71,7 +71,7 @@ def _deferred(first: str, byte: int, family: Family) -> tuple[int, int]:
 
 
 def _after(byte: int, shift: int, family: Family) -> tuple[int, int]:
-    """After a literal: more of them, with blanks, parentheses and commas between, are a list and told once."""
+    """After a literal: more of them, with blanks, parentheses and commas between, are a list that counts once."""
     literal = _literal(byte, shift, family)
     if literal is not None:
         return literal, 0

@@ -21,7 +21,7 @@ _MOST_LOG = 300.0  # as far as a float reaches
 class PointPair:
     """Two of the points by their places: how many percent the second is above the first.
 
-    `interval` is of `percent` and holds by itself; `p_value` is for no difference. None where it cannot be said.
+    `interval` is of `percent` and holds by itself; `p_value` is for no difference. None where it is unknown.
     """
 
     first: int

@@ -37,7 +37,7 @@ FUNCTIONS_LEVEL = 0.995
 
 @dataclass(frozen=True)
 class PairedResult:
-    """Two conditions over pairs of blocks, in the unit of the values; None where it cannot be said.
+    """Two conditions over pairs of blocks, in the unit of the values; None where it is unknown.
 
     `p_value` is Student's (Welch's where nothing is paired) for no difference, on the scale of the interval.
     """

@@ -187,5 +187,5 @@ def _rate(count: int | None, window_s: float | None) -> float | None:
 
 
 def merge_notes(*lists: Notes) -> Notes:
-    """Notes of several parts, each said once."""
+    """Notes of several parts, without repetitions."""
     return list(dict.fromkeys(note for notes in lists for note in notes))

@@ -26,7 +26,7 @@ from powerprof.windows.residency import merge_notes
 from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
 
 _WAITED_S = 0.1
-# The groups of processes that are servers, whose files' devices are told apart.
+# The groups of processes that are servers, whose files' devices are listed separately.
 _SERVERS = ("server", "mysqld")
 _SHORTER = "interrupted: the window is shorter than asked"
 _SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")

@@ -44,7 +44,7 @@ class Connection(Closeable):
     def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
         self._limits = limits
         self.patience_s = patience_s
-        # All that the environment or a service file could say otherwise is said here.
+        # Everything that the environment or a service file could set otherwise is set here.
         parameters = {
             "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
             # The name of a socket ends with it: .s.PGSQL.5432

@@ -61,7 +61,7 @@ class Account(NamedTuple):
 
 @dataclass(frozen=True)
 class Known:
-    """What the server told. By kernel thread id: names, schemas, and the statements that ran at the window's beginning.
+    """What the server reported. By kernel thread id: names, schemas, and the statements that ran as the window began.
 
     `prepared`: (thread, the server's number) → text; `connections`: thread → the server's number of its
     connection. `digests`: (schema, digest's text) → what it has counted since it began, in the order of `COUNTED`.

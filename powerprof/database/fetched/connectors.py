@@ -17,7 +17,7 @@ from powerprof.files import reason_of
 
 @dataclass(frozen=True)
 class Connector:
-    """One of them: its jar, how an address is written for it, and what it is told besides the account."""
+    """One of them: its jar, how an address is written for it, and its options besides the account."""
 
     name: str
     description: str

@@ -183,7 +183,7 @@ class PrivateServer(Closeable):
         return self._process is not None and self._process.poll() is None
 
     def check(self) -> None:
-        """Raises PowerprofError where the server has ended: how, and what it said last."""
+        """Raises PowerprofError where the server has ended, with its exit status and the end of its log."""
         if not self.alive():
             raise PowerprofError(
                 f"the private server {self.options.name} (pid {self.pid}) {self._ending()}: {self.log_tail()}",

@@ -22,7 +22,7 @@ _DRIFT_SHARE = 1 / 3
 
 @dataclass(frozen=True)
 class Claim:
-    """One figure of the last phase against the first, and what may be said of it."""
+    """One figure of the last phase against the first, and its verdict."""
 
     metric: str
     difference: Estimate

@@ -31,7 +31,7 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
     """Every function in percent of one CPU, in both conditions, and whether it changed: the largest change first.
 
     The n-th window of A and the n-th of B are a pair. The verdicts are a family. A function that a window has not is 0
-    there; where it was itself running is what is judged, where it was anywhere on the stack is told beside it.
+    there; where it was itself running is what is judged, where it was anywhere on the stack is given as well.
     """
     a, b = ([_by_key(window) for window in windows if window.arm == arm] for arm in ("a", "b"))
     pairs = list(zip(a, b, strict=False))

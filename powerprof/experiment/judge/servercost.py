@@ -24,7 +24,7 @@ class ServerCost:
     """Idle exits a second: of the server alone, and what the silent connections add to them (None: unknown).
 
     `thread`: the one with most of them, and its own rate. `busy_percent`: of the CPUs while they were counted, where
-    that hides some of them; then nothing is said of a difference, since it would be that of what was hidden.
+    that hides some of them; then there is no difference, since it would be that of what was hidden.
     """
 
     alone: Estimate | None

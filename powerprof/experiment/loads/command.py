@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any program as the client: it is told where the server is, and may say how many queries it ran."""
+"""Any program as the client: it gets the server's address, and may report how many queries it ran."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _fill(word: str, places: dict[str, str]) -> str:
 
 
 def parse(text: str, elapsed_s: float) -> LoadResult:
-    """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not said is unknown."""
+    """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not reported is unknown."""
     values = {name: float(value) for name, value in _COUNT.findall(text)}
     return LoadResult(
         queries=int(values["queries"]) if "queries" in values else None,

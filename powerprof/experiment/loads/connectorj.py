@@ -62,7 +62,7 @@ def _wait(running: ProcessLoad) -> None:
     deadline_s = time.monotonic() + _READY_S
     while not re.search(r"^ready$", running.text(), re.MULTILINE):
         if not running.alive():
-            running.finish(1.0)  # raises with what it said
+            running.finish(1.0)  # raises with its output
             raise LoadFailed("java ended before its clients were connected")
         if time.monotonic() > deadline_s:
             raise LoadFailed(f"java did not connect in {_READY_S:.0f} s")
@@ -70,7 +70,7 @@ def _wait(running: ProcessLoad) -> None:
 
 
 def properties(load: Load, statements: Sequence[str], context: Context, order: Order) -> str:
-    """What the runner is told, as java.util.Properties reads it. Raises UsageError for what it cannot ask."""
+    """The runner's settings, as java.util.Properties reads them. Raises UsageError for what it cannot ask."""
     if len(statements) != 1 or load.session or load.reconnect or load.transaction:
         raise UsageError("a load of kind connector-j asks one statement, on connections that stay", "one in load.sql")
     text = _UNIFORM.sub("?", statements[0])

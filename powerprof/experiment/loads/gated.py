@@ -160,7 +160,7 @@ class GatedLoad(Closeable):
             if failed:
                 self._turn_to(_OVER)
             if failed or not self._process.alive():
-                self._process.finish(_END_S)  # raises with what sysbench said
+                self._process.finish(_END_S)  # raises with sysbench's output
             if time.monotonic() > deadline_s:
                 raise LoadFailed(f"sysbench {what} in {patience_s:.0f} s")
             time.sleep(_POLL_S)

@@ -72,7 +72,7 @@ class ProcessLoad:
         return None
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Wait for its end and read what it said. Raises LoadFailed."""
+        """Wait for its end and read its output. Raises LoadFailed."""
         try:
             code = self._process.wait(max(0.1, timeout_s))
         except subprocess.TimeoutExpired:
@@ -97,6 +97,6 @@ class ProcessLoad:
             programs.stop(self._process, patience_s=1.0)
 
     def text(self) -> str:
-        """What it has said until now."""
+        """Its output until now."""
         with self._output.open("rb") as file:
             return file.read(_OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace")

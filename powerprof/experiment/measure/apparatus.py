@@ -58,7 +58,7 @@ class Apparatus:
     _failures: int = 0
 
     def meter(self, servers: Sequence[int], clients: Sequence[int] = ()) -> WindowMeter:
-        """What measures windows, with the CPU time of servers, clients and powerprof told apart."""
+        """What measures windows, with the CPU time of servers, clients and powerprof separately."""
         groups = {"server": list(servers), "client": list(clients), "powerprof": [os.getpid()]}
         wanted = {name: pids for name, pids in groups.items() if pids}
         return WindowMeter(meters=self.meters, groups=wanted, residency_source=self.options.residency_source)

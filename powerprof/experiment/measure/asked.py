@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an experiment is asked for that changes nothing or cannot be done: said before a server starts."""
+"""Requests that change nothing or cannot be met, reported before a server starts."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def refuse_errors(case: Case, result: LoadResult) -> None:
 
 
 def with_client(window: Window, cpu_s: float | None) -> Window:
-    """The client ended within the window: its CPU time is what the kernel said when it was waited for."""
+    """The client ended within the window: its CPU time is what the kernel returned when it was waited for."""
     import msgspec
 
     if cpu_s is None or not window.window_s or not window.cpus:

@@ -122,7 +122,7 @@ def _rounded(rate: float) -> float:
 
 
 def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
-    """A program of the user's knows best; it is told the rate or the number of queries if its arguments ask."""
+    """A program of the user's knows best; its arguments get the rate or the number of queries where they ask."""
     words = " ".join(cases[0].load.argv)
     rate = options.rate_hz or cases[0].load.rate_hz
     queries = options.queries or cases[0].load.queries

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class PhaseTrace:
-    """What a phase's traced window told; empty where none was measured."""
+    """The causes of a phase's traced window; empty where none was measured."""
 
     causes: list[Cause] = field(default_factory=list)
     conservation: Conservation | None = None

@@ -54,7 +54,7 @@ def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
 
 
 def pack(compiled: Compiled) -> bytes:
-    """With a digest in front, so that a file that was cut or changed is told from a whole one."""
+    """With a digest in front, so that a file that was cut or changed is recognised."""
     data = msgspec.msgpack.encode(compiled)
     return hashlib.sha256(data).digest() + data
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a BPF program has to be told of the running kernel, as definitions in front of its text.
+"""What a BPF program has to know of the running kernel, as definitions in front of its text.
 
 Struct offsets and the places of tracepoints' arguments come from BTF, never from headers: those of another version give
 silently wrong ones.
@@ -51,7 +51,7 @@ def path_definitions(
     """What paths.bpf.h is compiled with."""
     return {
         "EVERY_PROCESS": int(every_process),
-        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are told apart.
+        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are distinguished.
         "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
         "STACK_PAGES": ring_pages,
     }
@@ -66,7 +66,7 @@ _FROM_USER = {
 
 
 def register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
-    """Where registers lie in what is copied, and how they are found and told."""
+    """Where registers lie in what is copied, and how they are found and recognised."""
     return {
         "REGISTER_COUNT": len(machine.names),
         "REGISTER_IP": machine.ip,

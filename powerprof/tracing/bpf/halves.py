@@ -38,7 +38,7 @@ class Halves:
         sums: tuple[str, ...],
         turn: Callable[[int], None],
     ) -> None:
-        """`sums`: the fields of the value that only grow; what came since is told of these, the others are as they are.
+        """`sums`: the fields of the value that only grow; of these the growth is returned, the others are as they are.
 
         `half_of`: the field of the key that holds the half, and its bit.
         """

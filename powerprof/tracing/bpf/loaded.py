@@ -125,7 +125,7 @@ class LoadedProgram(Closeable):
     def _load_compiled(
         self, name: str, definitions: Mapping[str, int | str], cached: bool, refused: syscalls.RefusedError | None
     ) -> None:
-        """Load what this host's bcc makes of it. `refused`: what was said of the carried one, where there was one."""
+        """Load what this host's bcc makes of it. `refused`: why the carried one was refused, where there was one."""
         # Of a kernel that may not be asked nothing is known, not even which carried program fits.
         if not may_be_tried():
             raise not_permitted()

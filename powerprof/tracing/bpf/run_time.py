@@ -25,7 +25,7 @@ def _context_switches() -> int:
 class Price(Closeable, Part):
     """The clock of one window, running from the beginning on.
 
-    `events` counts what the programs run for, context switches unless said otherwise.
+    `events` counts what the programs run for, context switches by default.
     """
 
     def __init__(

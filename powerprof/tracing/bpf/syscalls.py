@@ -28,7 +28,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class RefusedError(OSError):
-    """The kernel refused a program: `log` is what its verifier said."""
+    """The kernel refused a program: `log` is the output of its verifier."""
 
     def __init__(self, code: int, log: str) -> None:
         super().__init__(code, os.strerror(code))
@@ -57,7 +57,7 @@ def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: 
 
 
 def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
-    """A program's descriptor. `attach_to`: a type in the kernel's BTF. Raises RefusedError: what the verifier said."""
+    """A program's descriptor. `attach_to`: a type in the kernel's BTF. Raises RefusedError with the verifier's log."""
     shown = name.encode()[-15:]
     instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
 
@@ -112,7 +112,7 @@ def open_raw_tracepoint(name: str, program: int) -> int:
 
 
 def link(program: int, target: int, attach_type: int, rest: bytes) -> int:
-    """Attach by a link: closing the descriptor detaches. `rest` is what is said of the kind (BPF_LINK_CREATE)."""
+    """Attach by a link: closing the descriptor detaches. `rest`: the kind's own attributes (BPF_LINK_CREATE)."""
     return bpf(_LINK_CREATE, struct.pack("=4I", program, target, attach_type, 0) + rest)
 
 

@@ -35,7 +35,7 @@ class StatementUse(msgspec.Struct, frozen=True):
 class TextSeen(msgspec.Struct, frozen=True):
     """The first text of an identity, without the comment that it begins with: `length` is that of the whole, `hashed`
     of what the identity is made of, and `text` what was kept of that. A prepared statement that was prepared before the
-    window and of which the server's memory told no text has none; it has the server's number, and the thread that
+    window and of which the server's memory had no text has none; it has the server's number, and the thread that
     executed it."""
 
     id: int
@@ -81,10 +81,10 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A window as it was collected. `latencies`: identity → class of nanoseconds (`class_range`) → calls.
 
     `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in, with what ended
-    threads ran that its clock missed. `is_sure`: of
-    PostgreSQL's messages each is told. `has_run_queue`: the kernel counts waits for a CPU; `tells_locks`: the server
-    says what it waits for. `lost_count` are updates for which a table had no
-    room, `unreadable_count` texts that were not in memory, `cut_count` texts longer than is looked at.
+    threads ran that its clock missed. `is_sure`: of PostgreSQL's messages each is recognised.
+    `has_run_queue`: the kernel counts waits for a CPU; `tells_locks`: the server says what it waits for. `lost_count`
+    are updates for which a table had no room, `unreadable_count` texts that were not in memory, `cut_count` texts
+    longer than is looked at.
     """
 
     pid: int

@@ -20,7 +20,7 @@ class CallSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSum(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread did with one file. `mode` is st_mode, `path` the file's or as much of it as the kernel told.
+    """What a thread did with one file. `mode` is st_mode, `path` the file's or as much of it as the kernel passed on.
 
     Bytes are those that were read and written; of asynchronous requests (io_uring, io_submit) those asked for.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums by cause that stay few on a host where threads come and go: those that have ended are told by name alone.
+"""Sums by cause that stay few on a host where threads come and go: those that have ended are grouped by name.
 
 A thread that lives for an instant is a cause of its own, with its number. A host on which a thousand are born a second
 makes millions of them in an hour; what is worth knowing of them is what they are called, and what woke them.
@@ -21,7 +21,7 @@ from powerprof.tracing.idle.layout import CAUSE_KEY, LIFE, SUMS, WOKEN_KEY, Flag
 Array = npt.NDArray[Any]
 # Causes that are kept as they are: 1 MB of a saved run, and more threads than anybody reads.
 ENOUGH = 4096
-# Names that are told apart; programs may call their threads what they want.
+# Most names that have groups of their own; programs may call their threads what they want.
 _MOST_NAMES = 1000
 _SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp", "waker_code")
 
@@ -64,13 +64,13 @@ class EndedThreads:
     def __init__(self, is_there: Callable[[int], bool] = _is_there) -> None:
         self._is_there = is_there
         self._numbers: dict[tuple[bytes, int, int], int] = {}
-        # Of threads that ended lately: what else is told of them comes a moment later.
+        # Of threads that ended lately: the rest of their records comes a moment later.
         self._known: dict[int, bytes] = {}
 
     def fold(
         self, causes: Array, wakings: Array, kept: Collection[int] = (), target: Collection[int] = ()
     ) -> tuple[Array, Array]:
-        """Causes (layout.CAUSE) and wakings (WOKEN_KEY, count) with the threads that have ended told by name.
+        """Causes (layout.CAUSE) and wakings (WOKEN_KEY, count) with the threads that have ended grouped by name.
 
         A thread's process stays what it is while it lives, and so does one of `kept`, together with where the thread
         slept: there somebody knows its stacks. Of a process that has ended the name is left, and whether it was one of

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that join a target while it is traced: those that it starts, told by the kernel, and those found later."""
+"""Processes that join a target while it is traced: reported by the kernel when they start, or found later."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class Members:
         self._most = program.slots("targets") - 1
         share(program, Shared.OWN_PID, os.getpid())
         if target.system:
-            # Entry 0 stands for processes that are not listed: without code ranges their call paths are not told apart.
+            # Entry 0, without code ranges: processes that are not listed, whose call paths are not distinguished.
             program.put("targets", 0, bytes(_TARGET.size))
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class Members:
         self.add(target.pids)
 
     def begin(self) -> None:
-        """A window is near: who joins from here on is told of it.
+        """A window is near: the kernel reports who joins from here on.
 
         To look at a process takes time, in which those that are not known yet start others: looked for until there are
         no more.
@@ -147,7 +147,7 @@ class Members:
         self._joining.begin()
 
     def read(self) -> None:
-        """Take in who joined: those that the target started, told by the kernel, and those that are found only now."""
+        """Take in who joined: those that the target started, reported by the kernel, and those found only now."""
         if self.is_one_program and not self._take_joined():
             return  # what it has not started is not beside it
         late = self._unknown()
@@ -155,7 +155,7 @@ class Members:
         self._joining.note_late(late)
 
     def _unknown(self) -> list[int]:
-        """Members of whom the kernel did not tell. Listed first: who is started meanwhile is told by then."""
+        """Members that the kernel did not report. Listed first: it reports those that are started meanwhile."""
         members = self.target.members()
         self._take_joined()
         return [pid for pid in members if pid not in self.images]
@@ -221,7 +221,7 @@ class Members:
 
     def _admit(self, pid: int, entry: bytes) -> None:
         """To the kernel's table. Where it is full of processes that have ended, they make room; what has none even then
-        is left out, and said."""
+        is left out, with a note."""
         if pid not in self._admitted and len(self._admitted) >= self._most:
             ended = [known for known in self._admitted if has_ended(known)]
             self._delete(ended)
@@ -249,7 +249,7 @@ class Members:
         alone = len(self.images) == 1 and not self.target.system
         share(self._program, Shared.ONLY_TARGET, next(iter(self.images)) if alone else 0)
         if alone and self._take_joined():
-            # Before it was said that there is one only: the kernel cannot have taken it back.
+            # Joined before the kernel knew that there is one only: it cannot have reset that itself.
             share(self._program, Shared.ONLY_TARGET, 0)
 
     def _take_joined(self) -> bool:

@@ -40,7 +40,7 @@ class RunTimes:
 
 
 class RunTimeReader:
-    """Reads one program's sums again and again; what came since is said once."""
+    """Reads one program's sums again and again; each call returns what came since the one before."""
 
     def __init__(self, program: LoadedProgram) -> None:
         self._program = program
@@ -72,7 +72,7 @@ def between(last: Array, now: Array, unplaced_ns: Sequence[int]) -> RunTimes:
     threads = np.zeros(np.count_nonzero(chosen), dtype=RUN_TIME)
     threads["tid"], threads["pid"] = now["who"][chosen] & np.uint64(0xFFFFFFFF), now["who"][chosen] >> np.uint64(32)
     threads["ns"], threads["kind"] = ran[chosen], now["kind"][chosen]
-    # A thread that ended took all that it ever ran to the sums: what it had run at the last look was said then.
+    # A thread that ended took all that it ever ran to the sums: what it had run at the last look was counted then.
     ended, is_target = (last["who"] != 0) & ~same, last["kind"] == RunKind.TARGET
     counted_ns = [int(last["ns"][ended & (is_target == of_target)].sum()) for of_target in (False, True)]
     others_ns, target_ns = (max(0, int(sum_ns) - ns) for sum_ns, ns in zip(unplaced_ns, counted_ns, strict=True))

@@ -13,5 +13,5 @@ def share(program: LoadedProgram, which: Shared, value: int) -> None:
 
 
 def shared(program: LoadedProgram, which: Shared) -> int:
-    """What the program or we said last."""
+    """The value that the program or we wrote last."""
     return int.from_bytes(program.get("shared", which), "little")

@@ -65,7 +65,7 @@ class Stacks:
 
     def begin(self, meanwhile: Callable[[], object]) -> None:
         """Forget the stacks seen, so that they are sent again; look at who is asleep."""
-        # Before what is counted is reset: what is not copied now would be said to be missing in this window.
+        # Before what is counted is reset: what is not copied now would be reported as missing in this window.
         self._allow()
         self._base = self._counters = self._program.per_cpu_sum("counters")
         self._members.begin()
@@ -86,7 +86,7 @@ class Stacks:
         share(self._program, Shared.WINDOW, self._window)
 
     def cut(self, counters: Sequence[int]) -> None:
-        """A trace ends here, with the program's counters as they are: what is told next is of the same time."""
+        """A trace ends here, with the program's counters as they are: the next trace is of the same time."""
         self._counters = counters
 
     def take_sites(self) -> list[SavedSite]:

@@ -104,8 +104,8 @@ class Sums:
         return wakings
 
     def _fold(self) -> None:
-        """Where there are more than anybody reads, threads that have ended are told by name, in both tables at once: an
-        exit and its waking are of one thread. Threads that end later in the window are told by the same names."""
+        """Where there are more than anybody reads, ended threads are grouped by name, in both tables at once: an
+        exit and its waking are of one thread. Threads that end later in the window join the same groups."""
         self._kept, self._wakings = summed_causes(self._kept), summed_wakings(self._wakings)
         self._had_many = self._had_many or max(len(self._kept), len(self._wakings)) > ENOUGH
         if not self._had_many:

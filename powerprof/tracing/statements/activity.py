@@ -3,7 +3,7 @@
 
 Every process of a server calls pgstat_report_activity(state, text) when it begins a message of its client, with the
 statement's text, and again when all is done, with none. The function is exported, so that a stripped server has it in
-.dynsym; the functions that call it are not. Which is which is told by what each does next: a call's return address is
+.dynsym; the functions that call it are not. Which is which follows from what each does next: a call's return address is
 followed through the code, by both ways of a branch, to the first thing that only one of them does.
 """
 
@@ -48,7 +48,7 @@ class Message(IntEnum):
     UNSURE = 5
 
 
-# What set_ps_display is told after the report (postgres.c, since 7.4), and which exported function comes first.
+# What set_ps_display is called with after the report (postgres.c, since 7.4), and which exported function comes first.
 _TITLES = {b"PARSE\0": Message.PARSE, b"BIND\0": Message.BIND}
 _CALLS = {"pg_parse_query": Message.WHOLE, "CreateDestReceiver": Message.EXECUTE}
 # Processes that work for a statement of another one report that one's text.
@@ -130,7 +130,7 @@ def _version(elf: Elf) -> str | None:
 
 
 def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
-    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all told, every site
+    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all found, every site
     that could be one of them is UNSURE. What is in none is WHOLE."""
     known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
     marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What queries.bpf.c and moments.bpf.c have to be told of the running kernel and of the server."""
+"""What queries.bpf.c and moments.bpf.c have to know of the running kernel and of the server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def definitions(btf: Btf, layout: int, version: str | None, threads: int, *, sen
     """Of queries.bpf.c.
 
     `layout`, `version`: of the server (`Dispatch`). `threads`: the size of its tables of threads. `sends`: the kernel
-    shows what sockets send. `stacks`: samples are told by statement beside.
+    shows what sockets send. `stacks`: samples are counted by statement as well.
     """
     fields = {
         "task_struct_pid": ("task_struct", "pid"),

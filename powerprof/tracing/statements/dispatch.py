@@ -39,7 +39,7 @@ class Dispatch:
 
     `waits_offset`: where the function that waits for the next packet begins, None where it is not known. `stepped`: the
     kernel needs a second trap for a probe there. `sites`: what a call means by the address that it returns to, where a
-    server's processes have one function for all (`activity`); `is_sure`: each of a client's messages is told;
+    server's processes have one function for all (`activity`); `is_sure`: each of a client's messages is recognised;
     `text_address`: where each process has the address of the text that it executes. `within`: function of queries.bpf.c
     → where else it is to run: what is executed without a packet, or is another's. `waits`: where the server says what
     it waits for (`waitplaces`), `event_address`: where PostgreSQL's processes have the address of what they wait for.

@@ -54,7 +54,7 @@ class QueryTracer(Closeable, Part):
         """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
 
         `pid` of PostgreSQL is the process that started all the others.
-        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are told by statement.
+        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are counted by statement.
         `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
         Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
         """
