@@ -54,6 +54,25 @@ def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]
     assert names.kernel_functions({0xFFFFFFFF81000010}) == {}
 
 
+def test_what_the_kernel_writes_is_a_function_its_start_and_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = {
+        0x1010: "tick_nohz_handler+0x10/0x150",
+        0x2000: "blk_mq_put.constprop.0+0x0/0x20",
+        0x3004: "vmx_exit+0x4/0x9 [kvm_intel]",
+        0x4000: "0x4000",
+        0x5000: "",
+    }
+    monkeypatch.setattr(names, "function_texts", lambda addresses: {each: texts[each] for each in addresses})
+    assert names.kernel_places(texts) == {
+        0x1010: ("tick_nohz_handler", "vmlinux", 0x1000),
+        0x2000: ("blk_mq_put.constprop.0", "vmlinux", 0x2000),
+        0x3004: ("vmx_exit", "kvm_intel", 0x3000),
+    }
+    assert names.kernel_functions(texts) == {0x2000: "blk_mq_put.constprop.0"}
+    monkeypatch.setattr(names, "function_texts", lambda _addresses: {})
+    assert names.kernel_places([]) == {}
+
+
 def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str, str]], Path]) -> None:
     tree = fake_tree({"proc/interrupts": "  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n"})
     causes = np.zeros(1, dtype=CAUSE)
