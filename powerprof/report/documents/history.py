@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saved runs as a history: what each measured and said, how old it is, and which of them may go."""
+"""The saved runs as a history: what each measured and answered, how old it is, and which of them may go."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from powerprof import text
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.report.documents.kinds import kind_of, said
+from powerprof.report.documents.kinds import answer_and_context, kind_of
 from powerprof.runs import About, RunInfo
 from powerprof.untrusted import printable
 
@@ -25,7 +25,7 @@ def about(record: Any, labels: Sequence[str] = ()) -> About:
     """What is kept beside a record: what it measured and its answer, as its report begins."""
     answer = None
     if kind_of(record) is not None:
-        answer = printable(said(record)[0])[:_ONE_LINE] or None
+        answer = printable(answer_and_context(record)[0])[:_ONE_LINE] or None
     return About(labels=list(labels), target=_target(record), answer=answer)
 
 
@@ -68,16 +68,16 @@ def lines(runs: Sequence[RunInfo], directory: Path, width: int, now: datetime | 
     if not runs:
         return [f"No runs in {directory}."]
     moment = now or datetime.now(UTC)
-    rows, said_lines = [], []
+    rows, states = [], []
     for run in runs:
         state = run.problem or (("interrupted: " if run.interrupted else "") + (run.answer or run.schema or ""))
         labelled = " ".join(f"[{label}]" for label in run.labels)
         cells = (run.id, age(run.started_at, moment), run.target or "", labelled)
         # Cleaned before it is padded: a line end in a record must not begin a line of the list.
         rows.append([printable(cell)[:_CELL] for cell in cells])
-        said_lines.append(printable(state)[:_CELL])
+        states.append(printable(state)[:_CELL])
     heads = text.columns(rows, left=len(rows[0]))
-    pairs = zip(heads, said_lines, strict=True)
+    pairs = zip(heads, states, strict=True)
     return [text.cut(line, width) for head, state in pairs for line in (head, f"    {state}")]
 
 
@@ -86,7 +86,7 @@ def superfluous(
 ) -> list[RunInfo]:
     """The runs that may go: beyond the newest `keep` of each command, or older than that. Labelled ones never do.
 
-    Raises UsageError where neither is said.
+    Raises UsageError where neither is given.
     """
     if keep is None and older_than_days is None:
         raise UsageError("prune needs --keep N or --older-than DAYS", "labelled runs are kept in any case")

@@ -48,7 +48,7 @@ _FORM_OF = {
     "speedscope": "stacks",
 }
 _TIMELINE = "powerprof.attribution/1"
-# Runs are told apart by their command.
+# Runs are distinguished by their command.
 KINDS = {
     "powerprof.run/1 residency": Kind("records:Run", "report.terminal.residency:lines", **_RUN),
     "powerprof.run/1 idle": Kind("idle_records:IdleRun", "report.terminal.idle:lines", **_RUN),
@@ -168,11 +168,11 @@ def check_files(schema: str, files: Iterable[str]) -> None:
             raise UsageError(f"there is no --{name} of what this measures", f"it has: {has}")
 
 
-def form(record: Any, name: str, said: str) -> Callable[..., Any]:
-    """The function that writes a record in a form. Raises UsageError where it has none, which is `said` so."""
+def form(record: Any, name: str, label: str) -> Callable[..., Any]:
+    """The function that writes a record in a form, which errors call `label`. Raises UsageError where it has none."""
     kind = kind_of(record)
     if kind is None or not getattr(kind, name):
-        raise UsageError(f"there is no {said} for a {type(record).__name__.lower()}", "use --json FILE")
+        raise UsageError(f"there is no {label} for a {type(record).__name__.lower()}", "use --json FILE")
     written: Callable[..., Any] = kind.load(name)
     return written
 
@@ -183,7 +183,7 @@ def lines_of(record: Any, width: int) -> list[str]:
     return printed
 
 
-def said(record: Any) -> tuple[str, str]:
+def answer_and_context(record: Any) -> tuple[str, str]:
     """The first two lines of its report, unwrapped: the answer, and what it is about."""
     printed = [*lines_of(record, _ONE_LINE), "", ""]
     return printed[0], printed[1]

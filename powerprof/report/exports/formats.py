@@ -87,7 +87,7 @@ def _otlp(record: msgspec.Struct, extras: Extras) -> bytes:
     from powerprof.report.exports.otlp import OtlpProfile, encode_otlp
 
     stack_set = _stacks(record, "otlp")
-    # Who owns a stack is told by attributes, not by its outermost frame.
+    # Who owns a stack is in its attributes, not in its outermost frame.
     rows = [(frames[1:], owner) for (frames, _), owner in zip(stack_set.stacks, stack_set.owners, strict=True)]
     profiles: list[OtlpProfile] = []
     for (kind, unit), values in zip(*_columns(stack_set), strict=True):

@@ -108,7 +108,7 @@ def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None,
     sums: dict[tuple[int, tuple[int, ...]], int] = {}
     for frames, attributes, value in profile.samples:
         if value > 0:
-            whose = tuple(dictionary.attribute(key, said) for key, said in attributes.items())
+            whose = tuple(dictionary.attribute(key, content) for key, content in attributes.items())
             identity = (dictionary.stack(frames), whose)
             sums[identity] = sums.get(identity, 0) + value
     strings = dictionary.strings
@@ -118,5 +118,5 @@ def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None,
     ]
     body += fixed64(3, time_ns or 0), number(4, duration_ns)
     # An id of its content: the same run sent twice is known to be the same.
-    said = repr((profile, time_ns)).encode("utf-8", "replace")
-    return b"".join(body) + block(7, blake2b(said, digest_size=16).digest())
+    encoded = repr((profile, time_ns)).encode("utf-8", "replace")
+    return b"".join(body) + block(7, blake2b(encoded, digest_size=16).digest())

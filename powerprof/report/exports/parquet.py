@@ -56,8 +56,8 @@ class _Head(Record):
 def export(directory: Path, target: Path, say: Callable[[str], None]) -> tuple[int, int]:
     """Write TARGET/runs.parquet and figures.parquet of the runs in a directory and in the folders below it, one a host.
 
-    Returns how many runs and figures there are; a run that cannot be read is said and left out. Raises CapabilityError
-    without DuckDB, PowerprofError where a file cannot be written.
+    Returns how many runs and figures there are; a run that cannot be read is reported and left out. Raises
+    CapabilityError without DuckDB, PowerprofError where a file cannot be written.
     """
     counts, engine = [0, 0], _engine()
     for name in ("runs.parquet", "figures.parquet"):
@@ -124,8 +124,8 @@ def figures_of(record: object) -> Iterator[Row]:
             for part, side in (("a", metric.a), ("b", metric.b)):
                 yield common | {"part": part, "value": side.mean} | _ends(side.ci95)
             difference = metric.difference
-            told = {"part": "b_minus_a", "value": difference.b_minus_a, "verdict": metric.verdict}
-            yield common | told | _ends(difference.ci95)
+            compared = {"part": "b_minus_a", "value": difference.b_minus_a, "verdict": metric.verdict}
+            yield common | compared | _ends(difference.ci95)
             yield common | {"part": "b_minus_a", "unit": "%", "value": difference.percent}
     elif isinstance(record, Attribution):
         for wakeup in record.wakeups:

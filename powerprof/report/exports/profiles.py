@@ -57,9 +57,9 @@ class ProfileFolder(Closeable):
         self._folder = None
 
     def add(self, interval: LiveInterval) -> None:
-        """One more interval; the minute is written when it is full. What cannot be written is said, and lost."""
+        """One more interval; the minute is written when it is full. What cannot be written is reported, and lost."""
         for row in interval.rows:
-            # A row of the kernel's is told by its cause alone.
+            # A row of the kernel's is identified by its cause alone.
             frames = tuple(reversed(row.stack)) or (row.key.function,)
             self._add((row.key.process, row.key.thread, *frames), row.exits_count, row.c0_s)
         self._add(

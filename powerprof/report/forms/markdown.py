@@ -18,7 +18,7 @@ from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.idle_records import IdleRun
 from powerprof.records import Conservation, Run
-from powerprof.report.documents.kinds import form, said
+from powerprof.report.documents.kinds import answer_and_context, form
 from powerprof.report.tables import notes, sums
 from powerprof.report.tables.causes import causes_table
 from powerprof.report.tables.metrics import (
@@ -70,7 +70,7 @@ def plain(sentence: str, limit: int = 1000) -> str:
 def to_markdown(record: msgspec.Struct) -> str:
     """The record as Markdown. Raises UsageError for a record without one."""
     write = form(record, "markdown", "Markdown")
-    answer, context = (plain(sentence) for sentence in said(record))
+    answer, context = (plain(sentence) for sentence in answer_and_context(record))
     source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
     written = [f"**{answer}**", *write(record, context), "", f"powerprof {__version__}{source}"]
     return "\n".join(written) + "\n"
@@ -105,7 +105,7 @@ def _parts(row: TableRow, column: Column) -> Iterator[str]:
 
 def _cell(cell: Cell | None, *, unit: bool) -> str:
     if isinstance(cell, Figure):
-        return cell.said.removeprefix("every ") or (cell.whole if unit else cell.text)
+        return cell.words.removeprefix("every ") or (cell.whole if unit else cell.text)
     if isinstance(cell, JudgedCell):
         return cell.text if cell.text == "inconclusive" else f"**{cell.text}**"
     if isinstance(cell, Path):

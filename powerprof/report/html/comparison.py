@@ -8,7 +8,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.experiment.records import Comparison, Metric
-from powerprof.report.documents.kinds import said
+from powerprof.report.documents.kinds import answer_and_context
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras, extras_of_two
 from powerprof.report.html.figures import clean
@@ -71,9 +71,11 @@ def _drawn(record: Comparison) -> Drawn | None:
     ticks = interval_ticks(axis)
     cells = []
     for metric, interval in zip(record.metrics, intervals, strict=True):
-        said = "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
+        difference = (
+            "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
+        )
         # Where there is no room for the head of a table, the axis stands in each row.
-        row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {said}") if interval else Markup()
+        row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
         cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
     return Drawn("verdict", ticks, cells)
 
@@ -140,7 +142,7 @@ def render(record: Comparison, extras: Extras) -> str:
         places,
         derived=extras.derived,
         title=f"{names[0]} against {names[1]}",
-        context=said(record)[1],
+        context=answer_and_context(record)[1],
         metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
         system=system_table(record, places) if record.system else None,
         names=names,

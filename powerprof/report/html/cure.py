@@ -17,15 +17,15 @@ from powerprof.report.wording.notes import texts
 
 def render(record: Cure, extras: Extras) -> str:
     """The page."""
-    places, said = Places(record), record.verdict.text or answer(record)
+    places, sentence = Places(record), record.verdict.text or answer(record)
     metric = metric_named(record.metrics, record.verdict.metric)
     helps = metric is not None and metric.verdict == "b_lower" and record.verdict.hurts is None
     return page(
         "cure.html.j2",
         record,
         places,
-        title=clean(said),
-        answer=said,
+        title=clean(sentence),
+        answer=sentence,
         context=context(record),
         predicted=predicted_line(record),
         metrics=cure_table(record, places),

@@ -20,13 +20,13 @@ def render(record: Diagnosis, extras: Extras) -> str:
     """The page."""
     places = Places(record)
     rows, more = opened(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
-    said = answer(record)
+    sentence = answer(record)
     return page(
         "diagnosis.html.j2",
         record,
         places,
-        title=clean(said),
-        answer=said,
+        title=clean(sentence),
+        answer=sentence,
         context=context(record),
         faults=[finding for finding in record.findings if finding.severity == "fault"],
         habits=[finding for finding in record.findings if finding.severity == "note"],

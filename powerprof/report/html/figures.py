@@ -56,10 +56,10 @@ def figure(shown: Figure, *, unit: bool = True) -> Markup:
     if shown.value is None:
         return _UNKNOWN
     how = Markup('data-scale="{:g}"').format(shown.scale)
-    if shown.said:
-        how = Markup('data-words="{}"').format(shown.said)
+    if shown.words:
+        how = Markup('data-words="{}"').format(shown.words)
     tail = shown.whole.removeprefix(shown.text) if unit else ""
-    words = shown.said.removeprefix("every ") or shown.text
+    words = shown.words.removeprefix("every ") or shown.text
     return _FIGURE.format(json.dumps(shown.value), shown.at, how, words, tail)
 
 

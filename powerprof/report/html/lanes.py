@@ -145,11 +145,11 @@ def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[s
     words: dict[str, int] = {}
     rows = []
     for period in exits:
-        said = f"{clean(period.cause, 80)}, {clean(period.thread or 'nobody ran', 80)}"
+        who = f"{clean(period.cause, 80)}, {clean(period.thread or 'nobody ran', 80)}"
         times = [
             None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
         ]
-        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism(period)), words.setdefault(said, len(words))])
+        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism(period)), words.setdefault(who, len(words))])
     return {"whole_ms": whole_ms, "mechanisms": MECHANISMS, "words": list(words), "rows": rows}
 
 

@@ -20,13 +20,13 @@ def render(record: OnCpuProfile, extras: Extras) -> str:
     """The page."""
     stack_set = of_on_cpu_profile(record)
     places = Places(record)
-    said = headline(record)
+    sentence = headline(record)
     return page(
         "oncpu.html.j2",
         record,
         places,
-        title=clean(said),
-        answer=said,
+        title=clean(sentence),
+        answer=sentence,
         functions=functions_table(record, places, _ROWS),
         view=flame_view(
             flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules

@@ -27,13 +27,13 @@ def render(record: QueriesComparison, extras: Extras) -> str:
     """The page."""
     places, shown = Places(record), record.statements[:MAX_ROWS]
     whole = statements_table(record, places)
-    said = headline(record)
+    sentence = headline(record)
     return page(
         "queriescomparison.html.j2",
         record,
         places,
-        title=clean(said),
-        answer=said,
+        title=clean(sentence),
+        answer=sentence,
         context=context(record),
         rows=without_empty(replace(whole, rows=whole.rows[:MAX_ROWS])),
         drawn=_drawn(shown),

@@ -22,7 +22,7 @@ _TIMELINES, _BARS = 10, 240
 
 def render(record: QueriesHistory, extras: Extras) -> str:
     """The page."""
-    places, said = Places(record), headline(record)
+    places, sentence = Places(record), headline(record)
     statements = [
         (f"{one.id} {clean(one.text, 160)}", _timeline(record, one.course_percent, one.id))
         for one in record.statements[:_TIMELINES]
@@ -31,8 +31,8 @@ def render(record: QueriesHistory, extras: Extras) -> str:
         "querieshistory.html.j2",
         record,
         places,
-        title=clean(said),
-        answer=said,
+        title=clean(sentence),
+        answer=sentence,
         context=context(record),
         whole=_timeline(record, [step.cpu_percent for step in record.steps], "the server"),
         timelines=statements,

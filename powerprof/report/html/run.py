@@ -8,7 +8,7 @@ from markupsafe import Markup
 from powerprof.experiment.records import LoadRun
 from powerprof.idle_records import IdleRun
 from powerprof.records import Phase, Run
-from powerprof.report.documents.kinds import said as said_of
+from powerprof.report.documents.kinds import answer_and_context
 from powerprof.report.html import strips, svg
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
@@ -69,7 +69,8 @@ def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
 
 def render(run: Run, extras: Extras) -> str:
     """The page."""
-    places, said = Places(run), said_of(run)
+    places = Places(run)
+    answer, context = answer_and_context(run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     titles = [clean(phase_title(run, phase), 60) for phase in run.phases]
@@ -85,9 +86,9 @@ def render(run: Run, extras: Extras) -> str:
         run,
         places,
         derived=extras.derived,
-        title=said[0],
-        answer=said[0],
-        context=said[1],
+        title=answer,
+        answer=answer,
+        context=context,
         metrics=load_table(run, places) if isinstance(run, LoadRun) and run.metrics else None,
         system=load_system_table(run, places) if isinstance(run, LoadRun) and run.system else None,
         phases=phases_table(run, places, chosen) if chosen else None,

@@ -67,12 +67,12 @@ def strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
                 scale(tick), bottom, bottom + 14, anchor, f"{tick:,.6g}" + (f" {unit}" if tick == ticks[-1] else "")
             )
         )
-    said = []
+    descriptions = []
     for number, row in enumerate(rows):
         parts += _row(row, number * _ROW, scale, factor, unit)
         values = [value * factor for value in row.values]
-        said.append(f"{row.name} {len(values)} windows from {min(values):.4g} to {max(values):.4g} {unit}")
-    return SVG.format(f"{label}: {'; '.join(said)}", bottom + 20, joined(parts))
+        descriptions.append(f"{row.name} {len(values)} windows from {min(values):.4g} to {max(values):.4g} {unit}")
+    return SVG.format(f"{label}: {'; '.join(descriptions)}", bottom + 20, joined(parts))
 
 
 def _axis(values: Sequence[float]) -> tuple[Scale, list[float]]:

@@ -98,8 +98,8 @@ def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
                 Markup('<text class="in {}" x="{:.3f}%" y="19" dx="7">{}</text>').format(share.look, at, share.name)
             )
         at += width
-    said = ", ".join(f"{share.name} {share.percent:.2f} %" for share in shares)
-    return SVG.format(f"{name}: {said}", 28, joined(parts))
+    description = ", ".join(f"{share.name} {share.percent:.2f} %" for share in shares)
+    return SVG.format(f"{name}: {description}", 28, joined(parts))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.report.documents.kinds import said as said_of
+from powerprof.report.documents.kinds import answer_and_context
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
@@ -30,15 +30,16 @@ _ERROR_LIMIT = 300
 
 def render(record: Sweep, extras: Extras) -> str:
     """The page."""
-    places, said = Places(record), said_of(record)
+    places = Places(record)
+    answer, context = answer_and_context(record)
     return page(
         "sweep.html.j2",
         record,
         places,
         derived=extras.derived,
-        title=clean(said[0]),
-        answer=said[0],
-        context=said[1],
+        title=clean(answer),
+        answer=answer,
+        context=context,
         charts=charts(
             (
                 name

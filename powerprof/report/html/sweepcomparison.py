@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from powerprof.experiment.records import Side
 from powerprof.experiment.sweepcomparison import SweepComparison
-from powerprof.report.documents.kinds import said as said_of
+from powerprof.report.documents.kinds import answer_and_context
 from powerprof.report.html.charts import Ends, charts
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
@@ -31,14 +31,15 @@ def _ends(side: Side) -> Ends:
 
 def render(record: SweepComparison, extras: Extras) -> str:
     """The page."""
-    places, said = Places(record), said_of(record)
+    places = Places(record)
+    answer, context = answer_and_context(record)
     return page(
         "sweepcomparison.html.j2",
         record,
         places,
-        title=clean(said[0]),
-        answer=said[0],
-        context=said[1],
+        title=clean(answer),
+        answer=answer,
+        context=context,
         charts=charts(
             _names(record),
             [(str(point.value), point.metrics) for point in record.points],

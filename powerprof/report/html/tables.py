@@ -52,9 +52,9 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
     if isinstance(shown, Path):
         return _path(shown)
     if isinstance(shown, JudgedCell):
-        said = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
+        verdict = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
         could = Markup('<span class="ci">smallest detectable {}</span>').format(figure(shown.detectable))
-        return said + could if shown.text == "inconclusive" and shown.detectable.value is not None else said
+        return verdict + could if shown.text == "inconclusive" and shown.detectable.value is not None else verdict
     if shown is None:
         return Markup()
     name = explained(shown.text) if shown.ours else Markup("{}").format(clean(shown.text, _LABEL_LIMIT))

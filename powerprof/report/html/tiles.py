@@ -134,8 +134,8 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
         if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
             digits = 1 if metric.ratio.b_over_a < 100 else 0
             value = Markup("× {}").format(figure(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
-        said = _not_found(metric) if inconclusive else verdict
-        tiles.append(Tile(heading, value, f"B compared with A: {said}", verdict))
+        outcome = _not_found(metric) if inconclusive else verdict
+        tiles.append(Tile(heading, value, f"B compared with A: {outcome}", verdict))
     pairs = record.blocks_count // 2
     doubts = len(record.verdict.doubts)
     note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"

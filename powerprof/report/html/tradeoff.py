@@ -49,16 +49,16 @@ def tradeoff(settings: Sequence[Setting], parameter: str, kind: str) -> Markup:
     least = min(settings, key=lambda setting: setting.joules)
     most = max(settings, key=lambda setting: setting.queries_hz)
     for setting, (x, y) in zip(settings, places, strict=True):
-        said = [*(["least energy"] if setting is least else []), *(["most queries"] if setting is most else [])]
+        best_in = [*(["least energy"] if setting is least else []), *(["most queries"] if setting is most else [])]
         title = (
             f"{parameter} {setting.label}: {setting.queries_hz:,.4g} queries/s, {setting.joules * factor:.3g} {unit}"
         )
-        if said:
+        if best_in:
             parts.append(Markup('<circle class="best" cx="{:.2f}%" cy="{:.1f}" r="9"/>').format(x, y))
         parts.append(_DOT.format(x, y, title))
-        label = text.cut(setting.label, 12) + (f": {' and '.join(said)}" if said else "")
-        look, side = "named best" if said else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
-        parts.append(_LABEL.format(look, x, y - (16 if said else 8), *side, label))
+        label = text.cut(setting.label, 12) + (f": {' and '.join(best_in)}" if best_in else "")
+        look, side = "named best" if best_in else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
+        parts.append(_LABEL.format(look, x, y - (16 if best_in else 8), *side, label))
     what = f"{parameter} {least.label} uses least energy per query, {parameter} {most.label} does most queries"
     return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, joined(parts))
 

@@ -19,8 +19,8 @@ def c0_bars(named: Iterable[tuple[Window, str, str, str]]) -> list[Bar]:
     for start, window, look, title, label in sorted(times, key=lambda bar: bar[0]):
         # Two that took turns began together and were measured half of the time each: side by side that is as long.
         begin = max(start - first, bars[-1].end_s) if bars else start - first
-        said = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"
-        bars.append(Bar(begin, begin + (window.window_s or 0.0), window.c0_percent, look, said, label))
+        tooltip = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"
+        bars.append(Bar(begin, begin + (window.window_s or 0.0), window.c0_percent, look, tooltip, label))
     return bars
 
 

@@ -12,7 +12,7 @@ _LEAST = 24  # narrower, there is no room for both
 _BEGINNING = 12
 
 
-def told_apart(texts: Sequence[str], ids: Sequence[str], room: int) -> list[str]:
+def distinguishable(texts: Sequence[str], ids: Sequence[str], room: int) -> list[str]:
     """Each text in `room` characters. Where two would be shown alike, each has its id, its beginning and what differs:
     `#3f9a1c SELECT a, …, z AS one`."""
     shown = [text.cut(one, room) for one in texts]

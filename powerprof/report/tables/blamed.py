@@ -23,7 +23,7 @@ _ORIGINS = {
 }
 # Rows that have at least this share of a cause are named; the first sentence has two causes at most.
 _NAMED_SHARE = 0.1
-_SAID_CAUSES = 2
+_MOST_CAUSES = 2
 
 
 @dataclass(frozen=True)
@@ -113,13 +113,13 @@ def _by_stack(rows: Iterable[_Row]) -> list[list[_Row]]:
 def _shares(counted: Iterable[tuple[str, int]]) -> str:
     """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
     counts: dict[str, int] = {}
-    for said, count in counted:
-        counts[said] = counts.get(said, 0) + count
+    for reason, count in counted:
+        counts[reason] = counts.get(reason, 0) + count
     ranked, whole = sorted(counts.items(), key=lambda item: -item[1]), sum(counts.values())
     if len(ranked) == 1:
         return ranked[0][0]
-    named = [(said, count) for said, count in ranked if count >= _NAMED_SHARE * whole][:3] or ranked[:1]
-    shares = [f"{said} {100 * count / whole:.0f} %" for said, count in named]
+    named = [(reason, count) for reason, count in ranked if count >= _NAMED_SHARE * whole][:3] or ranked[:1]
+    shares = [f"{reason} {100 * count / whole:.0f} %" for reason, count in named]
     left = len(ranked) - len(named)
     return ", ".join([*shares, *([f"{left} more"] if left else [])])
 
@@ -138,13 +138,13 @@ def thread_name(thread: Thread) -> str:
 
 def origin(row: Wakeup | Waking) -> str:
     """What made the thread run: a timer, a thread, a device."""
-    said = _ORIGINS[row.origin]
+    reason = _ORIGINS[row.origin]
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
         who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
         return f"woken by {who}" if row.origin == "other_thread" else f"woken by {who} ({row.waker.pid})"
     if row.origin in ("device", "kernel", "runnable") and row.detail:
-        return f"{said}: {row.detail}"
-    return said
+        return f"{reason}: {row.detail}"
+    return reason
 
 
 def function_of(stack: Sequence[StackFrame]) -> str | None:
@@ -216,14 +216,14 @@ def _at(name: str, function: str | None) -> str:
 
 def _who(record: Attribution, mine: int) -> str:
     """The functions and threads that did most of it."""
-    ranked = _by_place(record)[:_SAID_CAUSES]
-    said: list[str] = []
+    ranked = _by_place(record)[:_MOST_CAUSES]
+    clauses: list[str] = []
     for (name, function), rows in ranked:
         cause = Blamed(rows)
-        if said and cause.count < _NAMED_SHARE * mine:
+        if clauses and cause.count < _NAMED_SHARE * mine:
             break
-        said.append(f"{text.number(cause.rate_hz, 1)} by {_at(name, function)}{_every(cause)}")
-    return ("; " if "," in "".join(said) else " and ").join(said)
+        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_at(name, function)}{_every(cause)}")
+    return ("; " if "," in "".join(clauses) else " and ").join(clauses)
 
 
 def _every(cause: Blamed) -> str:

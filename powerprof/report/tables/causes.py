@@ -52,6 +52,6 @@ def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, l
             if len(c0) == len(group):
                 cells["c0"] = Words(text.number(sum(c0), 2))
         if cause.period_ms is not None and cause.wakeups_hz >= 0.9 * sum(one.wakeups_hz for one in group):
-            cells["every"] = places.figure(f"{place}/period_ms", said=text.period(cause.period_ms))
+            cells["every"] = places.figure(f"{place}/period_ms", words=text.period(cause.period_ms))
         rows.append(TableRow(cells))
     return Table(columns, rows, label, left_count=max(0, len(groups) - limit))

@@ -52,13 +52,13 @@ def phases(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list
     rows = [["", *(column.short or column.name for column in shown.columns[1:])]]
     for row in shown.rows:
         cells = [row.cells.get(column.key) for column in shown.columns[1:]]
-        said = [cell for cell in cells if isinstance(cell, Figure)]
+        figures = [cell for cell in cells if isinstance(cell, Figure)]
         name = row.cells["name"]
         ours = isinstance(name, Words) and name.ours
         rows.append(
             [
                 row.short if ours else text.cut(row.short, _NAME_LIMIT),
-                *(figure.plus_minus if figure.sign else figure.whole for figure in said),
+                *(figure.plus_minus if figure.sign else figure.whole for figure in figures),
             ]
         )
     rows += [list(line) for line in more]

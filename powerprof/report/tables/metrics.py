@@ -18,7 +18,7 @@ _NAME = Column("name", "metric", left=True)
 
 
 def comparison_table(record: Comparison, places: Places) -> Table:
-    """A row a metric: A, B, what lies between them, and what can be said of it."""
+    """A row a metric: A, B, what lies between them, and the verdict."""
     return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
 
 
@@ -27,9 +27,9 @@ def system_table(record: Comparison, places: Places) -> Table:
     the server's files."""
     rows = []
     for index, metric in enumerate(record.system):
-        told = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
+        in_terminal = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
         row = _compared(places, index, metric, "/system")
-        rows.append(replace(row, forms=ALL if told else ALL - {"terminal"}))
+        rows.append(replace(row, forms=ALL if in_terminal else ALL - {"terminal"}))
     return Table(_two(record, replace(_NAME, heading="system")), rows, "the system")
 
 
@@ -45,7 +45,7 @@ def _two(record: Comparison, name: Column) -> list[Column]:
 
 
 def cure_table(record: Cure, places: Places) -> Table:
-    """A row a metric: before, cured, what lies between them, and what can be said of it."""
+    """A row a metric: before, cured, what lies between them, and the verdict."""
     return Table(
         [
             _NAME,

@@ -26,7 +26,7 @@ def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
 
 
 def one_doubt(doubts: Sequence[str]) -> str:
-    """The first doubt of an estimate, which stands for all, and where the others are told."""
+    """The first doubt of an estimate, which stands for all, and which command prints the others."""
     return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
 
 
@@ -43,6 +43,6 @@ def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[
 
 def wrapped(note: str, width: int) -> list[str]:
     """A note for a terminal. What it has behind a line end is a command, kept whole, so that it can be copied."""
-    said, *commands = note.split("\n")
+    sentence, *commands = note.split("\n")
     end = ":" if commands else "."
-    return [*text.wrap(f"Note: {said.removesuffix(end)}{end}", width), *(f"  {command}" for command in commands)]
+    return [*text.wrap(f"Note: {sentence.removesuffix(end)}{end}", width), *(f"  {command}" for command in commands)]

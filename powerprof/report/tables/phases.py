@@ -121,7 +121,7 @@ class _Phases:
             at = f"/phases/{index}/server_exits/wakeups_hz"
             counted = self.run.phases[index].server_exits is not None
             cells[str(index)] = (
-                self.places.figure(f"{at}/mean", 1, "/s", ends=at) if counted else Figure(None, "", said="–")
+                self.places.figure(f"{at}/mean", 1, "/s", ends=at) if counted else Figure(None, "", words="–")
             )
         if any(self.run.phases[index].server_exits is not None for index in self.chosen):
             yield TableRow(cells, "server_wakeups", "  by the server, counted", "/s", "1/s", inner=True)

@@ -71,10 +71,10 @@ COLUMNS = tuple(_NAMES)
 """What `--columns` takes."""
 
 
-def columns_of(said: str) -> tuple[str, ...]:
+def columns_of(names: str) -> tuple[str, ...]:
     """The columns that `--columns` names, each once, in its order. Raises UsageError for a name that is none."""
     keys: dict[str, None] = {}
-    for word in said.split(","):
+    for word in names.split(","):
         name = word.strip().replace("_", "-")
         if name not in _NAMES:
             raise UsageError(f"--columns: no column is called {name[:40]!r}", f"some of {', '.join(COLUMNS)}")

@@ -67,16 +67,16 @@ def today(row: TableRow) -> str:
     if "b" not in figures:
         return "not measured"
     sides = [figures[key] for key in ("a", "b") if key in figures]
-    said = f"{row.words('metric').text}: {' → '.join(side.text for side in sides)}"
+    line = f"{row.words('metric').text}: {' → '.join(side.text for side in sides)}"
     unit = sides[-1].unit
-    said += f"{'' if unit.startswith('/') else ' '}{unit}" if unit and unit != "1/s" else " /s" if unit else ""
+    line += f"{'' if unit.startswith('/') else ' '}{unit}" if unit and unit != "1/s" else " /s" if unit else ""
     between = [figures[key] for key in ("ratio", "difference") if key in figures]
     chosen = next((figure for figure in between if figure.ends), next(iter(between), None))
     if chosen is not None:
         words = f"{chosen.text} times" if chosen is figures.get("ratio") else f"difference {chosen.text}"
         ends = f" ({chosen.ends[0].text} to {chosen.ends[1].text}, 95 %)" if chosen.ends else ""
-        return f"{said}; {words}{ends}"
-    return said
+        return f"{line}; {words}{ends}"
+    return line
 
 
 def steps_table(record: StudyRun, places: Places) -> Table:

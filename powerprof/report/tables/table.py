@@ -28,7 +28,7 @@ HTML: frozenset[Form] = frozenset(("html",))
 class Figure:
     """A figure of the record. `at` is its place there (a JSON pointer, RFC 6901), `ends` are those of its interval.
 
-    `digits` None: three significant ones. `said` is said in its place where it is better told in words.
+    `digits` None: three significant ones. `words` stand in its place where they are plainer than the figure.
     """
 
     value: float | int | None
@@ -38,7 +38,7 @@ class Figure:
     scale: float = 1.0
     sign: bool = False
     ends: tuple[Figure, Figure] | None = None
-    said: str = ""
+    words: str = ""
 
     @property
     def text(self) -> str:
@@ -54,8 +54,8 @@ class Figure:
     @property
     def whole(self) -> str:
         """With its unit."""
-        if self.value is None and self.said:
-            return self.said
+        if self.value is None and self.words:
+            return self.words
         gap = "" if self.value is None or not self.unit or self.unit.startswith("/") else " "
         return self.text + (gap + self.unit if self.value is not None else "")
 
@@ -75,7 +75,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Words:
-    """Text. `more` is told beside it. `ours`: not a name from outside. `strong`: `more` is as important. `code`: SQL,
+    """Text. `more` stands beside it. `ours`: not a name from outside. `strong`: `more` is as important. `code`: SQL,
     in letters of one width."""
 
     text: str
@@ -115,7 +115,7 @@ class Column:
     """`left`: words rather than figures. `interval`: what the column of its intervals is called where it has one.
     `short` is its heading on a terminal.
 
-    `name` is a name from outside, told after the heading. `beside` is the column whose cells hold these too, where
+    `name` is a name from outside, shown after the heading. `beside` is the column whose cells hold these too, where
     there is room for few.
     """
 
@@ -161,7 +161,7 @@ class TableRow:
         cell = self.cells.get(key)
         if isinstance(cell, Words):
             return cell
-        return Words((cell.said or cell.text) if isinstance(cell, Figure) else "")
+        return Words((cell.words or cell.text) if isinstance(cell, Figure) else "")
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ class Places:
         ends: str | tuple[str, str] = "",
         scale: float = 1.0,
         sign: bool = False,
-        said: str = "",
+        words: str = "",
     ) -> Figure:
         """The figure at a place. `ends`: the places of its interval's ends, or that of the interval."""
         low, high = ends if isinstance(ends, tuple) else _ends(self.at(ends) if ends else None, ends)
@@ -221,7 +221,7 @@ class Places:
             if place and (value := _number(self.at(place))) is not None
         ]
         interval = (both[0], both[1]) if len(both) == 2 else None
-        return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, said)
+        return Figure(_number(self.at(at)), at, digits, unit, scale, sign, interval, words)
 
 
 def _number(value: Any) -> float | int | None:

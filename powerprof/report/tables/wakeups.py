@@ -40,7 +40,7 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
                 "c0": places.figure(f"{at}/c0_ms", 2),
             }
         if cause.period_ms is not None:
-            row["every"] = places.figure(f"{at}/period_ms", said=text.period(cause.period_ms))
+            row["every"] = places.figure(f"{at}/period_ms", words=text.period(cause.period_ms))
         why = f"{first.mechanism.replace('_', '-')} · {_why(first)}" if len(cause.rows) == 1 else cause.why
         path = Path([frame.placed for frame in first.stack], first.stack_complete)
         rows.append(TableRow({**row, "thread": Words(first.thread.label, why), "path": path}))

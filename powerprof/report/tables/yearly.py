@@ -19,7 +19,7 @@ _MOST = 1e6
 
 @dataclass(frozen=True)
 class Terms:
-    """The price of a kWh with its currency, and the grams of CO2 of a kWh; None where nobody said."""
+    """The price of a kWh with its currency, and the grams of CO2 of a kWh; None where nobody gave it."""
 
     price: float | None = None
     currency: str = ""

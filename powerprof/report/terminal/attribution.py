@@ -175,8 +175,8 @@ def _ran(record: Attribution) -> list[str]:
         *((record.target.label, ran.target_ms), ("powerprof", ran.tool_ms), ("other threads", ran.others_ms)),
         *(("the kernel alone", ran.kernel_ms), ("unknown", ran.rest_ms or 0.0)),
     ]
-    said = text.listed([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
-    return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {said}' if said else ''}."]
+    shares = text.listed([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
+    return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {shares}' if shares else ''}."]
 
 
 def _foot(record: Attribution) -> list[str]:

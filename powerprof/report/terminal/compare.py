@@ -35,13 +35,13 @@ def _functions(comparison: Comparison, width: int) -> list[str]:
     rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
     for row in shown.rows:
         cells = [row.cells[key] for key in ("a", "b", "difference", "a_total", "b_total")]
-        said = [
+        figures = [
             f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
             for cell in cells
             if isinstance(cell, Figure)
         ]
         name = row.words("name")
-        rows.append([*said, f"{name.text} ({name.more})"])
+        rows.append([*figures, f"{name.text} ({name.more})"])
     printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
     heads = text.columns([row[:-1] for row in rows], left=0)
     printed += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
@@ -58,15 +58,17 @@ def executions_of(blocks: Sequence[Block]) -> str:
     """`84 executions, exit code 0`; empty where no command was run."""
     known = [block.executions_count for block in blocks if block.executions_count is not None]
     codes = sorted({code for block in blocks for code in block.exit_codes})
-    said = f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
-    return f"{sum(known):,} executions{said}" if known else ""
+    exit_codes = (
+        f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
+    )
+    return f"{sum(known):,} executions{exit_codes}" if known else ""
 
 
 def speed_and_power(comparison: Comparison) -> str:
-    """What is said of speed and of power, as one sentence; empty where nothing is."""
-    said = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
+    """The verdicts on speed and on power as one sentence; empty where there is none."""
+    sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
     # A condition's name stays as it is.
-    return f"{said[:1].upper() if said.startswith('no ') else said[:1]}{said[1:]}." if said else ""
+    return f"{sentence[:1].upper() if sentence.startswith('no ') else sentence[:1]}{sentence[1:]}." if sentence else ""
 
 
 def _is_a_hint(metric: Metric) -> bool:

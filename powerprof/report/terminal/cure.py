@@ -19,8 +19,8 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """The report, at most `width` columns."""
     printed = text.wrap(cure.verdict.text or answer(cure), width)
     printed += text.wrap(context(cure), width)
-    if said := predicted_line(cure):
-        printed += text.wrap(said, width)
+    if prediction := predicted_line(cure):
+        printed += text.wrap(prediction, width)
     if cure.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
     if cure.metrics:

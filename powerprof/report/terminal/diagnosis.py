@@ -39,10 +39,10 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
     if notes and not all_notes:
         hidden = f" · {len(notes)} note{'s' if len(notes) > 1 else ''}: --all"
     printed += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
-    for said in looked_lines(diagnosis):
-        printed += text.wrap(said, width)
-    for said in dict.fromkeys([*diagnosis.evidence.notes, *texts(diagnosis.notes)]):
-        printed += text.wrap(f"Note: {said}", width)
+    for sentence in looked_lines(diagnosis):
+        printed += text.wrap(sentence, width)
+    for sentence in dict.fromkeys([*diagnosis.evidence.notes, *texts(diagnosis.notes)]):
+        printed += text.wrap(f"Note: {sentence}", width)
     return printed
 
 
@@ -66,8 +66,8 @@ def answer(diagnosis: Diagnosis) -> str:
 
 def _finding(finding: Finding, width: int) -> list[str]:
     printed = text.wrap(finding.text, width)
-    for said in finding.evidence:
-        printed += _item("seen", said, width)
+    for sentence in finding.evidence:
+        printed += _item("seen", sentence, width)
     if finding.stack:
         printed += _item("stack", " ← ".join(finding.stack[:_FRAMES]), width)
     for remedy in finding.remedy:
@@ -75,15 +75,15 @@ def _finding(finding: Finding, width: int) -> list[str]:
     return printed
 
 
-def _item(label: str, said: str, width: int) -> list[str]:
-    wrapped = text.wrap(said, max(20, width - 9))
+def _item(label: str, content: str, width: int) -> list[str]:
+    wrapped = text.wrap(content, max(20, width - 9))
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
 
 
 def looked_lines(diagnosis: Diagnosis) -> list[str]:
     """What was looked at, and what was not; nothing of a run that was saved before this was written down."""
     lists = (("Looked at", diagnosis.looked_at), ("Not looked at", diagnosis.not_looked_at))
-    return [f"{label}: {'; '.join(said)}." for label, said in lists if said]
+    return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
 
 
 def context(diagnosis: Diagnosis) -> str:
@@ -118,7 +118,7 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
             "path": Path(wakeup.stack, complete=True),
         }
         if wakeup.period_ms is not None:
-            cells["every"] = places.figure(f"{at}/period_ms", said=text.period(wakeup.period_ms))
+            cells["every"] = places.figure(f"{at}/period_ms", words=text.period(wakeup.period_ms))
         rows.append(TableRow(cells))
     columns = [
         *figures(rate="exits/s", woken="woken/s", every="every"),
@@ -137,7 +137,7 @@ def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
         yield [finding.severity, finding.rule, finding.rate_hz, finding.text, *joined]
 
 
-def markdown(diagnosis: Diagnosis, said: str) -> list[str]:
+def markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
     """Each fault with what shows it and what ends it."""
     from powerprof.report.forms.markdown import code, plain
 

@@ -46,18 +46,18 @@ def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int
     """The whole report."""
     printed = [*text.wrap(headline(profile), width), ""]
     printed += [*_rows(profile, width, top), ""] if profile.functions else []
-    said = [_cost(profile)]
+    sentences = [_cost(profile)]
     if profile.never_called_count:
         were = "was" if profile.never_called_count == 1 else "were"
-        said.append(f"{text.some(profile.never_called_count, 'probed function')} {were} never called.")
-    said.append(
+        sentences.append(f"{text.some(profile.never_called_count, 'probed function')} {were} never called.")
+    sentences.append(
         f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
         f"lost {profile.lost_count:,}."
     )
-    said += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
-    said += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
-    said += [f"Note: {note}." for note in texts(profile.notes)]
-    for line in said:
+    sentences += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
+    sentences += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
+    sentences += [f"Note: {note}." for note in texts(profile.notes)]
+    for line in sentences:
         printed += text.wrap(line, width)
     if profile.interrupted:
         printed.append("Interrupted: this is what was counted until then.")

@@ -38,10 +38,10 @@ def listing(things: Sequence[HistoricalServer | Connector]) -> list[str]:
     return printed
 
 
-def ready(server: HistoricalServer, said: str) -> list[str]:
+def ready(server: HistoricalServer, state: str) -> list[str]:
     """That it is there, where, and under which licence."""
     build = historical.build(server.name)
     return [
-        f"{server.name} {said}: {server.place}",
+        f"{server.name} {state}: {server.place}",
         f"{build.name}, licence {server.licence} ({server.licence_text}). {server.doubt}.",
     ]

@@ -102,20 +102,20 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
         return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
     if reading.kind == "measured":
         return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
-    said = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
+    parts = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
     change = _power_change(run, shown)
     if change is not None and reading.range is not None:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
         low, high = slope_ends(ends[0], ends[1], reading.range)
-        said.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
+        parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
         if low > 0:
-            said += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
+            parts += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
-        said.append(
+        parts.append(
             f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
             f"{text.number(reading.high_watts)} possible)"
         )
-    return text.wrap(f"{'; '.join(said)}. More: powerprof energy.", 76, "  ")
+    return text.wrap(f"{'; '.join(parts)}. More: powerprof energy.", 76, "  ")
 
 
 def _ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
@@ -201,8 +201,8 @@ def _notes(run: IdleRun) -> list[str]:
     source = run.energy_source
     # Why there is no meter is the answer of doctor.
     written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
-    said = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
-    return written + [f"Note: {note}." for note in said]
+    sentences = dict.fromkeys([*notes.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
+    return written + [f"Note: {note}." for note in sentences]
 
 
 def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:

@@ -69,8 +69,8 @@ def check(run: IdleRun) -> str:
             return f"Whole host: its own noise hides the server ({_figure(claimed[0], sign=True)})."
         bounds = " and ".join(_bound(claim) for claim in claimed)
         return f"Whole host: no measurable difference, less than {bounds} (95 %)."
-    told = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
-    return f"Whole host: {figures}{told}."
+    remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
+    return f"Whole host: {figures}{remarks}."
 
 
 def _server(run: IdleRun, cost: ServerCost) -> str:
@@ -162,9 +162,9 @@ def _host(run: IdleRun) -> str:
     if not sure and "drift" in kinds:
         drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
         others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
-        told = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
+        unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
-            f"No answer: the host changed meanwhile: {drifted}, but the baseline drifted as far{told}. Measure again "
+            f"No answer: the host changed meanwhile: {drifted}, but the baseline drifted as far{unsure}. Measure again "
             "when it is quiet."
         )
     if not sure:

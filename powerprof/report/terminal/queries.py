@@ -12,7 +12,7 @@ from powerprof.queries.asking import By, way
 from powerprof.queries.records import Queries, QueryPlanStep, Share
 from powerprof.records import Note
 from powerprof.report.tables import notes
-from powerprof.report.tables.apart import told_apart
+from powerprof.report.tables.apart import distinguishable
 from powerprof.report.tables.statements import (
     WAITS,
     columns_of,
@@ -39,8 +39,8 @@ def headline(record: Queries) -> str:
         known = [] if first.kind != "estimated" else ["estimated"]
         if first.low_joules is not None and first.high_joules is not None:
             known.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
-        said = f" ({', '.join(known)})" if known else ""
-        joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{said}"
+        qualifier = f" ({', '.join(known)})" if known else ""
+        joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{qualifier}"
     return f"One statement takes {share} % of this server's CPU time{joules}: {text.cut(first.text, 200)}"
 
 
@@ -49,7 +49,7 @@ def _joules(value: float) -> str:
 
 
 def context(record: Queries) -> str:
-    """Whose, how long, and how it was told."""
+    """Whose, how long, and by which method."""
     server = record.server
     how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
         record.method, "shares by samples and the server's history"
@@ -189,7 +189,7 @@ def _table(
     if not is_whole:
         # Where there is a column of ids they need not stand before texts that begin alike.
         own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
-        names = told_apart(names, ["", *own, *([""] * len(names))][: len(names)], room)
+        names = distinguishable(names, ["", *own, *([""] * len(names))][: len(names)], room)
     words = {column.key for column in shown.columns if column.left} - {"id"}
     for number, (line, name) in enumerate(zip(cells, names, strict=True)):
         head = "  ".join(
@@ -292,7 +292,7 @@ def _energy(share: Share) -> tuple[str | float | None, ...]:
     return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
 
 
-def markdown(record: Queries, said: str) -> list[str]:
+def markdown(record: Queries, context_line: str) -> list[str]:
     """The statements that take most, and that all is accounted for."""
     from powerprof.report.forms.markdown import plain
     from powerprof.report.forms.markdown import table as drawn
@@ -300,6 +300,6 @@ def markdown(record: Queries, said: str) -> list[str]:
     shown = queries_table(record, Places(record))
     keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
     rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
-    said_notes = [f"- {plain(note)}" for note in notes.all_of(record)]
+    bullets = [f"- {plain(note)}" for note in notes.all_of(record)]
     table = Table(shown.columns, rows)
-    return ["", said, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *said_notes]
+    return ["", context_line, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *bullets]

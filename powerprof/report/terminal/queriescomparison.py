@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from powerprof import text
 from powerprof.queries.comparison import QueriesComparison, Side, StatementChange, became
-from powerprof.report.tables.apart import told_apart
+from powerprof.report.tables.apart import distinguishable
 from powerprof.report.wording.notes import texts
 
 _SHOWN = 20
@@ -56,7 +56,7 @@ def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: in
     rows = [_HEADS, *(_cells(change) for change in shown)]
     sizes = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
     room = width - sum(sizes) - 2 * len(sizes)
-    names = told_apart([change.text for change in shown], [change.id for change in shown], max(room, 1))
+    names = distinguishable([change.text for change in shown], [change.id for change in shown], max(room, 1))
     for row, name in zip(rows, ["statement", *names], strict=True):
         cells = [cell.rjust(size) for cell, size in zip(row[:-1], sizes, strict=False)] + [row[-1].ljust(sizes[-1])]
         printed.append(text.cut("  ".join([*cells, name]), width))
@@ -109,7 +109,7 @@ def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int 
         ]
 
 
-def markdown(record: QueriesComparison, said: str) -> list[str]:
+def markdown(record: QueriesComparison, context_line: str) -> list[str]:
     """The statements that changed most."""
     from powerprof.report.forms.markdown import plain
     from powerprof.report.forms.markdown import table as drawn
@@ -125,4 +125,4 @@ def markdown(record: QueriesComparison, said: str) -> list[str]:
         for one in record.statements[:25]
     ]
     notes = [f"- {plain(note)}" for note in texts(record.notes)]
-    return ["", said, *drawn(Table(columns, rows), keys), "", *notes]
+    return ["", context_line, *drawn(Table(columns, rows), keys), "", *notes]

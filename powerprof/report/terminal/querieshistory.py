@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from powerprof import text
 from powerprof.queries.history import HistoryStatement, QueriesHistory
-from powerprof.report.tables.apart import told_apart
+from powerprof.report.tables.apart import distinguishable
 from powerprof.report.wording.notes import texts
 
 _SHOWN = 20
@@ -55,7 +55,7 @@ def lines(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int =
     rows = [_HEADS, *(_cells(record, one) for one in shown)]
     sizes = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
     room = width - sum(sizes) - 2 * len(sizes)
-    names = told_apart([one.text for one in shown], [one.id for one in shown], max(room, 1))
+    names = distinguishable([one.text for one in shown], [one.id for one in shown], max(room, 1))
     for row, name in zip(rows, ["statement", *names], strict=True):
         cells = [cell.rjust(size) for cell, size in zip(row, sizes, strict=True)]
         printed.append(text.cut("  ".join([*cells, name]), width))

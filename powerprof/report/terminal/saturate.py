@@ -40,12 +40,12 @@ def headline(record: Saturation) -> str:
     if record.ratio is None:
         return f"{own}; {_takes(record.b, limit)}."
     ends = record.ratio.ci95
-    said = "" if ends is None else f" ({significant(ends[0])} – {significant(ends[1])}, 95 %)"
+    interval = "" if ends is None else f" ({significant(ends[0])} – {significant(ends[1])}, 95 %)"
     if record.verdict == "inconclusive":
         both = f"{record.a.name} and {record.b.name}"
-        return f"No measurable difference between {both} in the load that they take at {limit}{said}; {own}."
+        return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {own}."
     times = f"{significant(record.ratio.b_over_a)} times the load of {record.a.name}"
-    return f"{record.b.name} takes {times} at {limit}{said}; {own}."
+    return f"{record.b.name} takes {times} at {limit}{interval}; {own}."
 
 
 def _takes(one: Saturated, limit: str) -> str:

@@ -118,8 +118,8 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed.append("I/O wait: share of time in which a task waited for I/O.")
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
-        said = f" {sweep.id}" if sweep.id else ""
-        printed.append(f"Not finished: continue with powerprof sweep --resume{said or ' RUN'}")
+        run_id = f" {sweep.id}" if sweep.id else ""
+        printed.append(f"Not finished: continue with powerprof sweep --resume{run_id or ' RUN'}")
     return printed
 
 
@@ -137,8 +137,8 @@ def _functions(sweep: Sweep, width: int) -> list[str]:
     rows += [[text.number(own.get(key, 0.0), 1) for _, own in points] for key in chosen]
     names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
     figures = text.columns(rows, left=0)
-    said = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
-    return [*said, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
+    heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
+    return [*heading, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
 
 
 def _threads(point: Point, width: int) -> list[str]:
@@ -168,13 +168,13 @@ def _alone(sweep: Sweep) -> list[str]:
         return []
     c0_percent = statistics.fmean(busy)
     hz = statistics.fmean(woken)
-    said = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
+    sentences = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
     if c0_percent > _BUSY_PERCENT:
-        said.append(
+        sentences.append(
             "Other programs kept the CPUs busy: C0, watts, idle exits and wake-ups of the host say little of a server. "
             "How often its threads are woken and its own CPU time do."
         )
-    return said
+    return sentences
 
 
 def headline(sweep: Sweep) -> str:
@@ -186,9 +186,9 @@ def headline(sweep: Sweep) -> str:
     good = [point for point in sweep.points if point.error is None]
     if all(_metric_of(point, "queries_hz") is None for point in good):
         ends = [_best(sweep, good, WAKINGS, least=least) for least in (True, False)]
-        said = [f"{at.point.value} ({significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at]
-        if said:
-            return f"{name}: woken least are the threads of {said[0]}; most those of {said[1]}."
+        extremes = [f"{at.point.value} ({significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at]
+        if extremes:
+            return f"{name}: woken least are the threads of {extremes[0]}; most those of {extremes[1]}."
     parts = []
     if (best := _best(sweep, good, ENERGY, least=True)) is not None:
         unit, factor = labels.prefix("J", best.metric.estimate.mean)
@@ -218,13 +218,13 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     # In sweeps that older versions saved it is not written.
     others = alike(sweep.compared or compare(sweep), name, point.value)
     bounds = [bound for bound in others.values() if bound is not None]
-    said = ""
+    as_good = ""
     if others:
         bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
         sure = "no measurable difference" if bounded else "inconclusive"
         bound = f", less than {significant(max(bounds))} %" if bounded else ""
-        said = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
-    return _Best(point, best, said)
+        as_good = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
+    return _Best(point, best, as_good)
 
 
 def _where(sweep: Sweep, best: _Best) -> str:

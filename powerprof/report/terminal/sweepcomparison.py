@@ -42,8 +42,8 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     elif rows:
         printed += ["", "No figure of the system differs significantly where they diverge."]
     if likely and not sure:
-        said = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
-        printed += [*text.wrap(said, width), *_parted(record, likely[:_ROWS], width)]
+        heading = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
+        printed += [*text.wrap(heading, width), *_parted(record, likely[:_ROWS], width)]
     printed += _functions(record, places, width)
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:

@@ -21,12 +21,12 @@ _FROM = {
 def headline(record: Symbols) -> str:
     """The share of wake-ups with a name where it is known, else how many files have all of theirs."""
     complete = sum(file.is_complete for file in record.files)
-    said = f"complete in {complete} of {text.some(len(record.files), 'file')}"
+    completeness = f"complete in {complete} of {text.some(len(record.files), 'file')}"
     if record.wakeups_named_percent is None or record.wakeups_count is None:
-        return f"Names of {record.label} are {said}."
+        return f"Names of {record.label} are {completeness}."
     share = text.number(record.wakeups_named_percent, 1)
     ends = f"{share} % of {record.wakeups_count:,} wake-ups of {record.label} are for a function with a name"
-    return f"{ends}; names are {said}."
+    return f"{ends}; names are {completeness}."
 
 
 def lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:

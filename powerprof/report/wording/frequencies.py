@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is said of P-states: who chooses them, between what, and each CPU's own."""
+"""P-states in sentences: who chooses them, between what, and each CPU's own."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> st
     mode = f" ({found.status})" if found.status else ""
     by = f"{limits.driver}{mode}" if limits.driver else "an unknown driver"
     if limits.driver in _CHOSEN_BY_HARDWARE and not found.states:
-        said = f"P-states{where}: chosen by the hardware under {by}, which counts none"
+        choice = f"P-states{where}: chosen by the hardware under {by}, which counts none"
     else:
-        said = f"P-states{where}: {by}" + ("" if found.states else ", which counts none (no stats/time_in_state)")
-    parts = [said]
+        choice = f"P-states{where}: {by}" + ("" if found.states else ", which counts none (no stats/time_in_state)")
+    parts = [choice]
     if limits.minimum_mhz is not None and limits.maximum_mhz is not None:
         span = f"{limits.minimum_mhz:,.0f} to {limits.maximum_mhz:,.0f} MHz allowed"
         able = (limits.hardware_minimum_mhz, limits.hardware_maximum_mhz)
@@ -56,7 +56,7 @@ def cpu_lines(system: OsRates | None) -> list[str]:
         speed = [text.number(cpu.busy_mhz, 0, " MHz")] if ran else []
         rows.append([str(cpu.cpu), text.number(busy.get(cpu.cpu), 1, " %"), *speed])
     states = ["P-states requested", *map(shares, system.frequencies.cpus)]
-    return [f"{line}  {said}" for line, said in zip(text.columns(rows, left=0), states, strict=True)]
+    return [f"{line}  {state}" for line, state in zip(text.columns(rows, left=0), states, strict=True)]
 
 
 def shares(cpu: CpuFrequency) -> str:
@@ -64,5 +64,5 @@ def shares(cpu: CpuFrequency) -> str:
     most: Sequence[tuple[float, float]] = sorted(
         ((state.residency_percent, state.mhz) for state in cpu.states if state.residency_percent), reverse=True
     )
-    said = [f"{mhz:,.0f} MHz {percent:.1f} %" for percent, mhz in most[:_SHOWN]]
-    return ", ".join(said + ([f"{len(most) - _SHOWN} more"] if len(most) > _SHOWN else [])) or "unknown"
+    parts = [f"{mhz:,.0f} MHz {percent:.1f} %" for percent, mhz in most[:_SHOWN]]
+    return ", ".join(parts + ([f"{len(most) - _SHOWN} more"] if len(most) > _SHOWN else [])) or "unknown"

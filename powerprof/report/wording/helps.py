@@ -38,21 +38,21 @@ def helps(record: Attribution) -> list[str]:
     )
     pids = {row.thread.tid: row.thread.pid for row in record.wakings_without_exit}
     pids |= {row.thread.tid: row.thread.pid for row in record.wakeups}
-    said: list[str] = []
+    suggestions: list[str] = []
     for row, one in most_helpful(evidence):
         pid = pids.get(row.tid) or record.target.pid
-        if one.saved_hz < _WORTH_HZ or pid is None or len(said) == _MOST:
+        if one.saved_hz < _WORTH_HZ or pid is None or len(suggestions) == _MOST:
             continue
         exits_hz = sum(each.rate_hz for each in rows if each.tid == row.tid)
         label = (row.name or row.comm).removeprefix("thread/")
         # Where others kept the CPUs busy, its idle exits bound nothing.
         absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
         then = then_text(one.then_hz, one.most_hz, one.is_bound)
-        said.append(
+        suggestions.append(
             f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {then} wake-ups/s (predicted){absent}. "
             f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
         )
-    return said
+    return suggestions
 
 
 def _has_runtime(record: Attribution) -> bool:

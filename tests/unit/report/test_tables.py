@@ -8,7 +8,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.report.documents.kinds import KINDS, form, kind_of, lines_of, said
+from powerprof.report.documents.kinds import KINDS, answer_and_context, form, kind_of, lines_of
 from powerprof.report.forms import markdown
 from powerprof.report.html.tables import table as html_table
 from powerprof.report.tables import columns as terminal
@@ -40,8 +40,8 @@ def test_a_record_knows_its_kind() -> None:
 def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
-    assert said(doubtful) == said(record)
-    assert said(record)[1].startswith("12 pairs, ABBA")
+    assert answer_and_context(doubtful) == answer_and_context(record)
+    assert answer_and_context(record)[1].startswith("12 pairs, ABBA")
 
 
 def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:

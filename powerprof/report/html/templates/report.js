@@ -13,9 +13,9 @@
     const index = new Map(at.map((one, number) => [one.box, number]));
     const tiny = 1e-6;
     let zoomed = at[0];
-    let said = "";
+    let lasting = "";
 
-    function say(text) { info.textContent = text || said || "\u00a0"; }
+    function say(text) { info.textContent = text || lasting || "\u00a0"; }
 
     function focus(one) {
       for (const other of holder.querySelectorAll('.f[tabindex="0"]')) other.tabIndex = -1;
@@ -102,7 +102,7 @@
     });
     function about(box) { return index.has(box) ? box.textContent + box.dataset.info : ""; }
 
-    holder.addEventListener("focusin", (event) => { said = about(event.target); say(); });
+    holder.addEventListener("focusin", (event) => { lasting = about(event.target); say(); });
     holder.addEventListener("mouseover", (event) => say(about(event.target)));
     holder.addEventListener("mouseleave", () => say());
     figure.querySelector("button").addEventListener("click", () => { search.value = ""; find(); zoom(at[0]); });
@@ -128,7 +128,7 @@
         if (one.x >= end - tiny) { share += one.w; end = one.x + one.w; }
       }
       const boxes = hits + (hits === 1 ? " box" : " boxes") + " with “" + wanted + "”";
-      said = wanted === "" ? "" : hits ? boxes + ": " + (100 * share).toFixed(1) + " % of the width" : boxes;
+      lasting = wanted === "" ? "" : hits ? boxes + ": " + (100 * share).toFixed(1) + " % of the width" : boxes;
       say();
     }
     search.addEventListener("input", () => { find(); remember(); });
@@ -158,7 +158,7 @@
       const one = document.createElementNS("http://www.w3.org/2000/svg", name);
       for (const key of Object.keys(attributes)) one.setAttribute(key, attributes[key]);
       if (name === "text") one.textContent = title;
-      else { const said = document.createElementNS(one.namespaceURI, "title"); said.textContent = title; one.append(said); }
+      else { const hint = document.createElementNS(one.namespaceURI, "title"); hint.textContent = title; one.append(hint); }
       detail.append(one);
     }
 
