@@ -18,7 +18,7 @@ from powerprof.text import STAND_IN
 
 def _open_closed_streams() -> None:
     """Open those of stdin, stdout and stderr that were closed (`>&-`): the next file would take the number, and what is
-    said would go into it.
+    printed would go into it.
     """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:

@@ -192,12 +192,12 @@ def _usage_error(error: typer.BadParameter, named: Sequence[str] = ()) -> UsageE
     if instead := _MOVED.get(name, {}).get(str(option)):
         return UsageError(f"{name} has no {option}", f"powerprof {instead}")
     command = error.ctx.command_path if error.ctx else " ".join(["powerprof", *named])
-    said = " ".join(error.format_message().split()).rstrip(".")
-    if said.startswith(_NO_SUCH) and option:
+    message = " ".join(error.format_message().split()).rstrip(".")
+    if message.startswith(_NO_SUCH) and option:
         return UsageError(f"{_NO_SUCH[:1].lower()}{_NO_SUCH[1:]}: {option}", _alike(str(option), error, command))
     for pattern, words in _COMPLAINTS:
-        said = re.sub(pattern, words, said)
-    return UsageError(as_typed(said[:1].lower() + said[1:], error.ctx), f"{command} --help")
+        message = re.sub(pattern, words, message)
+    return UsageError(as_typed(message[:1].lower() + message[1:], error.ctx), f"{command} --help")
 
 
 def _alike(option: str, error: typer.BadParameter, command: str) -> str:
@@ -227,7 +227,7 @@ def run_app(arguments: Sequence[str]) -> int:
         arguments = [*arguments[1:], "--help"]
     try:
         words, typed = _typed_command(arguments)
-        # What stands before the command takes no value (--debug). A shell that completes tells the words by itself.
+        # What stands before the command takes no value (--debug). A shell that completes passes the words itself.
         named = [word for word in words if not word.startswith("-")][:1]
         if named and named[0] in _COMMANDS:
             app = build_app(named)

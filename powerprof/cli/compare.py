@@ -246,7 +246,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
     asked = [name for name, target in files.items() if target is not None]
     check_files("powerprof.queries-comparison/1", asked)
     first, second = load_saved(a, saving.runs_dir), load_saved(b, saving.runs_dir)
-    assert isinstance(first, Queries)  # noqa: S101  told by their schemas
+    assert isinstance(first, Queries)  # noqa: S101  their schemas are those of queries
     assert isinstance(second, Queries)  # noqa: S101
     compared = compare_queries(first, second, max(first.started_at, second.started_at))
     deliver(compared, "compare", saving, files)

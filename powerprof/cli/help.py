@@ -31,12 +31,12 @@ def _grouped(number: str) -> str:
 def limits(text: str) -> str:
     """`1<=x<=1000` as `1 to 1000`."""
 
-    def said(match: re.Match[str]) -> str:
+    def in_words(match: re.Match[str]) -> str:
         if match["low"] is not None:
             return f"{_grouped(match['low'])} to {_grouped(match['high'])}"
         return f"from {_grouped(match['least'])}" if match["least"] is not None else f"to {_grouped(match['most'])}"
 
-    return re.sub(LIMITS, said, text)
+    return re.sub(LIMITS, in_words, text)
 
 
 def narrow() -> int | None:
@@ -73,7 +73,7 @@ def _named(ctx: typer.Context) -> Iterator[None]:
 
 
 class GroupedHelp(TyperCommand):
-    """A subcommand whose options are told in their groups."""
+    """A subcommand whose options are listed in their groups."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder; what is no text,
@@ -90,23 +90,23 @@ class GroupedHelp(TyperCommand):
             if word is None or word == "--":
                 break
             option, equals, value = word.partition("=")
-            said = value if equals else after
+            typed = value if equals else after
             if word == "":
                 raise UsageError("an argument is empty", "give it a value, or leave it out")
             if option not in takes:
                 continue
-            if said is None:
+            if typed is None:
                 raise UsageError(f"{option} has no value", f"{ctx.command_path} --help")
-            if not equals and said in own:
-                raise UsageError(f"{option} has no value: {said} is the next option", f"give {option} its value first")
-            if not said.strip():
+            if not equals and typed in own:
+                raise UsageError(f"{option} has no value: {typed} is the next option", f"give {option} its value first")
+            if not typed.strip():
                 raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
             # Python takes the digits of every script for numbers, and 1_0 for 10: a mistake more often than that.
-            if takes[option].type.name.startswith(("int", "float")) and not _PLAIN.fullmatch(said):
-                raise UsageError(f"{option} {said}: not a number", f"{ctx.command_path} --help")
+            if takes[option].type.name.startswith(("int", "float")) and not _PLAIN.fullmatch(typed):
+                raise UsageError(f"{option} {typed}: not a number", f"{ctx.command_path} --help")
             if option in given and not getattr(takes[option], "multiple", False):
-                raise UsageError(f"{option} {said}: {option} was given before", "give it once")
-            given.setdefault(option, []).append(said)
+                raise UsageError(f"{option} {typed}: {option} was given before", "give it once")
+            given.setdefault(option, []).append(typed)
         ctx.meta[_GIVEN] = given
         with _named(ctx):
             left = super().parse_args(ctx, args)

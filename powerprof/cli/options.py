@@ -62,7 +62,7 @@ def _cpu_model(value: str | None) -> str | None:
 
 
 def to_read(value: P) -> P:
-    """A callback of options that name a file, or several: what cannot be read is said before anything begins."""
+    """A callback of options that name a file, or several: what cannot be read is refused before anything begins."""
     from powerprof.files import check_outside
 
     for path in value if isinstance(value, list) else [value]:

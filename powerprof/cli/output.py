@@ -57,7 +57,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
 def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
     """Refuse what could be neither written nor saved after the measuring; returns how it is going to be saved.
 
-    Where nobody chose a place for runs and the usual one cannot be written (no HOME, a read-only one), that is said
+    Where nobody chose a place for runs and the usual one cannot be written (no HOME, a read-only one), that is reported
     and measuring continues on. `reads_runs`: --runs-dir also says where runs are read; `judged`: the exit code is an
     answer by itself. Raises UsageError, PowerprofError.
     """
@@ -236,10 +236,10 @@ def _shown(
     record: R, lines: Callable[[R, int], list[str]] | None, last: str, kept: str | None
 ) -> PowerprofError | None:
     """Print the report; why it could not be. A reader that has enough (head) is no failure, and is raised."""
-    said = [*report(record, lines), *([last] if last else [])]
+    printed = [*report(record, lines), *([last] if last else [])]
     try:
         with _written("stdout"):
-            show(said)
+            show(printed)
             sys.stdout.flush()
     except PowerprofError as error:
         return PowerprofError(error.message, kept or "measure again with --json FILE")

@@ -47,7 +47,7 @@ By = Annotated[
 
 @dataclass(frozen=True, kw_only=True)
 class Way:
-    """How statements are told apart."""
+    """How statements are distinguished."""
 
     method: Annotated[
         str, typer.Option("--method", metavar="NAME", help="probes, samples (cheap), or auto: the first that can.")
@@ -170,7 +170,7 @@ def command(
         try:
             _write(folder, result.workload)
         except PowerprofError as error:
-            unwritten = error  # said when what was measured is safe
+            unwritten = error  # raised when what was measured is safe
         else:
             next_step = (
                 f"The workload is in {folder}/workload.toml: "
