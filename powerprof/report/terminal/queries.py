@@ -12,7 +12,7 @@ from powerprof.queries.asking import By, way
 from powerprof.queries.records import Queries, QueryPlanStep, Share
 from powerprof.records import Note
 from powerprof.report.tables import notes
-from powerprof.report.tables.apart import distinguishable
+from powerprof.report.tables.distinguish import distinguishable
 from powerprof.report.tables.statements import (
     WAITS,
     columns_of,

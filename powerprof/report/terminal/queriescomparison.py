@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from powerprof import text
 from powerprof.queries.comparison import QueriesComparison, Side, StatementChange, became
-from powerprof.report.tables.apart import distinguishable
+from powerprof.report.tables.distinguish import distinguishable
 from powerprof.report.wording.notes import texts
 
 _SHOWN = 20
