@@ -8,6 +8,7 @@ from powerprof.experiment.study_record import StudyRow, StudyRun
 from powerprof.report.tables import labels
 from powerprof.report.tables.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
 
+_CORRECTED = "inconclusive after correcting for the comparison's other figures"
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
 
@@ -57,12 +58,24 @@ def _finding(row: StudyRow, number: int, places: Places) -> TableRow:
         "outcome": Words(row.outcome, ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
         "expected": Words(_EXPECTED.get(row.expected or "", "")),
+        "doubt": Words(_CORRECTED if _only_by_itself(row) else ""),
     }
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
 
 
+def _only_by_itself(row: StudyRow) -> bool:
+    """Whether its interval is without zero and yet, among the figures of its comparison, no answer."""
+    low, high = (row.difference.low, row.difference.high) if row.difference else (None, None)
+    return row.outcome == "inconclusive" and row.expected != "same" and ((low or 0.0) > 0 or (high or 0.0) < 0)
+
+
 def today(row: TableRow) -> str:
     """Today's figures of a finding in one line; `not measured` where there are none."""
+    doubt = row.words("doubt").text
+    return f"{_figures_of(row)}; {doubt}" if doubt else _figures_of(row)
+
+
+def _figures_of(row: TableRow) -> str:
     figures = {key: cell for key, cell in row.cells.items() if isinstance(cell, Figure)}
     if "b" not in figures:
         return "not measured"

@@ -18,12 +18,14 @@ from powerprof.records import Estimate
 from powerprof.report.documents.saved import load_saved
 from powerprof.report.exports.formats import export
 from powerprof.report.html import render_html
+from powerprof.report.tables.study import findings_table, today
+from powerprof.report.tables.table import Places
 from powerprof.report.terminal.study import lines
 from powerprof.runs import RunStore
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Finding, Step, Study, find_study, names
+from powerprof.workloads.studies import Expected, Finding, Step, Study, find_study, names
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
 IDLE = Step(name="idle", command="idle")
@@ -107,6 +109,28 @@ def test_an_outcome_is_that_of_the_interval(
 ) -> None:
     low, high = ends or (None, None)
     assert outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("expected", "ends", "corrected"),
+    [
+        ("higher", (0.1, 2.0), True),
+        ("lower", (-2.0, -0.1), True),
+        ("higher", (-0.1, 2.0), False),
+        ("same", (0.1, 2.0), False),
+        ("higher", None, False),
+    ],
+)
+def test_an_interval_without_zero_that_is_no_answer_says_why(
+    expected: Expected, ends: tuple[float, float] | None, corrected: bool
+) -> None:
+    record = study_run()
+    low, high = ends or (None, None)
+    difference = Estimate(mean=1.0, low=low, high=high)
+    row = replace(record.rows[0], expected=expected, outcome="inconclusive", difference=difference)
+    record = replace(record, rows=[row])
+    (shown,) = findings_table(record, Places(record)).rows
+    assert ("after correcting for the comparison's other figures" in today(shown)) == corrected
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
