@@ -8,7 +8,7 @@ from powerprof.experiment.study_record import StudyRow, StudyRun
 from powerprof.report.tables import labels
 from powerprof.report.tables.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
 
-_CORRECTED = "inconclusive after correcting for the comparison's other figures"
+_STRICTER = "inconclusive by the comparison's own test, which asks for more than this interval"
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
 
@@ -58,13 +58,13 @@ def _finding(row: StudyRow, number: int, places: Places) -> TableRow:
         "outcome": Words(row.outcome, ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
         "expected": Words(_EXPECTED.get(row.expected or "", "")),
-        "doubt": Words(_CORRECTED if _only_by_itself(row) else ""),
+        "doubt": Words(_STRICTER if _only_by_itself(row) else ""),
     }
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
 
 
 def _only_by_itself(row: StudyRow) -> bool:
-    """Whether its interval is without zero and yet, among the figures of its comparison, no answer."""
+    """Whether its interval is without zero and yet its comparison, which judges all of its figures, has no answer."""
     low, high = (row.difference.low, row.difference.high) if row.difference else (None, None)
     return row.outcome == "inconclusive" and row.expected != "same" and ((low or 0.0) > 0 or (high or 0.0) < 0)
 

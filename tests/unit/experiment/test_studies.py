@@ -112,7 +112,7 @@ def test_an_outcome_is_that_of_the_interval(
 
 
 @pytest.mark.parametrize(
-    ("expected", "ends", "corrected"),
+    ("expected", "ends", "is_stricter"),
     [
         ("higher", (0.1, 2.0), True),
         ("lower", (-2.0, -0.1), True),
@@ -122,7 +122,7 @@ def test_an_outcome_is_that_of_the_interval(
     ],
 )
 def test_an_interval_without_zero_that_is_no_answer_says_why(
-    expected: Expected, ends: tuple[float, float] | None, corrected: bool
+    expected: Expected, ends: tuple[float, float] | None, is_stricter: bool
 ) -> None:
     record = study_run()
     low, high = ends or (None, None)
@@ -130,7 +130,7 @@ def test_an_interval_without_zero_that_is_no_answer_says_why(
     row = replace(record.rows[0], expected=expected, outcome="inconclusive", difference=difference)
     record = replace(record, rows=[row])
     (shown,) = findings_table(record, Places(record)).rows
-    assert ("after correcting for the comparison's other figures" in today(shown)) == corrected
+    assert ("by the comparison's own test" in today(shown)) == is_stricter
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
