@@ -149,13 +149,13 @@ def capture(
             source=request.energy.source,
             hold=True,
         )
-        from powerprof.host.describe import host_record
-
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
         names.update(server_names())
         unseen = _unseen(clock.used_ns, window.trace.ran, stacks.images)
+        from powerprof.host.describe import host_record
+
         around = Around(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
         return captured(around, window, stacks, energy, names)
 

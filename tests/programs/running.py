@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from typing import TextIO
 
 
 class Running:
@@ -14,10 +15,19 @@ class Running:
         self.process = subprocess.Popen([program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.pid = int(self.line())
 
+    @property
+    def _stdout(self) -> TextIO:
+        assert self.process.stdout is not None
+        return self.process.stdout
+
+    @property
+    def descriptor(self) -> int:
+        """Readable when it says something."""
+        return self._stdout.fileno()
+
     def line(self) -> str:
         """What it says next; empty once it is dead."""
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
+        return self._stdout.readline()
 
     def begin(self) -> None:
         """Let it work. Raises BrokenPipeError where it is dead."""

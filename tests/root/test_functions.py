@@ -45,8 +45,7 @@ def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionPr
         timer = threading.Timer(0.1, running.begin)
         timer.start()
         # The work takes 0.4 s of a CPU, whatever else the machine is busy with: the window ends when it is done.
-        assert running.process.stdout is not None
-        trace = tracer.collect(pass_window(_AT_MOST_S, tracer, until=running.process.stdout.fileno()))
+        trace = tracer.collect(pass_window(_AT_MOST_S, tracer, until=running.descriptor))
         timer.join()
     assert running.process.poll() is None
     assert running.line() == "done\n"
