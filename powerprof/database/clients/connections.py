@@ -90,9 +90,8 @@ class IdleConnections(Closeable):
     def end(self) -> None:
         """Close them, and wait until the server has ended their threads or processes: that is no later window's work,
         and until then they take the room of others. Where others come in the meantime, it waits some seconds."""
-        had = bool(self._whole or self._handles)
         self.close()
-        if not had:
+        if not self.count:
             return
         until_s = time.monotonic() + _END_AT_MOST_S
         with contextlib.suppress(PowerprofError), self._server.connect() as connection:
