@@ -32,6 +32,15 @@ def held(pid: int) -> set[tuple[str, int]]:
     return found
 
 
+def reads_counters(pid: int) -> bool:
+    """Whether a process holds the idle states' counters open, as powerprof does while a window passes."""
+    try:
+        held = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    except OSError:
+        return False
+    return any("/cpuidle/state" in path for path in held)
+
+
 def held_programs(pid: int) -> set[int]:
     """Ids of the BPF programs that a process holds open."""
     return {number for kind, number in held(pid) if kind == "prog_id"}

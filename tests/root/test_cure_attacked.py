@@ -271,7 +271,11 @@ def test_a_target_in_a_container_is_cured_from_the_host(
         slack = Path(f"/proc/{tid}/timerslack_ns").read_text().strip()
         shell.kill()
     assert done.code == 0, done.err
-    assert record.metrics[0].verdict == "b_lower"
+    # Timers of others end sleeps early, on a busy host many: the direction is the cure's, the amount the host's.
+    first = record.metrics[0]
+    assert first.a.mean is not None
+    assert first.b.mean is not None
+    assert 15 < first.b.mean < first.a.mean < 1100
     assert record.reverted is True
     assert slack == DEFAULT
 

@@ -12,10 +12,10 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.conftest import REPOSITORY, Cli
+from tests.programs.remains import reads_counters
 
 SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
 
@@ -62,14 +62,12 @@ def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
 
 
 def until_it_measures(pid: int) -> None:
-    """Wait until the process has started up and sleeps through its window: it uses no CPU for half a second."""
-    used, deadline_s = -1.0, time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        time.sleep(0.5)
-        times = psutil.Process(pid).cpu_times()
-        if used == times.user + times.system > 0.1:
-            return
-        used = times.user + times.system
+    """Wait until the process is a second within its window."""
+    deadline_s = time.monotonic() + 30
+    while not reads_counters(pid):
+        assert time.monotonic() < deadline_s, "it never opened the idle states' counters"
+        time.sleep(0.05)
+    time.sleep(1)
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 130), (signal.SIGINT, 130)])

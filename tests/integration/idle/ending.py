@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.conftest import Cli
 from tests.integration.database.conftest import Room
-from tests.programs.remains import exists, held_programs
+from tests.programs.remains import exists, held_programs, reads_counters
 
 # Until Python itself is up a signal ends it as it ends any program.
 _INTERPRETER_S = 0.5
@@ -72,11 +72,7 @@ class Idle:
 
     def reads_counters(self) -> bool:
         """Whether it holds the idle states' counters open, as it does from just before the first window on."""
-        try:
-            held = [os.readlink(entry) for entry in Path(f"/proc/{self.process.pid}/fd").iterdir()]
-        except OSError:
-            return False
-        return any("/cpuidle/state" in path for path in held)
+        return reads_counters(self.process.pid)
 
     def send(self, number: int, pid: int | None = None) -> None:
         """Note what it holds, then signal it or a child."""
