@@ -7,13 +7,13 @@ The kernel answers whatever it shows in kallsyms (kptr_restrict), in microsecond
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable
 from contextlib import ExitStack
 
 from powerprof.errors import CapabilityError
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.instructions import instruction
 
 # Numbers of include/uapi/linux/bpf.h.
 _LOAD_64, _LOAD_FIELD, _STORE_FIELD, _SHIFT_RIGHT = 0x18, 0x79, 0x7B, 0x7F
@@ -84,18 +84,18 @@ def _names_code(pattern: int, text: int) -> bytes:
     """Write the name of the address that is the only argument into the map `text`."""
     return b"".join(
         (
-            _step(_LOAD_FIELD, 6, 1),
-            _step(_STORE_FIELD, _FRAME, 6, -8),
-            _step(_LOAD_64, 1, _MAP_VALUE, value=text),
-            _step(0),
-            _step(_PUT, 2, value=_TEXT_BYTES),
-            _step(_LOAD_64, 3, _MAP_VALUE, value=pattern),
-            _step(0),
-            _step(_COPY, 4, _FRAME),
-            _step(_ADD, 4, value=-8),
-            _step(_PUT, 5, value=8),
-            _step(_CALL, value=_PRINT),
-            _step(_EXIT),
+            instruction(_LOAD_FIELD, 6, 1),
+            instruction(_STORE_FIELD, _FRAME, 6, -8),
+            instruction(_LOAD_64, 1, _MAP_VALUE, value=text),
+            instruction(0),
+            instruction(_PUT, 2, value=_TEXT_BYTES),
+            instruction(_LOAD_64, 3, _MAP_VALUE, value=pattern),
+            instruction(0),
+            instruction(_COPY, 4, _FRAME),
+            instruction(_ADD, 4, value=-8),
+            instruction(_PUT, 5, value=8),
+            instruction(_CALL, value=_PRINT),
+            instruction(_EXIT),
         )
     )
 
@@ -104,19 +104,14 @@ def _tick_code(variable: int, field: int) -> bytes:
     """Return the field of the first CPU's variable, shifted by as many bits as the only argument says."""
     return b"".join(
         (
-            _step(_LOAD_FIELD, 6, 1),
-            _step(_LOAD_64, 1, _VARIABLE, value=variable),
-            _step(0),
-            _step(_PUT, 2, value=0),
-            _step(_CALL, value=_PER_CPU_POINTER),
-            _step(_SKIP_IF, 0, 0, 2),
-            _step(_LOAD_FIELD, 0, 0, field),
-            _step(_SHIFT_RIGHT, 0, 6),
-            _step(_EXIT),
+            instruction(_LOAD_FIELD, 6, 1),
+            instruction(_LOAD_64, 1, _VARIABLE, value=variable),
+            instruction(0),
+            instruction(_PUT, 2, value=0),
+            instruction(_CALL, value=_PER_CPU_POINTER),
+            instruction(_SKIP_IF, 0, 0, 2),
+            instruction(_LOAD_FIELD, 0, 0, field),
+            instruction(_SHIFT_RIGHT, 0, 6),
+            instruction(_EXIT),
         )
     )
-
-
-def _step(code: int, to: int = 0, source: int = 0, offset: int = 0, *, value: int = 0) -> bytes:
-    """One instruction."""
-    return struct.pack("<BBhi", code, to | source << 4, offset, value)

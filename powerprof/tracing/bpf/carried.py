@@ -21,13 +21,14 @@ import msgspec
 
 from powerprof import paths
 from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan
+from powerprof.tracing.bpf.instructions import INSTRUCTION
 
 Definitions = Mapping[str, int | str]
 
 _FORMAT = "1"
 _MOST_BYTES = 4 << 20
 _NUMBERS = re.compile(
-    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSE_SLOTS|(EXIT|STACK)_PAGES"
+    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSEINSTRUCTIONS|(EXIT|STACK)_PAGES"
     r"|PT_REGS_BYTES|PREEMPT_COUNT|COARSE_CLOCK|THREADS|ENDED_KEPT|STATE_FASTPATH|PORTAL_TEXT"
 )
 # Tracepoints that some kernels lack, each with functions of its own and nothing else (`#ifdef HAVE_…` around them).
@@ -47,7 +48,6 @@ TRACEPOINTS = (
     "cpuhp_enter",
 )
 _SWITCHES = {f"HAVE_{name}": name for name in TRACEPOINTS}
-_SLOT = struct.Struct("=BBhi")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 # Two fields that one load reads where they adjoin, as they do but in kernels whose structs are shuffled.
 _PID, _TGID = "OFFSET_task_struct_pid", "OFFSET_task_struct_tgid"
@@ -156,13 +156,17 @@ def filled(carried: Carried, definitions: Definitions) -> Compiled | None:
         if place.program < 0:
             entries[place.at] = value
             continue
-        operation, registers, offset, number = _SLOT.unpack_from(codes[place.program], place.at * _SLOT.size)
+        operation, registers, offset, number = INSTRUCTION.unpack_from(
+            codes[place.program], place.at * INSTRUCTION.size
+        )
         if place.is_offset:
             offset = value
         else:
             number = value
         try:
-            _SLOT.pack_into(codes[place.program], place.at * _SLOT.size, operation, registers, offset, number)
+            INSTRUCTION.pack_into(
+                codes[place.program], place.at * INSTRUCTION.size, operation, registers, offset, number
+            )
         except struct.error:
             return None
     lacking = _lacking(definitions)

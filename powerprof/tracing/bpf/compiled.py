@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import hashlib
-import struct
 
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.tracing.bpf.instructions import INSTRUCTION
 
 _LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
 _MAP = 1  # BPF_PSEUDO_MAP_FD
-_SLOT = struct.Struct("=BBhi")
 _MOST_BYTES = 16 << 20
 
 
@@ -44,12 +43,12 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
 def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
     """The instructions with each map's number replaced: descriptors by places, or places by descriptors."""
     patched = bytearray(code)
-    for at in range(0, len(code), _SLOT.size):
-        operation, registers, offset, number = _SLOT.unpack_from(code, at)
+    for at in range(0, len(code), INSTRUCTION.size):
+        operation, registers, offset, number = INSTRUCTION.unpack_from(code, at)
         if operation == _LOAD_IMMEDIATE and registers >> 4 == _MAP:
             if number not in numbers:
                 raise DataError("compiled program", f"refers to a map {number} that it does not have")
-            _SLOT.pack_into(patched, at, operation, registers, offset, numbers[number])
+            INSTRUCTION.pack_into(patched, at, operation, registers, offset, numbers[number])
     return bytes(patched)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import os
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +16,7 @@ from functools import lru_cache
 from powerprof.errors import CapabilityError
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.instructions import INSTRUCTION, instruction
 
 # What verifiers say of a helper that they do not have, or not for this kind of program.
 _NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
@@ -85,7 +85,7 @@ def _has_map(number: int) -> bool:
 
 def _has_helper(number: int, kind: int) -> bool:
     """A program that calls it without arguments: refused in any case, but only a missing helper for that reason."""
-    program = struct.pack("=BBhi", 0x85, 0, 0, number) + struct.pack("=BBhi", 0x95, 0, 0, 0)
+    program = instruction(0x85, value=number) + instruction(0x95)
     try:
         os.close(syscalls.load_program("trial", kind, program))
     except syscalls.RefusedError as error:
@@ -108,7 +108,7 @@ def _is_taken(
     words: Sequence[tuple[int, int, int, int]], kind: int, *, attach_type: int = 0, attach_to: int = 0
 ) -> bool:
     """Whether the kernel loads a program of these instructions."""
-    code = b"".join(struct.pack("=BBhi", *word) for word in words)
+    code = b"".join(INSTRUCTION.pack(*word) for word in words)
     try:
         os.close(syscalls.load_program("trial", kind, code, attach_type=attach_type, attach_to=attach_to))
     except OSError:

@@ -24,6 +24,7 @@ from powerprof.files import read_int
 from powerprof.paths import sysfs
 from powerprof.sources.perf_event import open_event
 from powerprof.tracing.bpf import syscalls
+from powerprof.tracing.bpf.instructions import instruction
 from powerprof.tracing.bpf.loaded import LoadedProgram
 
 _MULTI = syscalls.ATTACH_UPROBE_MULTI
@@ -32,7 +33,7 @@ _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
 _NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
 EVERY_PROCESS = -1
-_RETURN_0 = struct.pack("=BBhiBBhi", 0xB7, 0, 0, 0, 0x95, 0, 0, 0)
+_RETURN_0 = instruction(0xB7) + instruction(0x95)
 
 
 @dataclass(frozen=True)

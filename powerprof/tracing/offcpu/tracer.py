@@ -10,12 +10,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from powerprof.closeable import Closeable
-from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
-from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.summing import SummingProgram
 from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
 from powerprof.windows.runner import Part, Passed, pass_window
 
@@ -63,36 +62,22 @@ class OffCpuTracer(Closeable, Part):
 
         Raises CapabilityError where this host or user may not.
         """
-        check_process_ids()
         self._pids = list(pids) if pids is not None else None
-        self._ran_s: float | None = None
-        self._counted = [0, 0]
         btf = kernel_btf()
-        self.program = LoadedProgram("offcpu.bpf.c", definitions(btf, every_process=pids is None), btf=btf)
-        try:
-            for pid in self._pids or ():
-                self.program.put("targets", pid, (1).to_bytes(8, "little"))
-            self.program.count_run_time()
-        except BaseException:
-            self.program.close()
-            raise
+        defined = definitions(btf, every_process=pids is None)
+        self._sums = SummingProgram("offcpu.bpf.c", defined, btf, self._pids, ("threads", "wakers"))
 
     def close(self) -> None:
-        self.program.close()
+        self._sums.close()
 
     def open(self) -> None:
-        """Tables with nothing of a window before."""
-        for table in ("threads", "wakers"):
-            self.program.clear(table)
-        self._ran_s, self._counted = self.program.run_time_s(), self.program.per_cpu_sum("counters")
+        self._sums.open()
 
     def begin(self) -> None:
-        """The program counts from here."""
-        self._count(1)
+        self._sums.begin()
 
     def end(self) -> None:
-        """To here."""
-        self._count(0)
+        self._sums.end()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
         """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
@@ -105,10 +90,8 @@ class OffCpuTracer(Closeable, Part):
         """What was summed in the window."""
         began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()
-        now_s = self.program.run_time_s()
-        lost, unseen = (
-            now - before for now, before in zip(self.program.per_cpu_sum("counters"), self._counted, strict=True)
-        )
+        bpf_s = self._sums.bpf_s()
+        lost, unseen = self._sums.counters()
         return OffCpuTrace(
             pids=self._pids or [],
             window_s=passed.window_s,
@@ -118,15 +101,12 @@ class OffCpuTracer(Closeable, Part):
             unseen_count=unseen,
             notes=passed.notes,
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
-            bpf_s=None if now_s is None or self._ran_s is None else now_s - self._ran_s,
+            bpf_s=bpf_s,
             interrupted=passed.interrupted is not None,
         )
 
-    def _count(self, value: int) -> None:
-        self.program.put("is_open", 0, value.to_bytes(8, "little"))
-
     def _threads(self) -> list[ThreadSums]:
-        keys, values = self.program.hash_bytes("threads")
+        keys, values = self._sums.rows("threads")
         sums = []
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
             pairs = zip(STATES, row["counts"], row["off_ns"], strict=False)
@@ -147,7 +127,7 @@ class OffCpuTracer(Closeable, Part):
         return sums
 
     def _wakings(self) -> list[WakingSum]:
-        keys, values = self.program.hash_bytes("wakers")
+        keys, values = self._sums.rows("wakers")
         pairs = zip(np.frombuffer(keys, _WAKER_KEY), np.frombuffer(values, _WAKER), strict=True)
         return [
             WakingSum(

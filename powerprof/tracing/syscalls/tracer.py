@@ -15,11 +15,10 @@ import numpy as np
 from powerprof import paths
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError
-from powerprof.processes.namespaces import check_process_ids
 from powerprof.processes.tasks import clean
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
-from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.summing import SummingProgram
 from powerprof.tracing.captures.syscalls import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.syscalls.names import futex_operation, names
 from powerprof.windows.runner import Part, Passed, pass_window
@@ -111,42 +110,31 @@ class SyscallTracer(Closeable, Part):
 
         Raises CapabilityError where this host or user may not.
         """
-        check_process_ids()
         self._pids = list(pids) if pids is not None else None
-        self._ran_s: float | None = None
-        self._counted = [0, 0]
         self._paths: dict[tuple[int, int], str] = {}
         btf = kernel_btf()
         self._sees_uring = sees_uring(btf)
-        self.program = LoadedProgram("syscalls.bpf.c", definitions(btf, every_process=pids is None), btf=btf)
-        try:
-            for pid in self._pids or ():
-                self.program.put("targets", pid, (1).to_bytes(8, "little"))
-            for number, name in names().items():
-                if (kind := _KIND_OF.get(name)) is not None and number < _NUMBERS:
-                    self.program.put("kinds", number, KINDS.index(kind).to_bytes(4, "little"))
-            self.program.count_run_time()
-        except BaseException:
-            self.program.close()
-            raise
+        kinds = {
+            number: KINDS.index(_KIND_OF[name]).to_bytes(4, "little")
+            for number, name in names().items()
+            if name in _KIND_OF and number < _NUMBERS
+        }
+        tables = ("calls", "files", "open_calls")
+        defined = definitions(btf, every_process=pids is None)
+        self._sums = SummingProgram("syscalls.bpf.c", defined, btf, self._pids, tables, {"kinds": kinds})
 
     def close(self) -> None:
-        self.program.close()
+        self._sums.close()
 
     def open(self) -> None:
-        """Tables with nothing of a window before."""
-        for table in ("calls", "files", "open_calls"):
-            self.program.clear(table)
+        self._sums.open()
         self._paths = self._open_files()
-        self._ran_s, self._counted = self.program.run_time_s(), self.program.per_cpu_sum("counters")
 
     def begin(self) -> None:
-        """The program counts from here."""
-        self.program.put("is_open", 0, (1).to_bytes(8, "little"))
+        self._sums.begin()
 
     def end(self) -> None:
-        """To here."""
-        self.program.put("is_open", 0, (0).to_bytes(8, "little"))
+        self._sums.end()
         self._paths |= self._open_files()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> SyscallTrace:
@@ -160,10 +148,8 @@ class SyscallTracer(Closeable, Part):
         """What was counted in the window."""
         began_s = time.process_time()
         calls, files, waiting = self._calls(), self._files(), self._waiting()
-        now_s = self.program.run_time_s()
-        lost, parts = (
-            now - before for now, before in zip(self.program.per_cpu_sum("counters"), self._counted, strict=True)
-        )
+        bpf_s = self._sums.bpf_s()
+        lost, parts = self._sums.counters()
         uses_uring = any(call.name == "io_uring_enter" for call in calls)
         notes = ["requests of io_uring are not counted on this kernel"] if uses_uring and not self._sees_uring else []
         return SyscallTrace(
@@ -176,12 +162,12 @@ class SyscallTracer(Closeable, Part):
             parts_count=parts,
             notes=[*passed.notes, *notes],
             tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
-            bpf_s=None if now_s is None or self._ran_s is None else now_s - self._ran_s,
+            bpf_s=bpf_s,
             interrupted=passed.interrupted is not None,
         )
 
     def _calls(self) -> list[CallSum]:
-        keys, values = self.program.hash_bytes("calls")
+        keys, values = self._sums.rows("calls")
         rows = zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True)
         return [
             CallSum(
@@ -198,7 +184,7 @@ class SyscallTracer(Closeable, Part):
         ]
 
     def _waiting(self) -> dict[str, int]:
-        keys, values = self.program.hash_bytes("open_calls")
+        keys, values = self._sums.rows("open_calls")
         counts: Counter[str] = Counter()
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
             if int(who) >> 32 != os.getpid():
@@ -207,7 +193,7 @@ class SyscallTracer(Closeable, Part):
         return dict(counts.most_common())
 
     def _files(self) -> list[FileSum]:
-        keys, values = self.program.hash_bytes("files")
+        keys, values = self._sums.rows("files")
         sums = []
         for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
             pid = int(key["who"]) >> 32
