@@ -20,6 +20,14 @@ _ORIGINS = {
 _NAME_LIMIT = 60
 RAN_ANYWAY = "It woke no idle CPU: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
 
+_PLACE = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
+
+
+def _place(first: Wakeup | Waking, why: str) -> dict[str, Cell]:
+    """The cells of `_PLACE`."""
+    path = Path([frame.placed for frame in first.stack], first.stack_complete)
+    return {"thread": Words(first.thread.label, why), "path": path}
+
 
 def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
     """A row a thread and stack, the first `limit` of them; wakers and mechanisms are a count or shares in it."""
@@ -42,13 +50,8 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
         if cause.period_ms is not None:
             row["every"] = places.figure(f"{at}/period_ms", words=text.period(cause.period_ms))
         why = f"{first.mechanism.replace('_', '-')} · {_why(first)}" if len(cause.rows) == 1 else cause.why
-        path = Path([frame.placed for frame in first.stack], first.stack_complete)
-        rows.append(TableRow({**row, "thread": Words(first.thread.label, why), "path": path}))
-    columns = [
-        *figures(rate="/s", count="exits", every="every", c0="C0 ms"),
-        *words("thread"),
-        Column("path", "stack, innermost first", left=True, beside="thread"),
-    ]
+        rows.append(TableRow({**row, **_place(first, why)}))
+    columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE]
     caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
     return Table(columns, rows, "wake-ups by thread and stack", caption)
 
@@ -97,12 +100,6 @@ def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table |
         }
         if len(cause.rows) == 1:
             counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
-        why = _why(first) if len(cause.rows) == 1 else cause.why
-        path = Path([frame.placed for frame in first.stack], first.stack_complete)
-        rows.append(TableRow({**counted, "thread": Words(first.thread.label, why), "path": path}))
-    columns = [
-        *figures(rate="/s", count="wakings"),
-        *words("thread"),
-        Column("path", "stack, innermost first", left=True, beside="thread"),
-    ]
+        rows.append(TableRow({**counted, **_place(first, _why(first) if len(cause.rows) == 1 else cause.why)}))
+    columns = [*figures(rate="/s", count="wakings"), *_PLACE]
     return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)
