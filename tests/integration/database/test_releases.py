@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -68,10 +69,18 @@ def server_package(mariadbd: Path) -> bytes:
 
 
 @pytest.fixture
-def archive(server_package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive]:
+def public() -> Iterator[Path]:
+    """A folder into which apt's own downloader, an account of its own, may come: pytest's are its account's alone."""
+    with TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def archive(server_package: bytes, public: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive]:
     """An archive on loopback with the host's server in it, which the catalogue knows as `tiny`."""
     packages = {name: make_deb({f"./usr/share/{name}": b"x"}, name=name) for name in releases.TOOLS}
-    made = Archive(tmp_path / "archive", {**packages, "tiny-server": server_package})
+    made = Archive(public / "archive", {**packages, "tiny-server": server_package})
 
     class Quiet(SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: object) -> None:
@@ -82,14 +91,11 @@ def archive(server_package: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     thread.start()
     monkeypatch.setenv("POWERPROF_DEBIAN_MIRROR", f"http://127.0.0.1:{web.server_port}")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(public / "cache"))
     monkeypatch.setattr(apt, "KEYRING", made.keyring)
     source = DebianPackages("test", ("tiny-server",), "mariadb", (), Path("/usr/sbin/mariadbd"))
     tiny = HistoricalServer("tiny", "1", "tiny", source, 1, "GPL-2.0-only", "")
     monkeypatch.setitem(historical.CATALOGUE, "tiny", tiny)
-    # The tests' key and archive lie below the folder of an account: apt's own downloader has to come there.
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
     yield made
     web.shutdown()
     thread.join()
@@ -174,8 +180,8 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     assert len(list((paths.cache_dir() / "server-template").iterdir())) == 1
 
 
-def test_another_key_is_refused(archive: Archive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = Archive(tmp_path / "other", {})
+def test_another_key_is_refused(archive: Archive, public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = Archive(public / "other", {})
     other.close()
     monkeypatch.setattr(apt, "KEYRING", other.keyring)
     with pytest.raises(PowerprofError, match="cannot have packages of Debian's test"):
