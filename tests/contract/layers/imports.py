@@ -6,9 +6,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 Graph = Mapping[str, frozenset[str]]
+_AT_RUN_TIME = -1
 
 
 def graph_of(package: Path) -> Graph:
@@ -25,25 +27,31 @@ def _imported(own: str, path: Path, root: str, known: Mapping[str, Path]) -> Ite
     here = [] if own == "." else own.split(".")
     if path.name != "__init__.py":
         here = here[:-1]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                base = ".".join([root, *here[: len(here) - node.level + 1], *([base] if base else [])])
-            names = [f"{base}.{one.name}" for one in node.names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
-            # A name that is put together at run time is known by its beginning; a sibling's tells nothing new.
-            text = ast.unparse(node.args[0]) if node.args else ""
-            names = [name for name in re.findall(rf"{root}\.[\w.]*\w", text) if name != ".".join([root, *here])]
-        else:
-            continue
-        for name in names:
-            if name.split(".")[0] == root:
+    for level, names in _named(path.read_text(encoding="utf-8"), root):
+        base = ".".join([root, *here[: len(here) - level + 1]]) + "." if level > 0 else ""
+        for name in (f"{base}{name}" for name in names):
+            # A sibling that is named at run time tells nothing new.
+            if name.split(".")[0] == root and not (level == _AT_RUN_TIME and name == ".".join([root, *here])):
                 module = _module_of(name.split(".")[1:], known)
                 if module != own:
                     yield module
+
+
+@cache
+def _named(source: str, root: str) -> list[tuple[int, list[str]]]:
+    """What each import of a module names, and from how many packages above, or `_AT_RUN_TIME`; once a source."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found.append((0, [one.name for one in node.names]))
+        elif isinstance(node, ast.ImportFrom):
+            base = f"{node.module}." if node.module else ""
+            found.append((node.level, [f"{base}{one.name}" for one in node.names]))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            # A name that is put together at run time is known by its beginning.
+            text = ast.unparse(node.args[0]) if node.args else ""
+            found.append((_AT_RUN_TIME, re.findall(rf"{root}\.[\w.]*\w", text)))
+    return found
 
 
 def _module_of(parts: Sequence[str], known: Mapping[str, Path]) -> str:
