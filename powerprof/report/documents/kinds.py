@@ -76,7 +76,11 @@ KINDS = {
         "report.forms.csvfile:sweep_comparison",
         sentences="report.wording.series:of_sweeps",
     ),
-    "powerprof.saturation/1": Kind("experiment.saturation_record:Saturation", "report.terminal.saturate:lines"),
+    "powerprof.saturation/1": Kind(
+        "experiment.saturation_record:Saturation",
+        "report.terminal.saturate:lines",
+        csv="report.forms.csvfile:saturation",
+    ),
     "powerprof.study/1": Kind(
         "experiment.study_record:StudyRun",
         "report.terminal.study:lines",
@@ -99,9 +103,15 @@ KINDS = {
         csv="report.terminal.oncpu:csv_lines",
         stacks="report.stacks.weighted:of_on_cpu_profile",
     ),
-    "powerprof.functions/1": Kind("attribution.functions:FunctionProfile", "report.terminal.functions:lines"),
-    "powerprof.offcpu/1": Kind("attribution.offcpu:OffCpuProfile", "report.terminal.offcpu:lines"),
-    "powerprof.syscalls/1": Kind("attribution.syscalls:SyscallProfile", "report.terminal.syscalls:lines"),
+    "powerprof.functions/1": Kind(
+        "attribution.functions:FunctionProfile", "report.terminal.functions:lines", csv="report.forms.csvfile:functions"
+    ),
+    "powerprof.offcpu/1": Kind(
+        "attribution.offcpu:OffCpuProfile", "report.terminal.offcpu:lines", csv="report.forms.csvfile:off_cpu"
+    ),
+    "powerprof.syscalls/1": Kind(
+        "attribution.syscalls:SyscallProfile", "report.terminal.syscalls:lines", csv="report.forms.csvfile:system_calls"
+    ),
     # Written before there was `offcpu`.
     "powerprof.wakers/1": Kind("attribution.sleepers:WakersProfile", "report.terminal.offcpu:of_before"),
     "powerprof.sleeps/1": Kind("attribution.sleepers:SleepsProfile", "report.terminal.offcpu:of_before"),

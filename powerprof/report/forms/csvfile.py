@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from powerprof.attribution.functions import FunctionProfile, FunctionRow
+from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
 from powerprof.attribution.records import Attribution
+from powerprof.attribution.syscalls import SyscallProfile, SyscallRow
 from powerprof.experiment.records import Comparison, LoadRun
+from powerprof.experiment.saturation_record import Saturation
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Run
@@ -27,6 +31,7 @@ from powerprof.untrusted import disarmed
 
 Cell = str | float | int | None
 Line = Sequence[Cell]
+_TRIAL = ("round", "rate_hz", "finished_hz", "value", "held", "failure")
 _WAKEUP = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid tid thread detail waker_pid waker stack"
 
 
@@ -147,3 +152,34 @@ def attribution(record: Attribution) -> Iterator[Line]:
         waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
         figures = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
         yield [row.mechanism, row.origin, *figures, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]
+
+
+def _fields(rows: Iterable[msgspec.Struct], names: Sequence[str]) -> Iterator[Line]:
+    """A line a row: what the record has under these names."""
+    yield names
+    for row in rows:
+        yield [getattr(row, name) for name in names]
+
+
+def functions(record: FunctionProfile) -> Iterator[Line]:
+    """A line a probed function."""
+    return _fields(record.functions, FunctionRow.__struct_fields__)
+
+
+def off_cpu(record: OffCpuProfile) -> Iterator[Line]:
+    """A line a thread; states of the kernel are in the JSON alone."""
+    return _fields(record.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
+
+
+def system_calls(record: SyscallProfile) -> Iterator[Line]:
+    """A line a thread and kind of call."""
+    return _fields(record.calls, SyscallRow.__struct_fields__)
+
+
+def saturation(record: Saturation) -> Iterator[Line]:
+    """A line a window: what was offered, what came of it, and whether the limit held."""
+    yield ["condition", *_TRIAL, "limit", "at_most", "unit"]
+    limit = (record.limit.metric, record.limit.at_most, record.limit.unit)
+    for one in (record.a, *([record.b] if record.b else [])):
+        for trial in one.trials:
+            yield [one.name, *(getattr(trial, name) for name in _TRIAL), *limit]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 import random
 
@@ -23,6 +25,7 @@ from powerprof.experiment.saturation_record import (
     trial_of,
 )
 from powerprof.records import Window
+from powerprof.report.forms.csvfile import to_csv
 from powerprof.report.terminal.saturate import headline, lines
 
 P95 = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
@@ -90,6 +93,10 @@ def test_before_and_after_a_change() -> None:
     assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
     record = msgspec.structs.replace(_record(a), b=b, ratio=ratio, verdict=verdict)
     assert headline(record).startswith("cached takes 3.")
+    rows = list(csv.DictReader(io.StringIO(to_csv(record), newline="")))
+    assert [row["condition"] for row in rows] == ["index"] * len(a.trials) + ["cached"] * len(b.trials)
+    assert {(row["limit"], row["unit"]) for row in rows} == {(P95.metric, "ms")}
+    assert [row["held"] == "True" for row in rows] == [trial.held for trial in (*a.trials, *b.trials)]
     assert all(len(line) <= 80 for line in lines(record, 80))
 
 

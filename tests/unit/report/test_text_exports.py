@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from powerprof.attribution.offcpu import bpf_profile
 from powerprof.attribution.records import Attribution, Waking
+from powerprof.attribution.syscalls import syscall_profile
 from powerprof.energy.domains import Total
 from powerprof.energy.result import EnergyResult
 from powerprof.records import EnergyReading
@@ -22,6 +24,8 @@ from powerprof.report.forms.markdown import code, plain, to_markdown
 from powerprof.report.html import render_html
 from powerprof.report.terminal import attribution as report
 from powerprof.report.terminal import compare
+from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums
+from powerprof.tracing.captures.syscalls import CallSum, SyscallTrace
 from tests.unit.report.sample_records import (
     HOSTILE,
     attribution,
@@ -247,3 +251,55 @@ def test_csv_of_energy_says_what_was_summed() -> None:
 def test_csv_of_a_profile_is_a_line_a_function() -> None:
     rows = rows_of(to_csv(on_cpu()))
     assert [(row["function"], int(row["self_count"])) for row in rows][:2] == [("vfs_read", 20), ("row_search_mvcc", 3)]
+
+
+def test_csv_of_threads_calls_and_functions_is_a_line_each_under_the_records_own_names() -> None:
+    trace = SyscallTrace(
+        pids=[7],
+        window_s=2.0,
+        calls=[
+            CallSum(
+                pid=7, tid=8, name="read", operation="", count=30, errors_count=2, ns=9_000_000, longest_ns=4_000_000
+            )
+        ],
+        files=[],
+        waiting={},
+        lost_count=0,
+        parts_count=0,
+        notes=[],
+        tool_cpu_s=0.01,
+        bpf_s=None,
+        interrupted=False,
+    )
+    (call,) = rows_of(to_csv(syscall_profile(trace, {8: "=cmd()"})))
+    assert (call["thread"], call["name"], call["count"], call["errors_count"]) == ("'=cmd()", "read", "30", "2")
+    assert float(call["total_ms"]) == 9.0
+    sums = ThreadSums(
+        pid=7,
+        tid=8,
+        comm="writer",
+        states={"interruptible": (4, 40_000_000)},
+        sleep_max_ns=20_000_000,
+        waits_count=4,
+        wait_ns=8_000_000,
+        wait_max_ns=3_000_000,
+        preempted_count=0,
+        preempted_ns=0,
+    )
+    off = OffCpuTrace(
+        pids=[7],
+        window_s=2.0,
+        threads=[sums],
+        wakings=[],
+        lost_count=0,
+        unseen_count=0,
+        notes=[],
+        tool_cpu_s=0.01,
+        bpf_s=None,
+        interrupted=False,
+    )
+    (thread,) = rows_of(to_csv(bpf_profile(off, {})))
+    assert (thread["thread"], thread["sleeps_count"], float(thread["sleep_mean_ms"])) == ("writer", "4", 10.0)
+    assert "states" not in thread
+    nothing = replace(bpf_profile(off, {}), threads=[])
+    assert to_csv(nothing).startswith("tid,thread,")
