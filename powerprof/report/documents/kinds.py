@@ -173,16 +173,21 @@ def check_files(schema: str, files: Iterable[str]) -> None:
     for name in files:
         wanted = _FORM_OF.get(name)
         if not (getattr(kind, wanted) if wanted else schema == _TIMELINE):
-            can = [option for option, form_name in _FORM_OF.items() if getattr(kind, form_name)]
-            has = ", ".join(f"--{name}" for name in [*can, "json"])
-            raise UsageError(f"there is no --{name} of what this measures", f"it has: {has}")
+            raise UsageError(f"there is no --{name} of what this measures", _what_it_has(kind))
+
+
+def _what_it_has(kind: Kind | None) -> str:
+    can = [option for option, form_name in _FORM_OF.items() if kind and getattr(kind, form_name)]
+    return f"it has: {', '.join(f'--{name}' for name in [*can, 'json'])}"
 
 
 def form(record: Any, name: str, label: str) -> Callable[..., Any]:
     """The function that writes a record in a form, which errors call `label`. Raises UsageError where it has none."""
     kind = kind_of(record)
     if kind is None or not getattr(kind, name):
-        raise UsageError(f"there is no {label} for a {type(record).__name__.lower()}", "use --json FILE")
+        command = getattr(record, "command", None)
+        what = f"what powerprof {command} measures" if command else "this record"
+        raise UsageError(f"there is no {label} of {what}", _what_it_has(kind))
     written: Callable[..., Any] = kind.load(name)
     return written
 

@@ -8,6 +8,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
+from powerprof.errors import UsageError
 from powerprof.report.documents.kinds import KINDS, answer_and_context, form, kind_of, lines_of
 from powerprof.report.forms import markdown
 from powerprof.report.html.tables import table as html_table
@@ -35,6 +36,16 @@ def test_a_record_knows_its_kind() -> None:
         f"report.terminal.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
     ]
     assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
+
+
+def test_a_form_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+    record = on_cpu()
+    with pytest.raises(UsageError, match=r"^there is no Markdown of what powerprof profile measures$") as refused:
+        form(record, "markdown", "Markdown")
+    assert (
+        refused.value.hint
+        == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --speedscope, --json"
+    )
 
 
 def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
