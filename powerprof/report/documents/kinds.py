@@ -185,9 +185,7 @@ def form(record: Any, name: str, label: str) -> Callable[..., Any]:
     """The function that writes a record in a form, which errors call `label`. Raises UsageError where it has none."""
     kind = kind_of(record)
     if kind is None or not getattr(kind, name):
-        command = getattr(record, "command", None)
-        what = f"what powerprof {command} measures" if command else "this record"
-        raise UsageError(f"there is no {label} of {what}", _what_it_has(kind))
+        raise UsageError(f"there is no {label} of {getattr(record, 'id', None) or 'this record'}", _what_it_has(kind))
     written: Callable[..., Any] = kind.load(name)
     return written
 

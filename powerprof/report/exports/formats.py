@@ -43,7 +43,10 @@ def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or not kind.stacks:
-        raise UsageError(f"--{name} needs the stacks of an attribution", "powerprof attribute makes one")
+        without = getattr(record, "id", None) or "this record"
+        raise UsageError(
+            f"--{name} needs stacks, and {without} has none", "powerprof attribute, profile and queries save them"
+        )
     stack_set: StackSet = kind.load("stacks")(record)
     return stack_set
 

@@ -61,7 +61,7 @@ def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("idle", ["--folded", "-"], "--folded needs the stacks of an attribution"),
+        ("idle", ["--folded", "-"], "--folded needs stacks"),
         ("attribute", ["--perfetto", "-"], "--perfetto needs the capture that is saved with a run"),
         ("idle", ["--html", "-", "--csv", "-"], "only one of the files can be stdout"),
         ("idle", ["--html", "/nowhere/x.html"], "--html /nowhere/x.html: no such directory /nowhere"),

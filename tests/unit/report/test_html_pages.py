@@ -271,5 +271,5 @@ def test_a_flame_graph_alone_is_a_page() -> None:
 
 
 def test_a_record_without_a_page_is_refused() -> None:
-    with pytest.raises(UsageError, match="no HTML report for a toolcost"):
+    with pytest.raises(UsageError, match="no HTML report of this record"):
         render_html(idle_run().tool)

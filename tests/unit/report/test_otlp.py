@@ -144,7 +144,7 @@ def test_a_request_is_the_same_message_and_a_comparison_has_none() -> None:
     assert ExportProfilesServiceRequest.FromString(data).SerializeToString(
         deterministic=True
     ) == ProfilesData.FromString(data).SerializeToString(deterministic=True)
-    with pytest.raises(UsageError, match="--otlp needs the stacks"):
+    with pytest.raises(UsageError, match="--otlp needs stacks"):
         export(comparison(), "otlp")
 
 

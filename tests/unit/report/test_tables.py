@@ -39,8 +39,8 @@ def test_a_record_knows_its_kind() -> None:
 
 
 def test_a_form_that_there_is_not_is_refused_with_those_that_there_are() -> None:
-    record = on_cpu()
-    with pytest.raises(UsageError, match=r"^there is no Markdown of what powerprof profile measures$") as refused:
+    record = replace(on_cpu(), id="oncpu-0003")
+    with pytest.raises(UsageError, match=r"^there is no Markdown of oncpu-0003$") as refused:
         form(record, "markdown", "Markdown")
     assert (
         refused.value.hint
