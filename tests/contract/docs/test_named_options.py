@@ -92,33 +92,41 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
         for node in ast.walk(tree)
         if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.body and isinstance(node.body[0], ast.Expr)
     }
+    other = inside | docstrings
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             yield (
                 node.lineno,
                 "".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values),  # type: ignore[misc]
             )
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside | docstrings:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in other:
             yield node.lineno, node.value
 
 
 @cache
+def _imported_by(path: str) -> frozenset[str]:
+    """The modules that one imports, at once or later."""
+    found = set()
+    for node in ast.walk(trees()[path]):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            base = name.removeprefix("powerprof.").replace(".", "/")
+            found |= {module for module in (f"{base}.py", f"{base}/__init__.py") if module in trees()}
+    return frozenset(found)
+
+
+@cache
 def _reached(start: str) -> frozenset[str]:
-    """The modules that a command's module imports, at once or later, itself or by others."""
+    """The modules that a command's module imports, itself or by others."""
     seen, left = {start}, [start]
     while left:
-        for node in ast.walk(trees()[left.pop()]):
-            names = []
-            if isinstance(node, ast.ImportFrom) and node.module:
-                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-            elif isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
-            for name in names:
-                base = name.removeprefix("powerprof.").replace(".", "/")
-                for path in (f"{base}.py", f"{base}/__init__.py"):
-                    if path in trees() and path not in seen:
-                        seen.add(path)
-                        left.append(path)
+        new = _imported_by(left.pop()) - seen
+        seen |= new
+        left += new
     return frozenset(seen)
 
 
