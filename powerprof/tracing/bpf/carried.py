@@ -28,7 +28,7 @@ Definitions = Mapping[str, int | str]
 _FORMAT = "1"
 _MOST_BYTES = 4 << 20
 _NUMBERS = re.compile(
-    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSEINSTRUCTIONS|(EXIT|STACK)_PAGES"
+    r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSE_SLOTS|(EXIT|STACK)_PAGES"
     r"|PT_REGS_BYTES|PREEMPT_COUNT|COARSE_CLOCK|THREADS|ENDED_KEPT|STATE_FASTPATH|PORTAL_TEXT"
 )
 # Tracepoints that some kernels lack, each with functions of its own and nothing else (`#ifdef HAVE_…` around them).
