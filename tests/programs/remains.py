@@ -33,7 +33,7 @@ def held(pid: int) -> set[tuple[str, int]]:
 
 
 def reads_counters(pid: int) -> bool:
-    """Whether a process holds the idle states' counters open, as powerprof does while a window passes."""
+    """Whether a process holds the idle states' counters open, as powerprof does from just before its first window."""
     try:
         held = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:

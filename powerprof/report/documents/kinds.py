@@ -167,6 +167,11 @@ def kind_of(record: Any) -> Kind | None:
     return KINDS.get(schema) or KINDS.get(f"{schema} {getattr(record, 'command', None)}")
 
 
+def called(record: Any) -> str:
+    """What errors call a record: as it is saved."""
+    return getattr(record, "id", None) or "this record"
+
+
 def check_files(schema: str, files: Iterable[str]) -> None:
     """Refuse kinds of files that records of a schema are not written as. Raises UsageError."""
     kind = KINDS[schema]
@@ -185,7 +190,7 @@ def form(record: Any, name: str, label: str) -> Callable[..., Any]:
     """The function that writes a record in a form, which errors call `label`. Raises UsageError where it has none."""
     kind = kind_of(record)
     if kind is None or not getattr(kind, name):
-        raise UsageError(f"there is no {label} of {getattr(record, 'id', None) or 'this record'}", _what_it_has(kind))
+        raise UsageError(f"there is no {label} of {called(record)}", _what_it_has(kind))
     written: Callable[..., Any] = kind.load(name)
     return written
 

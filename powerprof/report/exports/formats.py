@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.attribution.records import Attribution
 from powerprof.errors import UsageError
-from powerprof.report.documents.kinds import kind_of
+from powerprof.report.documents.kinds import called, kind_of
 from powerprof.report.html.extras import Extras
 from powerprof.report.stacks.weighted import StackSet
 
@@ -43,10 +43,8 @@ def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or not kind.stacks:
-        without = getattr(record, "id", None) or "this record"
-        raise UsageError(
-            f"--{name} needs stacks, and {without} has none", "powerprof attribute, profile and queries save them"
-        )
+        have = "powerprof attribute, profile and queries save them"
+        raise UsageError(f"--{name} needs stacks, and {called(record)} has none", have)
     stack_set: StackSet = kind.load("stacks")(record)
     return stack_set
 

@@ -18,7 +18,7 @@ from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.syscalls import SyscallProfile, SyscallRow
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.saturation_record import Saturation
+from powerprof.experiment.saturation_record import Saturation, Trial
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.experiment.sweepcomparison import SweepComparison
 from powerprof.records import Run
@@ -31,7 +31,6 @@ from powerprof.untrusted import disarmed
 
 Cell = str | float | int | None
 Line = Sequence[Cell]
-_TRIAL = ("round", "rate_hz", "finished_hz", "value", "held", "failure")
 _WAKEUP = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid tid thread detail waker_pid waker stack"
 
 
@@ -178,8 +177,8 @@ def system_calls(record: SyscallProfile) -> Iterator[Line]:
 
 def saturation(record: Saturation) -> Iterator[Line]:
     """A line a window: what was offered, what came of it, and whether the limit held."""
-    yield ["condition", *_TRIAL, "limit", "at_most", "unit"]
+    yield ["condition", *Trial.__struct_fields__, "limit", "at_most", "unit"]
     limit = (record.limit.metric, record.limit.at_most, record.limit.unit)
-    for one in (record.a, *([record.b] if record.b else [])):
-        for trial in one.trials:
-            yield [one.name, *(getattr(trial, name) for name in _TRIAL), *limit]
+    for one in (record.a, record.b):
+        if one is not None:
+            yield from ([one.name, *msgspec.structs.astuple(trial), *limit] for trial in one.trials)

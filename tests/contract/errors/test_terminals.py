@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import REPOSITORY, Cli
+from tests.integration.idle.ending import wait_until
 from tests.programs.remains import reads_counters
 
 SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
@@ -63,10 +64,7 @@ def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
 
 def until_it_measures(pid: int) -> None:
     """Wait until the process is a second within its window."""
-    deadline_s = time.monotonic() + 30
-    while not reads_counters(pid):
-        assert time.monotonic() < deadline_s, "it never opened the idle states' counters"
-        time.sleep(0.05)
+    wait_until(lambda: reads_counters(pid), "open counters")
     time.sleep(1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.conftest import Cli
 from tests.integration.database.conftest import Room
-from tests.programs.remains import exists, held_programs, reads_counters
+from tests.programs.remains import exists, held_programs
 
 # Until Python itself is up a signal ends it as it ends any program.
 _INTERPRETER_S = 0.5
@@ -69,10 +69,6 @@ class Idle:
     def wait_traced(self) -> set[int]:
         """Until its BPF programs are loaded."""
         return wait_until(lambda: held_programs(self.process.pid), "BPF programs")
-
-    def reads_counters(self) -> bool:
-        """Whether it holds the idle states' counters open, as it does from just before the first window on."""
-        return reads_counters(self.process.pid)
 
     def send(self, number: int, pid: int | None = None) -> None:
         """Note what it holds, then signal it or a child."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from tests.integration.idle.ending import Idle, check_interrupted, wait_until
+from tests.programs.remains import reads_counters
 
 Start = Callable[[Sequence[str]], Idle]
 _RANDOM = random.Random(20261120)
@@ -45,7 +46,7 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
 
 def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> None:
     running = idle(["--duration", "30", "--no-causes"])
-    wait_until(running.reads_counters, "open counters")
+    wait_until(lambda: reads_counters(running.process.pid), "open counters")
     time.sleep(1.0)
     running.send(signal.SIGINT)
     assert running.end() == 130
@@ -64,6 +65,7 @@ def test_a_signal_in_a_traced_window_keeps_its_causes(root_bpf: None, idle: Star
     assert running.end() == 130
     (run,) = running.runs()
     baseline = run["phases"][0]
+    assert baseline["causes"]
     assert 0 < baseline["traced_window_s"] < 4
     assert sum(cause["count"] for cause in baseline["causes"]) == baseline["conservation"]["idle_exits_count"]
 

@@ -253,24 +253,13 @@ def test_csv_of_a_profile_is_a_line_a_function() -> None:
     assert [(row["function"], int(row["self_count"])) for row in rows][:2] == [("vfs_read", 20), ("row_search_mvcc", 3)]
 
 
-def test_csv_of_threads_calls_and_functions_is_a_line_each_under_the_records_own_names() -> None:
-    trace = SyscallTrace(
-        pids=[7],
-        window_s=2.0,
-        calls=[
-            CallSum(
-                pid=7, tid=8, name="read", operation="", count=30, errors_count=2, ns=9_000_000, longest_ns=4_000_000
-            )
-        ],
-        files=[],
-        waiting={},
-        lost_count=0,
-        parts_count=0,
-        notes=[],
-        tool_cpu_s=0.01,
-        bpf_s=None,
-        interrupted=False,
+def test_csv_of_calls_and_of_threads_is_a_line_each_under_the_records_own_names() -> None:
+    window: dict[str, Any] = {"pids": [7], "window_s": 2.0, "lost_count": 0, "notes": [], "interrupted": False}
+    window |= {"tool_cpu_s": 0.01, "bpf_s": None}
+    asked = CallSum(
+        pid=7, tid=8, name="read", operation="", count=30, errors_count=2, ns=9_000_000, longest_ns=4_000_000
     )
+    trace = SyscallTrace(**window, calls=[asked], files=[], waiting={}, parts_count=0)
     (call,) = rows_of(to_csv(syscall_profile(trace, {8: "=cmd()"})))
     assert (call["thread"], call["name"], call["count"], call["errors_count"]) == ("'=cmd()", "read", "30", "2")
     assert float(call["total_ms"]) == 9.0
@@ -286,20 +275,8 @@ def test_csv_of_threads_calls_and_functions_is_a_line_each_under_the_records_own
         preempted_count=0,
         preempted_ns=0,
     )
-    off = OffCpuTrace(
-        pids=[7],
-        window_s=2.0,
-        threads=[sums],
-        wakings=[],
-        lost_count=0,
-        unseen_count=0,
-        notes=[],
-        tool_cpu_s=0.01,
-        bpf_s=None,
-        interrupted=False,
-    )
-    (thread,) = rows_of(to_csv(bpf_profile(off, {})))
+    profile = bpf_profile(OffCpuTrace(**window, threads=[sums], wakings=[], unseen_count=0), {})
+    (thread,) = rows_of(to_csv(profile))
     assert (thread["thread"], thread["sleeps_count"], float(thread["sleep_mean_ms"])) == ("writer", "4", 10.0)
     assert "states" not in thread
-    nothing = replace(bpf_profile(off, {}), threads=[])
-    assert to_csv(nothing).startswith("tid,thread,")
+    assert to_csv(replace(profile, threads=[])).startswith("tid,thread,")

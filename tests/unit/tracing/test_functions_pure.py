@@ -8,6 +8,7 @@ import pytest
 from powerprof.attribution.functions import function_profile
 from powerprof.attribution.oncpu import on_cpu_profile, wilson
 from powerprof.errors import UsageError
+from powerprof.report.forms.csvfile import to_csv
 from powerprof.tracing.bpf.probe_cost import ProbeCost
 from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 from powerprof.tracing.captures.oncpu import OnCpuCapture, SampleRow
@@ -113,6 +114,9 @@ def test_the_probes_own_time_is_taken_off_and_told() -> None:
     assert profile.probe_cost_percent == pytest.approx(100 * profile.probe_cost_ms / 2000)
     assert rows["outer"].self_cpu_percent == pytest.approx(47.76)
     assert [row.function for row in profile.functions] == ["outer", "leaf", "dear", "tiny"]
+    head, *lines = to_csv(profile).splitlines()
+    assert head.startswith("function,module,calls_count,")
+    assert [line.partition(",")[0] for line in lines] == ["outer", "leaf", "dear", "tiny"]
 
 
 def capture(rows: list[SampleRow], **more: object) -> OnCpuCapture:
