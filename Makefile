@@ -21,6 +21,9 @@ ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tes
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root
 PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
+PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
+	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
+	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
@@ -58,6 +61,7 @@ man: setup ## write the manual page, the commands, the JSON Schemas, the glossar
 	$(BIN)/python -m tests.contract.docs.licences_page
 
 probes: setup ## compile the BPF programs that powerprof carries, those whose sources changed
+	$(BIN)/python -m tests.probes.shared
 	$(BIN)/python -m tests.probes
 
 probes-anew: setup ## compile them again, and compare (some minutes)
@@ -76,9 +80,7 @@ studies: setup ## measure the published studies (an hour and a quarter), and rew
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
-	@$(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2
-	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
-	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"; \
+	@status=0; $(PREPARE); \
 	$(PARALLEL) --reruns 1 || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
@@ -108,7 +110,7 @@ soak: setup ## run the long tests
 	$(BIN)/python -m pytest -m soak
 
 steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a quarter)
-	@status=0; export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; for turn in 1 2 3 4 5 6 7 8 9 10; do \
+	@status=0; $(PREPARE); for turn in 1 2 3 4 5 6 7 8 9 10; do \
 	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
 
 deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
