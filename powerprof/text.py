@@ -130,7 +130,7 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
-def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2, indent: int = 0) -> list[str]:
+def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> list[str]:
     """Rows as aligned lines: the first `left` columns flush left, the others flush right. No trailing blanks."""
     widths = [
         max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))
@@ -138,7 +138,7 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2, inden
     lines = []
     for row in rows:
         cells = [cell.ljust(widths[i]) if i < left else cell.rjust(widths[i]) for i, cell in enumerate(row)]
-        lines.append((" " * indent + (" " * gap).join(cells)).rstrip())
+        lines.append((" " * gap).join(cells).rstrip())
     return lines
 
 

@@ -48,8 +48,8 @@ def disarmed(text: str) -> str:
     return _FORMULA.sub(r"\1\2'", text.replace("\0", "\N{REPLACEMENT CHARACTER}"))
 
 
-def whole(text: object, most: int = (1 << 64) - 1) -> int | None:
-    """A whole number from 0 to `most` in the digits 0-9, or an int; None for anything else."""
+def whole(text: object) -> int | None:
+    """A whole number of at most 64 bits in the digits 0-9, or an int; None for anything else."""
     if isinstance(text, bool):
         return None
     if isinstance(text, bytes):
@@ -58,7 +58,7 @@ def whole(text: object, most: int = (1 << 64) - 1) -> int | None:
         if not _DIGITS.fullmatch(text):
             return None
         text = int(text)
-    return text if isinstance(text, int) and 0 <= text <= most else None
+    return text if isinstance(text, int) and 0 <= text < 1 << 64 else None
 
 
 @contextmanager

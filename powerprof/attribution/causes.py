@@ -12,7 +12,8 @@ from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNK
 from powerprof.attribution.rhythm import period_ms
 from powerprof.processes.tasks import Task
 from powerprof.records import Cause, Mechanism
-from powerprof.tracing.idle.layout import LIFE, SOFTIRQS, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import SOFTIRQS
 
 LookUp = Callable[[int, int | None, str, bool | None], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]
@@ -49,7 +50,7 @@ def _keys(exits: Array, ended_by: Array) -> Array:
     keys["mechanism"] = ended_by
     keys["tid"], keys["tgid"] = blamed(exits)
     flags = np.where(exits["next_tid"] != 0, exits["flags"], 0)
-    keys["is_kernel"], keys["life"] = flags & Flag.KERNEL != 0, flags & np.uint32(LIFE)
+    keys["is_kernel"], keys["life"] = flags & Flag.KERNEL != 0, flags & np.uint32(IDLE_LIFE)
     keys["work"] = exits["work_function"]
     timer = np.isin(ended_by, (TIMER, TICK))
     by_timer = (exits["flags"] & Flag.WAKER != 0) & (exits["waker_context"] == WakerContext.TIMER)
@@ -94,7 +95,7 @@ def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: M
 def _names(exits: Array) -> dict[tuple[int, int], str]:
     """The latest name of each thread that ran, by its number and when it began."""
     latest = exits[np.argsort(exits["last_ns"], kind="stable")]
-    lives = (latest["flags"] & np.uint32(LIFE)).tolist()
+    lives = (latest["flags"] & np.uint32(IDLE_LIFE)).tolist()
     ran = zip(latest["next_tid"].tolist(), lives, latest["next_comm"].tolist(), strict=True)
     return {(tid, life): comm.decode("utf-8", "replace") for tid, life, comm in ran}
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from powerprof.records import Conservation, Mechanism
 from powerprof.sources.base import is_polling
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures.edges import CpuEdge, reference_of
-from powerprof.tracing.idle.layout import Flag, WakeEvidence, WakerContext
 
 Array = npt.NDArray[Any]
 

@@ -17,8 +17,8 @@ from powerprof.attribution.rhythm import regular_ms
 from powerprof.attribution.sites import NamedStack, SiteStacks
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.records import Mechanism
-from powerprof.tracing.idle.layout import SOFTIRQS, Flag, WakerContext
-from powerprof.tracing.idle.sites import SLEEPER, WAKER
+from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
+from powerprof.tracing.idle.layout import SOFTIRQS
 
 # Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
@@ -188,7 +188,7 @@ class Blamer:
         woken_at: dict[WokenKey, WokenAt] = {}
         unseen: list[tuple[int, NamedStack, int]] = []
         for waking in self._capture.wakings:
-            stack = self._stacks.find(SLEEPER, waking.pid, (waking.tid, waking.ip, waking.sp, waking.code))
+            stack = self._stacks.find(StackKind.SLEEPER, waking.pid, (waking.tid, waking.ip, waking.sp, waking.code))
             if waking.context == WakerContext.UNSEEN:
                 unseen.append((waking.tid, stack, waking.count))
                 continue
@@ -215,7 +215,7 @@ class Blamer:
                 continue
             stack = NO_STACK if pid < ENDED else _GONE
             if cause.flags & _SITE:
-                stack = self._stacks.find(SLEEPER, pid, (tid, cause.site_ip, cause.site_sp, cause.site_code))
+                stack = self._stacks.find(StackKind.SLEEPER, pid, (tid, cause.site_ip, cause.site_sp, cause.site_code))
             origin, detail = _DID_NOT_SLEEP if cause.flags & _RUNNABLE else _BY_NOBODY
             if cause.flags & _WAKER:
                 origin, detail = self._origin(
@@ -247,7 +247,7 @@ class Blamer:
             return
         row.wakers[(tid, pid)] += cause.count
         if cause.flags & _WAKER_SITE and self.in_target(pid, tid):
-            stack = self._stacks.find(WAKER, pid, (tid, cause.waker_ip, cause.waker_sp, cause.waker_code))
+            stack = self._stacks.find(StackKind.WAKER, pid, (tid, cause.waker_ip, cause.waker_sp, cause.waker_code))
             self._named_wakers[(tid, *stack.pcs)] = stack
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 

@@ -28,9 +28,9 @@ from powerprof.sources.procfs import own_peak_bytes
 from powerprof.stacks.image import ProcessImage
 from powerprof.text import Say
 from powerprof.tracing.bpf.run_time import Price
+from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
 from powerprof.tracing.idle.build import trace_stacks
 from powerprof.tracing.idle.idle_time import DRIVERLESS_STATES
-from powerprof.tracing.idle.layout import Flag, RunKind
 from powerprof.tracing.idle.running import RunTimes
 from powerprof.tracing.idle.sites import SiteWakings
 from powerprof.tracing.idle.stacks import StackTrace

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from powerprof.attribution.join import BlamedRow, WokenKey
 from powerprof.attribution.records import RunningTime
-from powerprof.tracing.idle.layout import RunKind
+from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.idle.running import RunTimes
 
 Array = npt.NDArray[Any]

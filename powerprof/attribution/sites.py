@@ -18,8 +18,8 @@ from powerprof.stacks.registers import SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.idle.layout import NEWBORN_CODE
-from powerprof.tracing.idle.sites import REGISTERS, SLEEPER, SavedSite
+from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, StackKind
+from powerprof.tracing.idle.sites import SavedSite
 
 Key = tuple[int, int, int, int]
 LEFT_OUT = "[not named]"
@@ -123,7 +123,7 @@ class SiteStacks:
         self._sleeping = {(sleeper.tid, sleeper.ip, sleeper.sp): sleeper for sleeper in capture.sleeping}
         for site in capture.sites:
             place = (site.tid, site.ip, site.sp)
-            if site.kind == REGISTERS:
+            if site.kind == StackKind.REGISTERS:
                 self._registers.setdefault(place, site)
                 continue
             self._exact[(site.kind, (*place, site.code))] = site
@@ -241,9 +241,9 @@ class SiteStacks:
     def _saved(self, kind: int, pid: int, key: Key) -> SavedStack | None:
         tid, ip, sp, code = key
         site = self._exact.get((kind, key)) if code else None
-        if site is None and code > NEWBORN_CODE:
+        if site is None and code > CODE_NEWBORN:
             site = self._same.get((kind, pid, ip, sp, code))
-        if site is None and kind == SLEEPER:
+        if site is None and kind == StackKind.SLEEPER:
             asleep, registers = self._sleeping.get((tid, ip, sp)), self._registers.get((tid, ip, sp))
             if asleep is not None and registers is not None:
                 return SavedStack(pid, tid, registers.registers, asleep.stack)
@@ -258,7 +258,7 @@ class SiteStacks:
             self._count(False, "the process was gone before it could be looked at", captured=saved is not None)
             frame = StackFrame(function=None, module="[unknown]", address=f"{ip:#x}")
             return NamedStack((ip,), (frame,), False, "the process is gone", saved is not None)
-        if key[3] == NEWBORN_CODE:
+        if key[3] == CODE_NEWBORN:
             # It stands where threads start: nothing called it.
             self._count(True, None, captured=True)
             frames = tuple(_frame(frame) for frame in self._symbolizer(images[-1]).frames(ip))
@@ -290,7 +290,7 @@ class SiteStacks:
         """An interpreter's frames where this very stack was looked at; of another one they would be somebody else's."""
         tid, ip, sp, code = key
         site = self._exact.get((kind, key)) or self._same.get((kind, pid, ip, sp, code))
-        asleep = self._sleeping.get((tid, ip, sp)) if not code and kind == SLEEPER else None
+        asleep = self._sleeping.get((tid, ip, sp)) if not code and kind == StackKind.SLEEPER else None
         return site.chain if site is not None else asleep.chain if asleep is not None else b""
 
     def _runs(self, pid: int, chain: bytes) -> Runs:

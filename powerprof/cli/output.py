@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.files import reason_of
@@ -334,13 +334,12 @@ def show(lines: Iterable[str]) -> None:
             out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
 
 
-def console(stream: IO[str] | None = None) -> Console:
+def console() -> Console:
     """A console that wraps at the terminal's width, keeps long lines in pipes, and obeys NO_COLOR."""
     from rich.console import Console
 
-    out = stream or sys.stdout
-    is_terminal = out.isatty()
-    return Console(file=out, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
+    is_terminal = sys.stdout.isatty()
+    return Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
 
 
 def terminal_width() -> int:

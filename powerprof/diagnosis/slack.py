@@ -24,6 +24,7 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.text import number
 
 DEFAULT_NS = 50_000
+TRIED_NS = 50_000_000  # `--slack 50ms`
 _INNERMOST = 5
 _NOTHING = 1e-6
 _WORTH = 0.02
@@ -176,13 +177,13 @@ def by_thread(evidence: Evidence) -> dict[int, list[ThreadWakeups]]:
     return threads
 
 
-def most_helpful(evidence: Evidence, slack_ns: int = 50_000_000) -> list[tuple[ThreadWakeups, Predicted]]:
-    """The threads that this slack would save most of, each with its prediction, the most first."""
+def most_helpful(evidence: Evidence) -> list[tuple[ThreadWakeups, Predicted]]:
+    """The threads that TRIED_NS of slack would save most of, each with its prediction, the most first."""
     found = []
     for rows in by_thread(evidence).values():
         own_hz = sum(row.rate_hz for row in rows if row.origin == "own_timer")
         others_hz = max(0.0, (evidence.timers_hz or 0.0) - own_hz / (evidence.cpus or 1))
-        one = predicted(rows, slack_ns, others_hz)
+        one = predicted(rows, TRIED_NS, others_hz)
         if one is not None:
             found.append((max(rows, key=woken_hz), one))
     return sorted(found, key=lambda each: -each[1].saved_hz)

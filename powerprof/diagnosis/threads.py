@@ -9,7 +9,7 @@ from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.findings import Finding, LiveRemedy
 from powerprof.diagnosis.periodic import POLLING_HZ, Periodic, known, live_settings, remedy, settings_of
 from powerprof.diagnosis.replication import role_of
-from powerprof.diagnosis.slack import most_helpful, reacts, then_text, woken_hz
+from powerprof.diagnosis.slack import TRIED_NS, most_helpful, reacts, then_text, woken_hz
 from powerprof.diagnosis.words import each_second, in_sql, rate, stack_of, tries_of, try_line
 from powerprof.text import number, period
 
@@ -19,8 +19,6 @@ _EVENTS_HZ = 0.5
 _MANY = 4
 _PAIRS = 4
 _WORTH_HZ = 2.0
-# `--slack 50ms`
-_TRIED_NS = 50_000_000
 
 
 def _label(row: ThreadWakeups) -> str:
@@ -163,7 +161,7 @@ def slack_tries(threads: Sequence[Sequence[ThreadWakeups]], evidence: Evidence) 
     rows = max(threads, key=lambda each: sum(map(woken_hz, each)))
     if evidence.language is not None or not any(reacts(row.stack) for row in rows):
         return []
-    return [LiveRemedy(tid=rows[0].tid, slack_ns=_TRIED_NS)]
+    return [LiveRemedy(tid=rows[0].tid, slack_ns=TRIED_NS)]
 
 
 def woken_by_each_other(evidence: Evidence) -> list[Finding]:
@@ -210,7 +208,7 @@ def most_helpful_slack(evidence: Evidence) -> list[Finding]:
             ],
             remedy=[f"powerprof cure --pid {whom} --thread {row.tid} --slack 50ms" for row, _ in best],
             rate_hz=saved_hz,
-            tries=[LiveRemedy(tid=row.tid, slack_ns=_TRIED_NS) for row, _ in best],
+            tries=[LiveRemedy(tid=row.tid, slack_ns=TRIED_NS) for row, _ in best],
         )
     ]
 

@@ -43,9 +43,9 @@ from powerprof.sources.cpuidle import online_cpus
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.store import TableStore
 from powerprof.text import Say
+from powerprof.tracing.bpf.shared_numbers import StackKind
 from powerprof.tracing.idle import monitor as tracing
 from powerprof.tracing.idle.build import trace_on_demand
-from powerprof.tracing.idle.sites import SLEEPER
 from powerprof.tracing.idle.stacks import StackTrace
 from powerprof.tracing.idle.window import TracedWindow
 from powerprof.tracing.symbols.kernel import Interrupts
@@ -227,7 +227,7 @@ class HostMonitor(Closeable):
         return [
             (pid, key)
             for pid, key in places
-            if pid not in images or self._memo.get((SLEEPER, pid, images[pid][0].started_ticks, key)) is None
+            if pid not in images or self._memo.get((StackKind.SLEEPER, pid, images[pid][0].started_ticks, key)) is None
         ]
 
     def _analyse(self, capture: Capture, places: Iterable[naming.Place]) -> Attribution:

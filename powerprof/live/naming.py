@@ -20,9 +20,8 @@ from powerprof.forked_work import Say, apart
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.walker import load
+from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
 from powerprof.tracing.idle.demand import DemandLooks
-from powerprof.tracing.idle.layout import Flag
-from powerprof.tracing.idle.sites import SLEEPER
 
 SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is expensive to read may overdraw.
@@ -116,8 +115,10 @@ def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: 
     if purse.is_open:
         for pid, key in places:
             if not stacks.has_image(pid):
-                stacks.find(SLEEPER, pid, key)
-    wanted = [(pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.knows(SLEEPER, pid, key)]
+                stacks.find(StackKind.SLEEPER, pid, key)
+    wanted = [
+        (pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.knows(StackKind.SLEEPER, pid, key)
+    ]
     if wanted and purse.is_open:
         _name_apart(stacks, wanted, store, purse)
     stacks.only_known = True
@@ -131,7 +132,7 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
             if purse.left_s <= 0:
                 break
             with purse.spending():
-                say(msgspec.msgpack.encode(_Named(number, stacks.find(SLEEPER, pid, key))))
+                say(msgspec.msgpack.encode(_Named(number, stacks.find(StackKind.SLEEPER, pid, key))))
         say(msgspec.msgpack.encode(_Summary(stacks.notes_unread(), store.budget)))
 
     done = apart(work, _PATIENCE_S)
@@ -140,11 +141,11 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
     named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
     for stack in named:
         pid, key = wanted[stack.number]
-        stacks.learn(SLEEPER, pid, key, stack.stack)
+        stacks.learn(StackKind.SLEEPER, pid, key, stack.stack)
     if done.ended:
         summary = msgspec.msgpack.decode(done.parts[-1], type=_Summary)
         stacks.unread, store.budget = summary.unread, summary.budget
     elif len(named) < len(wanted):
         # Not again: what it was about to read broke it, or kept it busy.
         pid, key = wanted[len(named)]
-        stacks.learn(SLEEPER, pid, key, without_name(key, "reading its tables failed", captured=True))
+        stacks.learn(StackKind.SLEEPER, pid, key, without_name(key, "reading its tables failed", captured=True))

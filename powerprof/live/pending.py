@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from powerprof.attribution.sites import Key
-from powerprof.tracing.idle.sites import SLEEPER, SavedSite
+from powerprof.tracing.bpf.shared_numbers import StackKind
+from powerprof.tracing.idle.sites import SavedSite
 from powerprof.tracing.idle.stacks import StackTrace
 
 # 16 KiB at most each.
@@ -39,8 +40,8 @@ class Pending:
     def drop(self, keys: Iterable[Key]) -> None:
         """These have been named: nobody will ask for their bytes again."""
         for key in keys:
-            if (SLEEPER, *key) in self._sites:
-                self._drop((SLEEPER, *key))
+            if (StackKind.SLEEPER, *key) in self._sites:
+                self._drop((StackKind.SLEEPER, *key))
 
     def forget_ended(self) -> None:
         """Nobody will be able to name what a process did that is gone."""

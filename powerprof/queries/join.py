@@ -20,22 +20,18 @@ from powerprof.queries.asking import askers_of
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import UNREADABLE, key, normal
-from powerprof.tracing.bpf.shared_enums import StatementWait
-from powerprof.tracing.captures.statements import (
+from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,
     COM_QUERY,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
-    NO_WAITS,
+    FASTPATH,
     SQUARED_NS_LOG,
-    StatementTrace,
-    TextSeen,
-    ThreadUse,
-    class_range,
+    StatementWait,
 )
+from powerprof.tracing.captures.statements import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
 from powerprof.untrusted import printable
 
-FASTPATH = 200  # activity.bpf.h
 UNKNOWN_PREPARED = "(prepared before the window, or its number not seen: text unknown)"
 BEGAN_BEFORE = "(began before the window)"
 # A thread of its own, or one of a pool's (MariaDB's, MySQL's).

@@ -17,7 +17,8 @@ from powerprof.errors import PowerprofError
 from powerprof.queries.join import UNKNOWN_PREPARED, is_own
 from powerprof.queries.records import QueryPlanStep, Statement
 from powerprof.statements.normal import key
-from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
+from powerprof.tracing.bpf.shared_numbers import COM_QUERY
+from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.tables import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)

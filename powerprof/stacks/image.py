@@ -25,6 +25,7 @@ from powerprof.untrusted import loader
 # A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
 MAX_MAPPINGS = 70_000
 MAX_FILES = 2000
+_MOST_SEEN = 2000
 _LINE = re.compile(
     r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20})(?: +(.*))?", re.DOTALL
 )
@@ -108,16 +109,15 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
 class Seen:
     """What was read of the files that processes have mapped: one that did not change is not read again."""
 
-    def __init__(self, most: int = 2000) -> None:
+    def __init__(self) -> None:
         self._elves: dict[tuple[int, int, int, int], Elf] = {}
-        self._most = most
 
     def elf(self, opened: Opened, path: str, meter: BudgetMeter | None) -> Elf:
         """The headers of an open file, of segments those of code, without its sections. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
         elf = self._elves.get(key)
         if elf is None:
-            if len(self._elves) >= self._most:
+            if len(self._elves) >= _MOST_SEEN:
                 self._elves.clear()
             read = read_elf(opened.fd, path, meter)
             code = tuple(segment for segment in read.loads() if segment.flags & PF_X)

@@ -57,8 +57,8 @@ class Interval:
         return (self.high - self.low) / 2
 
 
-def widened_level(count: int, level: float = LEVEL) -> float:
-    """The level to ask of a bootstrap over `count` values so that its interval covers `level`.
+def widened_level(count: int) -> float:
+    """The level to ask of a bootstrap over `count` values so that its interval covers LEVEL.
 
     1 − 2·Φ(−√(n/(n−1))·t), where t is Student's quantile with n − 1 degrees of freedom.
     """
@@ -66,7 +66,7 @@ def widened_level(count: int, level: float = LEVEL) -> float:
 
     if count < 2:
         raise ValueError("an interval needs two values")
-    return 1 - 2 * float(special.ndtr(-math.sqrt(count / (count - 1)) * student_quantile(level, count - 1)))
+    return 1 - 2 * float(special.ndtr(-math.sqrt(count / (count - 1)) * student_quantile(LEVEL, count - 1)))
 
 
 def student_quantile(level: float, freedom: float) -> float:
@@ -104,12 +104,12 @@ def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level:
     return Interval(low, high, "bca") if math.isfinite(low) and math.isfinite(high) else None
 
 
-def student_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None:
+def student_interval(values: Sequence[float]) -> Interval | None:
     """Student's interval of the mean; None for a single value, a point where all are the same."""
     if len(values) < 2:
         return None
     centre = fmean(values)
-    reach = student_quantile(level, len(values) - 1) * stdev(values) / math.sqrt(len(values))
+    reach = student_quantile(LEVEL, len(values) - 1) * stdev(values) / math.sqrt(len(values))
     return Interval(centre - reach, centre + reach, "student" if reach else "constant")
 
 
@@ -167,7 +167,7 @@ def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
     return math.hypot(*errors), min(len(a), len(b)) - 1
 
 
-def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL) -> Interval | None:
+def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """The interval of mean(b) − mean(a) where nothing pairs the values and the two may scatter differently.
 
     None where one of them has a single value.
@@ -177,11 +177,11 @@ def welch_interval(a: Sequence[float], b: Sequence[float], level: float = LEVEL)
     (error, freedom), centre = welch_error(a, b), fmean(b) - fmean(a)
     if not error:
         return Interval(centre, centre, "constant")
-    reach = student_quantile(level, freedom) * error
+    reach = student_quantile(LEVEL, freedom) * error
     return Interval(centre - reach, centre + reach, "welch")
 
 
-def _lognormal(logs: Sequence[np.ndarray[Any, Any]], level: float, centre: float) -> Interval | None:
+def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval | None:
     """D. R. Cox's interval of a mean of lognormal values; of two logs that of the ratio of their means.
 
     It holds the long tail that a few skewed values have not shown. The doubt of the logarithms' own variance counts
@@ -193,17 +193,17 @@ def _lognormal(logs: Sequence[np.ndarray[Any, Any]], level: float, centre: float
     apart = logs[-1] - logs[0] if len(logs) == 2 else logs[0]
     variances = [float(np.var(each, ddof=1)) for each in logs]
     error = math.sqrt(float(np.var(apart, ddof=1)) / count + sum(v**2 / (count - 1) for v in variances))
-    reach = student_quantile(level, count - 1) * error
+    reach = student_quantile(LEVEL, count - 1) * error
     middle = float(apart.mean()) + (variances[-1] - (variances[0] if len(logs) == 2 else 0.0)) / 2
     low, high = _exp(min(middle - reach, math.log(centre))), _exp(max(middle + reach, math.log(centre)))
     return Interval(low, high, "lognormal")
 
 
-def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True) -> Interval | None:
+def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
     """The interval of the mean. None for fewer than three values; a point where all are the same.
 
-    `widen=False` gives SciPy's BCa at `level` exactly. Fewer than MINIMUM_RESAMPLED get Student's. It is longer where
-    the values are correlated from one to the next, and of positive values it holds the lognormal's.
+    Fewer than MINIMUM_RESAMPLED get Student's. It is longer where the values are correlated from one to the next, and
+    of positive values it holds the lognormal's.
     """
     import numpy as np
 
@@ -212,31 +212,27 @@ def mean_interval(values: Sequence[float], *, seed: int, level: float = LEVEL, w
         return None
     if np.ptp(data) == 0:
         return Interval(float(data[0]), float(data[0]), "constant")
-    if not widen:
-        return _bca((data,), np.mean, level, seed)
-    found = student_interval(data.tolist(), level)
+    found = student_interval(data.tolist())
     assert found is not None  # noqa: S101  for the type checker: there are three values
     centre = float(data.mean())
     if data.size >= MINIMUM_RESAMPLED:
-        resampled = _bca((data,), np.mean, widened_level(data.size, level), seed)
+        resampled = _bca((data,), np.mean, widened_level(data.size), seed)
         if resampled is not None:
             found = replace(found.with_ends(resampled), method="bca+student")
     found = found.stretched(centre, serial_factor(values))
-    return found.with_ends(_lognormal([np.log(data)], level, centre)) if (data > 0).all() else found
+    return found.with_ends(_lognormal([np.log(data)], centre)) if (data > 0).all() else found
 
 
-def difference_interval(
-    a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL, widen: bool = True
-) -> Interval | None:
+def difference_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
     """The interval of mean(b − a) over pairs. Its values are differences: no lognormal's, whatever their sign."""
     differences = [y - x for x, y in zip(a, b, strict=True)]
-    if not widen or min(differences, default=0.0) <= 0:
-        return mean_interval(differences, seed=seed, level=level, widen=widen)
-    turned = mean_interval([-each for each in differences], seed=seed, level=level)
+    if min(differences, default=0.0) <= 0:
+        return mean_interval(differences, seed=seed)
+    turned = mean_interval([-each for each in differences], seed=seed)
     return None if turned is None else replace(turned, low=-turned.high, high=-turned.low)
 
 
-def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: float = LEVEL) -> Interval | None:
+def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
     """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive, and where a few
     say nothing of it: one of them is far below the step in which they were read.
 
@@ -254,7 +250,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
     if np.ptp(x) == 0 and np.ptp(y) == 0:
         return Interval(float(y[0] / x[0]), float(y[0] / x[0]), "constant")
     positive, centre = bool((y > 0).all()), float(y.mean() / x.mean())
-    quantile = student_quantile(level, x.size - 1) / math.sqrt(x.size)
+    quantile = student_quantile(LEVEL, x.size - 1) / math.sqrt(x.size)
     if x.size < MINIMUM_RESAMPLED:
         if not positive:
             return None
@@ -263,12 +259,12 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
         if reach > _MOST_REACH:
             return None
         found = Interval(math.exp(middle - reach), math.exp(middle + reach), "student-log")
-        return found.with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
+        return found.with_ends(_lognormal([np.log(x), np.log(y)], centre))
 
     def ratio(first: Any, second: Any, axis: int = -1) -> Any:
         return np.mean(second, axis=axis) / np.mean(first, axis=axis)
 
-    resampled = _bca((x, y), ratio, widened_level(x.size, level), seed)
+    resampled = _bca((x, y), ratio, widened_level(x.size), seed)
     if not positive or resampled is None:
         return resampled
     around = y / y.mean() - x / x.mean()  # what a pair moves the logarithm of the ratio by
@@ -276,7 +272,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int, level: 
     found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
     factor = serial_factor(around.tolist())
     low, high = (centre * _exp(factor * math.log(end / centre)) for end in (found.low, found.high))
-    return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], level, centre))
+    return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], centre))
 
 
 def log_rounding(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from powerprof.statistics.intervals import Interval, student_quantile
+from powerprof.statistics.intervals import LEVEL, Interval, student_quantile
 from powerprof.statistics.scatter import serial_factor
 
 # Blocks of a window. A regular timer scatters by its place in a block alone, which weighs more in many short blocks.
@@ -18,7 +18,7 @@ _FEW_EVENTS, _FEW_BLOCKS = 10, 6
 _EDGES = 1 / 6
 
 
-def rate_interval(count: int, blocks: Sequence[float], window_s: float, level: float = 0.95) -> Interval:
+def rate_interval(count: int, blocks: Sequence[float], window_s: float) -> Interval:
     """The interval of the rate, per second, of `count` events in `window_s`, of which equal parts had `blocks`.
 
     Regular timers are known better than by Poisson's law, bursts worse: the scatter of the blocks says which, with
@@ -26,19 +26,19 @@ def rate_interval(count: int, blocks: Sequence[float], window_s: float, level: f
     Biometrika 28, 1936).
     """
     if count < _FEW_EVENTS or len(blocks) < _FEW_BLOCKS:
-        return _poisson(count, window_s, level)
+        return _poisson(count, window_s)
     mean = sum(blocks) / len(blocks)
     variance = sum((block - mean) ** 2 for block in blocks) / (len(blocks) - 1)
     error = math.sqrt(max(variance, _EDGES) / len(blocks)) * serial_factor(blocks, in_a_row=True)
-    reach = student_quantile(level, len(blocks) - 1) * error * len(blocks) / window_s
+    reach = student_quantile(LEVEL, len(blocks) - 1) * error * len(blocks) / window_s
     rate = count / window_s
     return Interval(max(0.0, rate - reach), rate + reach, "blocks")
 
 
-def _poisson(count: int, window_s: float, level: float) -> Interval:
+def _poisson(count: int, window_s: float) -> Interval:
     from scipy import special
 
-    tail = (1 - level) / 2
+    tail = (1 - LEVEL) / 2
     low = float(special.gammaincinv(count, tail)) if count else 0.0
     return Interval(low / window_s, float(special.gammaincinv(count + 1, 1 - tail)) / window_s, "poisson")
 

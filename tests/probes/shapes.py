@@ -19,12 +19,13 @@ from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.tracing.bpf import carried, features, objects
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import path_definitions
+from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
 from powerprof.tracing.functions import tracer as functions_tracer
 from powerprof.tracing.idle import build
 from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.offcpu import tracer as offcpu_tracer
 from powerprof.tracing.statements import definitions as statements
-from powerprof.tracing.statements.dispatch import LAYOUTS, POSTGRESQL
+from powerprof.tracing.statements.dispatch import LAYOUTS
 from powerprof.tracing.syscalls import tracer as syscalls_tracer
 
 Definitions = dict[str, int | str]

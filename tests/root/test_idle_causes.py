@@ -21,12 +21,12 @@ from powerprof.processes.targets import resolve
 from powerprof.processes.tasks import ENDED, look_up
 from powerprof.records import Cause, Conservation
 from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures.edges import CpuEdge
 from powerprof.tracing.idle import build, sample, sums
 from powerprof.tracing.idle.aggregate import aggregate
 from powerprof.tracing.idle.build import trace_exits, trace_on_demand, trace_stacks
 from powerprof.tracing.idle.filling import Fillings
-from powerprof.tracing.idle.layout import CpuPhase
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TracedWindow, TraceWindow
 from powerprof.tracing.symbols.kernel import interrupt_names, kernel_functions, tick_handler

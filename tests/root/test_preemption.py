@@ -14,9 +14,9 @@ import pytest
 from powerprof.processes.targets import resolve
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.tracing.bpf.shared_numbers import Count
 from powerprof.tracing.idle import build
 from powerprof.tracing.idle.build import trace_stacks
-from powerprof.tracing.idle.layout import Count
 from powerprof.tracing.idle.monitor import TraceMonitor
 
 HERE = Path(__file__).parent

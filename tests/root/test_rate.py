@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.tracing.bpf.shared_numbers import WakeEvidence
 from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import WakeEvidence
 from tests.programs import injecting
 
 EXITS = 30_000

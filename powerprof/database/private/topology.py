@@ -52,7 +52,6 @@ class ServerTopology(Closeable):
         options: ServerOptions | None = None,
         members: Mapping[str, MemberOptions] | None = None,
         network_namespaces: bool = False,
-        tree: RunTree | None = None,
     ) -> None:
         self.kind = kind
         self.plans = plan(kind, count, members)
@@ -60,7 +59,6 @@ class ServerTopology(Closeable):
         self.members: tuple[ServerMember, ...] = ()
         self._options = options or ServerOptions()
         self._network_namespaces = network_namespaces
-        self._tree = tree
         self._stack = ExitStack()
 
     def close(self) -> None:
@@ -77,7 +75,7 @@ class ServerTopology(Closeable):
             member.server.check()
 
     def _open(self) -> None:
-        tree = self._tree or self._stack.enter_context(RunTree())
+        tree = self._stack.enter_context(RunTree())
         network = self._network()
         started: list[ServerMember] = []
         for number, planned in enumerate(self.plans):

@@ -33,7 +33,6 @@ class ProcessLoad:
         context: Context,
         parse: Callable[[str, float], LoadResult],
         env: dict[str, str] | None = None,
-        stdin: Path | None = None,
         user: tuple[int, int] | None = None,
     ) -> None:
         self._name = Path(argv[0]).name
@@ -42,21 +41,16 @@ class ProcessLoad:
         self._children_s = children_cpu_s()
         self._started_s = time.monotonic()
         with self._output.open("wb") as output:
-            source = stdin.open("rb") if stdin else None
-            try:
-                self._process: subprocess.Popen[bytes] = programs.start(
-                    argv,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    stdin=source if source else subprocess.DEVNULL,
-                    env=env,
-                    cwd=context.directory,
-                    affinity=context.affinity,
-                    user=user,
-                )
-            finally:
-                if source:
-                    source.close()
+            self._process: subprocess.Popen[bytes] = programs.start(
+                argv,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=env,
+                cwd=context.directory,
+                affinity=context.affinity,
+                user=user,
+            )
 
     @property
     def pids(self) -> Sequence[int]:

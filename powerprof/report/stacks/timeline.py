@@ -9,9 +9,10 @@ from powerprof.attribution import idle
 from powerprof.attribution.capture import Capture
 from powerprof.processes.tasks import Task, clean
 from powerprof.report.stacks.samples import TimelineExit
+from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.captures.edges import in_window
 from powerprof.tracing.idle.aggregate import cause_keys
-from powerprof.tracing.idle.layout import SOFTIRQS, Flag, WakerContext
+from powerprof.tracing.idle.layout import SOFTIRQS
 
 
 class _Names:

@@ -13,9 +13,9 @@ from powerprof import paths
 from powerprof.files import read_text
 from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf.btf import Btf
+from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 
 STACK_RING_PAGES = 2048
-_GROUP_SPAN = 64  # GROUP_SPAN of busy.bpf.h
 
 
 def possible_cpus() -> int:
@@ -26,7 +26,7 @@ def possible_cpus() -> int:
 
 def cpu_definitions(cpus: int) -> dict[str, int]:
     """How many CPUs there may be, and the groups of them that busy.bpf.h looks at."""
-    return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, _GROUP_SPAN), "CPU_GROUPS": -(-cpus // _GROUP_SPAN)}
+    return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, GROUP_SPAN), "CPU_GROUPS": -(-cpus // GROUP_SPAN)}
 
 
 def struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:

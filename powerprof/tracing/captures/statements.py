@@ -6,13 +6,9 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.statements.identity import Family
+from powerprof.tracing.bpf.shared_numbers import WAITS
 
-COM_QUERY, COM_STMT_PREPARE, COM_STMT_EXECUTE = 3, 22, 23
-COM_PART, COM_EVENT = 1000, 1001  # queries.bpf.c, dispatch.bpf.h
-
-
-NO_WAITS = (0,) * 9
-SQUARED_NS_LOG = 8  # uses.bpf.h
+NO_WAITS = (0,) * WAITS
 
 
 class StatementUse(msgspec.Struct, frozen=True):

@@ -7,18 +7,12 @@ from typing import Any
 
 import numpy as np
 
-FIELDS = (
-    "calls",
-    "returns",
-    "abandoned",
-    "unfinished",
-    "wall_ns",
-    "cpu_ns",
-    "self_wall_ns",
-    "self_cpu_ns",
-    "children",
-    "stepped_children",
-)  # enum stat_field of functions.bpf.c
+from powerprof.tracing.bpf.shared_numbers import FunctionSum
+
+# A FunctionSum each, in the order of their numbers.
+FIELDS = tuple(
+    f"{name}_ns" if name.endswith(("wall", "cpu")) else name for name in map(str.lower, FunctionSum.__members__)
+)
 # The beginning of struct thread, struct frame_key, struct frame.
 _THREAD = np.dtype(
     [(name, "<u8") for name in ("off_ns", "out_ns", "returned_sp")] + [(name, "<u4") for name in ("depth", "deepest")]

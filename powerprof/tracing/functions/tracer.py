@@ -20,7 +20,7 @@ from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import measure_cost
-from powerprof.tracing.bpf.shared_enums import FunctionCount
+from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount
 from powerprof.tracing.bpf.uprobes import Site, Uprobes, attach_type
 from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
 from powerprof.tracing.functions.open_calls import FIELDS, open_calls
@@ -34,7 +34,6 @@ HARD_LIMIT = 1022  # each thread carries a counter per function
 MAX_DEPTH = 128
 _THREADS = 8192
 _FRAMES = 65_536
-_STEPPED = 0x10000  # COOKIE_STEPPED
 _FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgid")}
 _RESERVED = 2  # the calibration's
 
@@ -114,7 +113,7 @@ class FunctionTracer(Closeable, Part):
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
-        cookies = (self._size - 2, self._size - 1 | _STEPPED)
+        cookies = (self._size - 2, self._size - 1 | COOKIE_STEPPED)
         cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
         if cost is None and self._probes.multi:
             # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
@@ -220,7 +219,9 @@ class FunctionTracer(Closeable, Part):
                     with opened:
                         failed = self._probes.attach(opened.fd, target.image.pid, sites)
                     attached += len(sites) - len(failed)
-                    refused += [(self.functions[site.cookie & (_STEPPED - 1)].name, reason) for site, reason in failed]
+                    refused += [
+                        (self.functions[site.cookie & (COOKIE_STEPPED - 1)].name, reason) for site, reason in failed
+                    ]
         except BaseException:
             self._probes.close()
             raise
@@ -235,7 +236,7 @@ class FunctionTracer(Closeable, Part):
         refused: list[tuple[str, str]] = []
         for function in module.functions:
             number = self._index[module.mapping.device, module.mapping.path, function.vaddr]
-            cookie = number | _STEPPED if function.stepped else number
+            cookie = number | COOKIE_STEPPED if function.stepped else number
             places = exits.get(function.vaddr)
             if isinstance(places, str):
                 refused.append((function.name, f"where it returns is unknown: {places}"))

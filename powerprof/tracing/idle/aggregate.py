@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_STATES, LIFE, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, IDLE_LIFE, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY
 
 Array = npt.NDArray[Any]
 _FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE | Flag.RUNNABLE
-_WHO = Flag.KERNEL | Flag.WAKER_KERNEL | LIFE
+_WHO = Flag.KERNEL | Flag.WAKER_KERNEL | IDLE_LIFE
 _MASK = (1 << 32) - 1
 
 

@@ -23,7 +23,7 @@ from powerprof.tracing.bpf.definitions import (
     struct_definitions,
 )
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.idle import running
 from powerprof.tracing.idle.demand import DemandLooks
 from powerprof.tracing.idle.joining import Joining

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from powerprof.sources.clock import kernel_ns
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
-from powerprof.tracing.idle.layout import CAUSE_STATES, CPU_STATE, CPU_TOTAL, IDLE_EXIT, CpuPhase, Flag
+from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, CpuPhase, Flag, Shared
+from powerprof.tracing.idle.layout import CPU_STATE, CPU_TOTAL, IDLE_EXIT
 from powerprof.tracing.idle.shared import share
 
 Array = npt.NDArray[Any]

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.idle.members import Members
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks, StackTrace

@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from powerprof.paths import procfs
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.tracing.idle.layout import CAUSE_KEY, LIFE, SUMS, WOKEN_KEY, Flag
+from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag
+from powerprof.tracing.idle.layout import CAUSE_KEY, SUMS, WOKEN_KEY
 
 Array = npt.NDArray[Any]
 # Causes that are kept as they are: 1 MB of a saved run, and more threads than anybody reads.
@@ -128,7 +129,7 @@ def _renumber(
     if site is not None:
         if thread == "next_tid":
             # One number for all that had this name, whenever they began.
-            entries["flags"][entries[thread] >= ENDED] &= ~np.uint32(LIFE)
+            entries["flags"][entries[thread] >= ENDED] &= ~np.uint32(IDLE_LIFE)
         gone = entries[process] >= ENDED
         for name in site[0]:
             entries[name][gone] = 0

@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle.layout import FILLED, TABLES, Filling
+from powerprof.tracing.bpf.shared_numbers import Filling
+from powerprof.tracing.idle.layout import FILLED, TABLES
 
 _ENDLESS = 1 << 62
 Array = npt.NDArray[Any]

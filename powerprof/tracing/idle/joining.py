@@ -13,8 +13,8 @@ from powerprof.stacks.image import ProcessImage
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP
 
-_FAMILY, _GROUP = 1, 2  # GROWS_FAMILY, GROWS_GROUP of joins.bpf.h
 _FIELDS = {
     "task_struct_real_parent": ("task_struct", "real_parent"),
     "task_struct_signal": ("task_struct", "signal"),
@@ -32,7 +32,7 @@ class Joining:
     def __init__(self, target: Target) -> None:
         self._grows = 0
         if not target.system:
-            self._grows = _GROUP if target.cgroup is not None else _FAMILY * bool(target.roots)
+            self._grows = GROWS_GROUP if target.cgroup is not None else GROWS_FAMILY * bool(target.roots)
         self.children = set[int]()
         self._late_count = self.unjoined_count = 0
 

@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import enum
-
 import numpy as np
 
-COMM_BYTES = 16
+from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, COMM_BYTES, INTERPRETER_FRAMES, Filling
 
 # What names a cause, in the order in which both a record and a key hold it.
 _PLACES = ("timer_function", "work_function", "site_ip", "site_sp", "site_code")
@@ -28,8 +26,6 @@ IDLE_EXIT = _struct(
     ("waker_comm", f"S{COMM_BYTES}"),
 )
 
-CAUSE_STATES = 10  # CPUIDLE_STATE_MAX
-
 # struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
 CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_WHO, *_WAKING))
 CAUSE_SUM = np.dtype(
@@ -38,7 +34,6 @@ CAUSE_SUM = np.dtype(
     + [(name, "<u4") for name in ("fitting_gaps", "fitting_periods", "gaps", "votes")]
     + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
-HALF = 0x10000  # CAUSE_HALF, in a key's flags or context: which half of a double buffer the entry is in
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
 # As saved captures have them that did not know how long threads ran.
 CAUSE_BEFORE = np.dtype([field for field in CAUSE.descr if field[0] not in ("own_ns", "kernel_ns")])
@@ -67,8 +62,6 @@ CPU_TOTAL = np.dtype(
 RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
 RUN_SLOT = np.dtype([("who", "<u8"), ("ns", "<u8"), ("kind", "<u8"), ("gap", "V40")])
 
-NEWBORN_CODE = 2  # site_code of a thread that has not run yet
-
 # struct cpu_state begins with the period that is still open.
 CPU_STATE = np.dtype(
     [("period", IDLE_EXIT)]
@@ -88,100 +81,11 @@ STACK_HEADER = np.dtype(
 )
 
 # How many words of frames there are, and these.
-FRAMES_BYTES = 8 * (1 + 2 * 33)
-
-
-class Count(enum.IntEnum):
-    """What the program counts beside its sums, on each CPU: enum counter of idle.bpf.c."""
-
-    LOST_EXITS = 0
-    LOST_STACKS = 1
-    LOADED = 2
-    SLEEPS = 3
-    UNSENT = 4
-    UNCOUNTED = 5
-    LOST_SAMPLES = 6
-    UNJOINED = 7
-
+FRAMES_BYTES = 8 * (1 + 2 * (INTERPRETER_FRAMES + 1))
 
 # What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
 FILLED = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
-
-class Filling(enum.IntEnum):
-    """What fills while nobody reads, tables first: enum filling of filled.bpf.h."""
-
-    CAUSES = 0
-    WOKEN = 1
-    EXITS = 2
-    STACKS = 3
-
-
 TABLES = (Filling.CAUSES, Filling.WOKEN)
-
-
-class RunKind(enum.IntEnum):
-    """Whose a thread's running time is: enum run_kind of running.bpf.h."""
-
-    OTHER = 0
-    TARGET = 1
-    KERNEL = 2
-
-
-class CpuPhase(enum.IntEnum):
-    """Where a CPU is between two idle entries."""
-
-    UNKNOWN = 0
-    IDLE = 1
-    LEFT = 2
-    RUNNING = 3
-
-
-class WakeEvidence(enum.IntEnum):
-    """What was first seen to end an idle period."""
-
-    NONE = 0
-    LOCAL_TIMER = 1
-    DEVICE = 2
-    RESCHEDULE = 3
-    CALL_FUNCTION = 4
-    IRQ_WORK = 5
-    OTHER_VECTOR = 6
-    NO_IPI = 7
-    HRTIMER = 8
-    SOFTIRQ = 9
-
-
-class Flag(enum.IntFlag):
-    """Flags of an idle exit."""
-
-    TICK = 1
-    NO_TASK = 2
-    WAKER = 4
-    TIMER_WHEEL = 8
-    SITE = 16
-    SITE_FRESH = 32
-    WAKER_SITE = 64
-    OPEN = 128
-    REMOTE = 256
-    RUNNABLE = 512
-    KERNEL = 1024
-    WAKER_KERNEL = 2048
-    POLLED = 4096
-
-
-LIFE = 0xFFF00000  # IDLE_LIFE, in the flags: of the threads that had a number, one after the other
-
-
-class WakerContext(enum.IntEnum):
-    """In whose context a waking was done."""
-
-    TASK = 0
-    DEVICE = 1
-    TIMER = 2
-    SOFTIRQ = 3
-    INTERRUPT = 4
-    UNSEEN = 5
-
 
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")

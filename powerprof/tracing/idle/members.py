@@ -20,7 +20,7 @@ from powerprof.stacks.pycode import PythonFrame, read_frames
 from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.sites import SleepingStack

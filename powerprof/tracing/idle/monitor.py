@@ -20,9 +20,10 @@ from powerprof.sources.clock import kernel_ns
 from powerprof.sources.cpuidle import CpuidleReader, online_cpus
 from powerprof.sources.edges import edge_snapshot
 from powerprof.sources.procfs import accounting, read_stat
+from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures.edges import Array, CpuEdge
 from powerprof.tracing.idle.idle_time import traced_residency
-from powerprof.tracing.idle.layout import CPU_TOTAL, CpuPhase
+from powerprof.tracing.idle.layout import CPU_TOTAL
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TracedWindow
 from powerprof.windows.residency import compute

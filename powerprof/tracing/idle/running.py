@@ -13,7 +13,8 @@ import numpy.typing as npt
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import struct_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle.layout import RUN_SLOT, RUN_TIME, RunKind
+from powerprof.tracing.bpf.shared_numbers import RunKind
+from powerprof.tracing.idle.layout import RUN_SLOT, RUN_TIME
 
 Array = npt.NDArray[Any]
 _FIELDS = {

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import Flag, Shared
 from powerprof.tracing.idle.aggregate import sample_hash
-from powerprof.tracing.idle.layout import IDLE_EXIT, Flag
+from powerprof.tracing.idle.layout import IDLE_EXIT
 from powerprof.tracing.idle.shared import share
 
 Array = npt.NDArray[Any]

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import Shared
 
 
 def share(program: LoadedProgram, which: Shared, value: int) -> None:

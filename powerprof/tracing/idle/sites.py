@@ -9,12 +9,9 @@ import numpy as np
 from powerprof.stacks.pycode import CHAIN_BYTES
 from powerprof.tracing.idle.layout import FRAMES_BYTES, STACK_HEADER
 
-# Kinds of SavedSite: enum stack_kind of looks.bpf.h.
-SLEEPER, WAKER, REGISTERS = 0, 1, 2
-
 
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread slept or woke another; `kind` as in looks.bpf.h. `stack` is empty if only registers are known.
+    """Where a thread slept or woke another; `kind`: a StackKind. `stack` is empty if only registers are known.
 
     `chain` are the frames of its interpreter, as interpreter.bpf.h has them.
     """

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from powerprof.stacks.pycode import PythonFrame
 from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
-from powerprof.tracing.idle.layout import Count
+from powerprof.tracing.bpf.shared_numbers import Count, Shared, StackKind
 from powerprof.tracing.idle.members import Images, Members
 from powerprof.tracing.idle.shared import share, shared
-from powerprof.tracing.idle.sites import REGISTERS, SavedSite, SiteWakings, SleepingStack, decode
+from powerprof.tracing.idle.sites import SavedSite, SiteWakings, SleepingStack, decode
 from powerprof.tracing.idle.sums import Sums
 
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB.
@@ -132,4 +131,4 @@ class Stacks:
     def _is_of_use(self, site: SavedSite) -> bool:
         """Registers alone are joined with the stack of one who slept before the trace began; others' are of no use."""
         asleep = self._asleep
-        return site.kind != REGISTERS or asleep is None or (site.tid, site.ip, site.sp) in asleep
+        return site.kind != StackKind.REGISTERS or asleep is None or (site.tid, site.ip, site.sp) in asleep

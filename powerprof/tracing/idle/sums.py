@@ -11,19 +11,9 @@ import numpy.typing as npt
 from powerprof.processes.tasks import ENDED
 from powerprof.tracing.bpf.halves import Halves
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import Shared
+from powerprof.tracing.bpf.shared_numbers import CAUSE_HALF, Filling, Shared
 from powerprof.tracing.idle.ended import ENOUGH, EndedThreads, summed_causes, summed_wakings
-from powerprof.tracing.idle.layout import (
-    CAUSE,
-    CAUSE_KEY,
-    CAUSE_SUM,
-    HALF,
-    SUMS,
-    WOKEN,
-    WOKEN_COUNT,
-    WOKEN_KEY,
-    Filling,
-)
+from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, SUMS, WOKEN, WOKEN_COUNT, WOKEN_KEY
 from powerprof.tracing.idle.members import Members
 from powerprof.tracing.idle.shared import share
 
@@ -41,9 +31,9 @@ class Sums:
             program,
             "causes",
             (CAUSE_KEY, CAUSE_SUM),
-            ("flags", HALF),
+            ("flags", CAUSE_HALF),
             sums=SUMS,
-            turn=lambda half: share(program, Shared.CAUSE_HALF, half * HALF),
+            turn=lambda half: share(program, Shared.CAUSE_HALF, half * CAUSE_HALF),
         )
         self._woken: Halves | None = None
         if members is not None:
@@ -51,9 +41,9 @@ class Sums:
                 program,
                 "woken",
                 (WOKEN_KEY, WOKEN_COUNT),
-                ("context", HALF),
+                ("context", CAUSE_HALF),
                 sums=("count",),
-                turn=lambda half: share(program, Shared.WOKEN_HALF, half * HALF),
+                turn=lambda half: share(program, Shared.WOKEN_HALF, half * CAUSE_HALF),
             )
         # Whether wakings are counted, or were since they were read.
         self.counts_wakings = True

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_numbers import Count
 from powerprof.tracing.idle.aggregate import aggregate
 from powerprof.tracing.idle.cpus import CpuWindows
 from powerprof.tracing.idle.filling import Fillings
-from powerprof.tracing.idle.layout import Count
 from powerprof.tracing.idle.running import RunTimeReader, RunTimes
 from powerprof.tracing.idle.sample import Sample
 from powerprof.tracing.idle.sums import Sums

@@ -14,21 +14,20 @@ from powerprof.processes.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import argument_definitions, struct_definitions
+from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
 from powerprof.tracing.bpf.summing import SummingProgram
 from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums, WakingSum
 from powerprof.windows.runner import Part, Passed, pass_window
 
-# In the order of `enum why` in offcpu.bpf.c.
-STATES = ("interruptible", "uninterruptible", "killable", "idle", "other")
-_PREEMPTED = len(STATES)
-_WHYS = 8
+_PREEMPTED = OffCpuReason.PREEMPTED
+_STATES = tuple(why for why in OffCpuReason if why is not _PREEMPTED)
 _THREADS, _WAKERS = 16384, 65536
 _OPTIONAL_TRACEPOINTS = ("local_timer_entry", "irq_work_entry", "call_function_single_entry")
 _THREAD = np.dtype(
     [
         *((name, "<u8") for name in ("out_ns", "woken_ns", "waker")),
-        ("counts", "<u8", _WHYS),
-        ("off_ns", "<u8", _WHYS),
+        ("counts", "<u8", WHYS),
+        ("off_ns", "<u8", WHYS),
         *((name, "<u8") for name in ("sleep_max_ns", "waits", "wait_ns", "wait_max_ns", "why")),
         ("comm", "S16"),
         ("waker_comm", "S16"),
@@ -109,12 +108,12 @@ class OffCpuTracer(Closeable, Part):
         keys, values = self._sums.rows("threads")
         sums = []
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
-            pairs = zip(STATES, row["counts"], row["off_ns"], strict=False)
+            states = {why.name.lower(): (int(row["counts"][why]), int(row["off_ns"][why])) for why in _STATES}
             thread = ThreadSums(
                 pid=int(who) >> 32,
                 tid=int(who) & 0xFFFFFFFF,
                 comm=clean(bytes(row["comm"])),
-                states={name: (int(count), int(off_ns)) for name, count, off_ns in pairs if count},
+                states={name: state for name, state in states.items() if state[0]},
                 sleep_max_ns=int(row["sleep_max_ns"]),
                 waits_count=int(row["waits"]),
                 wait_ns=int(row["wait_ns"]),

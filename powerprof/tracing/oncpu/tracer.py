@@ -25,7 +25,7 @@ from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.definitions import STACK_RING_PAGES, path_definitions
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import PathCount
+from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures.oncpu import Event, OnCpuCapture, SampleRow, UserStack
 from powerprof.tracing.symbols.kernel import kernel_places
@@ -41,7 +41,6 @@ _TARGET = struct.Struct("<4Q")
 _SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
 _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
-_USER, _KERNEL = 0, 1
 
 
 class OnCpuTracer(Closeable, Part):
@@ -202,7 +201,7 @@ class OnCpuTracer(Closeable, Part):
         self.program.consume()
         for at in range(first, len(self._records)):
             data = self._records[at][0]
-            if int.from_bytes(data[:4], "little") != _USER:
+            if int.from_bytes(data[:4], "little") != RecordKind.USER:
                 continue
             _, _, _, pid, _, _, registers = _HEADER.unpack_from(data)
             ip = int.from_bytes(registers[8 * X86_64.ip :][:8], "little")
@@ -235,7 +234,7 @@ class OnCpuTracer(Closeable, Part):
         kernel: dict[int, list[int]] = {}
         comms: dict[int, str] = {}
         for data, image in self._records:
-            if int.from_bytes(data[:4], "little") == _USER:
+            if int.from_bytes(data[:4], "little") == RecordKind.USER:
                 _, size, digest, pid, tid, comm, registers = _HEADER.unpack_from(data)
                 users.append(UserStack(digest, pid, tid, image, registers, data[_HEADER.size : _HEADER.size + size]))
                 comms[tid] = clean(comm.partition(b"\0")[0])

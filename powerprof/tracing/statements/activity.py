@@ -15,7 +15,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from enum import IntEnum
 
 from powerprof.errors import CapabilityError
 from powerprof.paths import procfs
@@ -23,8 +22,9 @@ from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.symtab import SymbolTable, read_symbols
+from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
 from powerprof.tracing.statements.calls import MOST_SEGMENT_BYTES, returns_of
-from powerprof.tracing.statements.dispatch import POSTGRESQL, Dispatch, own_program, probed, within
+from powerprof.tracing.statements.dispatch import Dispatch, own_program, probed, within
 from powerprof.tracing.symbols.file_functions import object_address
 from powerprof.tracing.symbols.patterns import file_offset, is_stepped
 
@@ -35,17 +35,6 @@ _WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
 _LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
 _MOST_STEPS = 400
 _MOST_SITES = 200
-
-
-class Message(IntEnum):
-    """What reports: the kinds of activity.bpf.h. UNSURE is one of a client's messages, it is not known which."""
-
-    WHOLE = 0
-    PARSE = 1
-    BIND = 2
-    EXECUTE = 3
-    WORKER = 4
-    UNSURE = 5
 
 
 # What set_ps_display is called with after the report (postgres.c, since 7.4), and which exported function comes first.

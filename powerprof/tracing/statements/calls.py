@@ -14,6 +14,7 @@ MOST_SEGMENT_BYTES = 128 << 20  # MySQL 9.7 has 42 MB of code
 CALL_BYTES = 5
 _CALL = 0xE8  # call rel32
 _MOST_FUNCTION_BYTES = 1 << 18
+_MOST_BEFORE = 8
 
 
 def returns_of(elf: Elf, functions: Collection[int]) -> Iterator[tuple[int, int]]:
@@ -46,8 +47,8 @@ class Functions:
             except DataError:
                 self._table = None
 
-    def before(self, vaddr: int, most: int = 8) -> list[tuple[str, str]] | None:
-        """The instructions (word, operands) before the one at `vaddr`, at most so many; None where no instruction is
+    def before(self, vaddr: int) -> list[tuple[str, str]] | None:
+        """The instructions (word, operands) before the one at `vaddr`, at most _MOST_BEFORE of them; None where none is
         known to begin there: a breakpoint within one would break the program."""
         if self._table is None:
             return None
@@ -64,7 +65,7 @@ class Functions:
         found, at = None, start
         for address, length, words, operands in instructions(code, start):
             if address == vaddr:
-                found = seen[-most:]
+                found = seen[-_MOST_BEFORE:]
             seen.append((words[-1], operands))
             at = address + length
         return found if at == start + size else None

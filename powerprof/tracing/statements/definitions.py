@@ -9,7 +9,7 @@ from powerprof.statements.identity import STATES
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.definitions import argument_definitions, path_definitions, struct_definitions
-from powerprof.tracing.statements.dispatch import POSTGRESQL
+from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
 from powerprof.tracing.statements.tables import TEXT_BYTES
 
 Definitions = dict[str, int | str]

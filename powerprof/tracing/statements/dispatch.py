@@ -28,7 +28,6 @@ _WAITS = "_Z10do_commandP3THD"
 _PROCEDURE, AT_PROCEDURE = "_ZN7sp_head17execute_procedureEP3THD", "uprobe__procedure"
 # What is passed → the LAYOUT of queries.bpf.c.
 LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
-POSTGRESQL = 2
 _ENDBR64 = bytes.fromhex("f30f1efa")
 EXPORTING = "a build that exports its functions"
 

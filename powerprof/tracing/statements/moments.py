@@ -18,7 +18,7 @@ from powerprof.stacks.image import snapshot
 from powerprof.statements.identity import Family, table
 from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_enums import MomentCount
+from powerprof.tracing.bpf.shared_numbers import MomentCount
 from powerprof.tracing.bpf.software_events import CPU_CLOCK, Sampler
 from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.definitions import POINTERS, moment_definitions

@@ -8,23 +8,22 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from powerprof.tracing.bpf.shared_enums import StatementWait
-from powerprof.tracing.captures.statements import (
+from powerprof.tracing.bpf.shared_numbers import (
     COM_PART,
     COM_STMT_EXECUTE,
     COM_STMT_PREPARE,
+    MOST_WALKS,
+    PREPARING,
     SQUARED_NS_LOG,
-    StatementUse,
-    TextSeen,
-    ThreadUse,
-    class_of,
+    WALKED_AT_ONCE,
+    StatementWait,
 )
+from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse, class_of
 
 Entries = Iterable[tuple[bytes, bytes]]
 
 TEXT_BYTES = 1024
-MOST_TEXT_BYTES = 32 * 4 * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many: MOST_WALKS, WALKED_AT_ONCE, WALKED
-PREPARING = 0x9E3779B97F4A7C15  # queries.bpf.c
+MOST_TEXT_BYTES = MOST_WALKS * WALKED_AT_ONCE * (TEXT_BYTES - 1)  # whole.bpf.h hashes and keeps so many
 _THREAD = struct.Struct("<12Q72s5QI4x160x5I8xI4B2x")  # without `own` and its count, and what it prepares
 _PAST = struct.Struct("<5Q")
 _TEXT = struct.Struct("<4I2Q")

@@ -19,7 +19,7 @@ from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.probe_cost import entry_cost_ns
 from powerprof.tracing.bpf.run_time import Price
-from powerprof.tracing.bpf.shared_enums import StatementCount
+from powerprof.tracing.bpf.shared_numbers import StatementCount
 from powerprof.tracing.bpf.uprobes import EVERY_PROCESS, Site, Uprobes, attach_type
 from powerprof.tracing.captures.statements import StatementTrace, ThreadUse, TraceCost
 from powerprof.tracing.statements import waitplaces

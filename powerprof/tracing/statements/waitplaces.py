@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 
 from powerprof.stacks.elf import Elf
-from powerprof.tracing.bpf.shared_enums import StatementWait as Wait
+from powerprof.tracing.bpf.shared_numbers import StatementWait as Wait
 from powerprof.tracing.statements.calls import CALL_BYTES, Functions, returns_of
 from powerprof.tracing.symbols.patterns import file_offset
 

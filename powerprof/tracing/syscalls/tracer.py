@@ -18,33 +18,26 @@ from powerprof.errors import CapabilityError
 from powerprof.processes.tasks import clean
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
+from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, CallKind
 from powerprof.tracing.bpf.summing import SummingProgram
 from powerprof.tracing.captures.syscalls import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.syscalls.names import futex_operation, names
 from powerprof.windows.runner import Part, Passed, pass_window
 
-# In the order of `enum kind` in syscalls.bpf.c.
-KINDS = ("other", "read", "write", "sync", "futex", "submit")
 _KIND_OF = {
-    **dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), "read"),
-    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), "write"),
-    **dict.fromkeys(("fsync", "fdatasync", "sync_file_range"), "sync"),
-    "futex": "futex",
-    "io_submit": "submit",
+    **dict.fromkeys(("read", "pread64", "readv", "preadv", "preadv2"), CallKind.READ),
+    **dict.fromkeys(("write", "pwrite64", "writev", "pwritev", "pwritev2"), CallKind.WRITE),
+    **dict.fromkeys(("fsync", "fdatasync", "sync_file_range"), CallKind.SYNC),
+    "futex": CallKind.FUTEX,
+    "io_submit": CallKind.SUBMIT,
 }
-_CALLS, _FILES, _NUMBERS = 65536, 65536, 1024
-_NAME_BYTES = 48
+_CALLS, _FILES = 65536, 65536
 _CALL_KEY = np.dtype([("who", "<u8"), ("number", "<u4"), ("operation", "<u4")])
 _CALL = np.dtype([(name, "<u8") for name in ("calls", "errors", "ns", "longest_ns")])
 _FILE_KEY = np.dtype([(name, "<u8") for name in ("who", "inode", "device")])
 _USE_NAMES = ("reads", "read_bytes", "writes", "write_bytes", "syncs", "sync_ns", "mode")
 _FILE_USE = np.dtype(
-    [
-        *((name, "<u8") for name in _USE_NAMES),
-        ("name", f"S{_NAME_BYTES}"),
-        ("folder", f"S{_NAME_BYTES}"),
-        ("comm", "S16"),
-    ]
+    [*((name, "<u8") for name in _USE_NAMES), ("name", f"S{NAME_BYTES}"), ("folder", f"S{NAME_BYTES}"), ("comm", "S16")]
 )
 _OPEN_CALL = np.dtype(
     [("began_ns", "<u8"), ("file", "<u8"), *((name, "<u4") for name in ("number", "operation", "kind", "pad"))]
@@ -115,9 +108,9 @@ class SyscallTracer(Closeable, Part):
         btf = kernel_btf()
         self._sees_uring = sees_uring(btf)
         kinds = {
-            number: KINDS.index(_KIND_OF[name]).to_bytes(4, "little")
+            number: _KIND_OF[name].to_bytes(4, "little")
             for number, name in names().items()
-            if name in _KIND_OF and number < _NUMBERS
+            if name in _KIND_OF and number < NUMBERS
         }
         tables = ("calls", "files", "open_calls")
         defined = definitions(btf, every_process=pids is None)

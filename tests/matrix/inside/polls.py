@@ -9,7 +9,7 @@ import numpy as np
 
 from powerprof.attribution import idle
 from powerprof.attribution.idle import MECHANISMS
-from powerprof.tracing.idle.layout import Flag, WakerContext
+from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.idle.window import TracedWindow
 
 

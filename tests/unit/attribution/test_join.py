@@ -19,9 +19,10 @@ from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
 from powerprof.report.wording.notes import texts
 from powerprof.stacks.store import TableStore
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures.edges import CpuEdge, in_window
 from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME
 from powerprof.tracing.idle.sites import SiteWakings
 
 PID, OTHER = 100, 200

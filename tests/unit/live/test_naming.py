@@ -19,8 +19,9 @@ from powerprof.live.naming import LEAST_S, MOST_S, Place, TimeBudget, costliest,
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
-from powerprof.tracing.idle.layout import CAUSE, NEWBORN_CODE, Flag
-from powerprof.tracing.idle.sites import SLEEPER, SavedSite
+from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, Flag, StackKind
+from powerprof.tracing.idle.layout import CAUSE
+from powerprof.tracing.idle.sites import SavedSite
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
@@ -72,7 +73,7 @@ def this_process(memo: StackMemo, *sites: SavedSite) -> SiteStacks:
 def newborn(function: str, tid: int = 1) -> Place:
     """A thread that stands at a function of this process's C library, and was called by nobody."""
     address = ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
-    return os.getpid(), (tid, address, 0x1000, NEWBORN_CODE)
+    return os.getpid(), (tid, address, 0x1000, CODE_NEWBORN)
 
 
 def test_stacks_are_named_apart_and_known_from_then_on() -> None:
@@ -82,7 +83,7 @@ def test_stacks_are_named_apart_and_known_from_then_on() -> None:
     name(stacks, places, store, purse)
     for found in (stacks, this_process(memo)):
         found.only_known = True
-        named = [found.find(SLEEPER, pid, key) for pid, key in places]
+        named = [found.find(StackKind.SLEEPER, pid, key) for pid, key in places]
         assert [one.frames[0].function for one in named] == ["getpid", "usleep"]
         assert all(one.complete and one.captured for one in named)
     # What was read for it was read by somebody else, and is paid for.
@@ -99,11 +100,11 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
     key = (tid, ip, sp, 77)
     stacks = this_process(memo)
     name(stacks, [(pid, key)], store, TimeBudget())
-    found = stacks.find(SLEEPER, pid, key)
+    found = stacks.find(StackKind.SLEEPER, pid, key)
     assert (found.frames[0].function, found.complete, found.captured) == ("usleep", False, False)
-    assert this_process(memo).knows(SLEEPER, pid, key)
-    site = SavedSite(0, pid, tid, SLEEPER, ip, sp, 77, b"registers", b"stack")
-    assert not this_process(memo, site).knows(SLEEPER, pid, key)
+    assert this_process(memo).knows(StackKind.SLEEPER, pid, key)
+    site = SavedSite(0, pid, tid, StackKind.SLEEPER, ip, sp, 77, b"registers", b"stack")
+    assert not this_process(memo, site).knows(StackKind.SLEEPER, pid, key)
 
 
 def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +122,7 @@ def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.Monke
         stacks = this_process(memo)
         name(stacks, [good, bad, next_one], store, purse)
         purse.rests_until_s = 0.0
-    found = [stacks.find(SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
+    found = [stacks.find(StackKind.SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
     assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
 
 
@@ -130,7 +131,7 @@ def test_without_time_nothing_is_named() -> None:
     purse.left_s = 0.001
     stacks = this_process(StackMemo())
     name(stacks, [place], TableStore(), purse)
-    assert stacks.find(SLEEPER, *place).frames[0].module == LEFT_OUT
+    assert stacks.find(StackKind.SLEEPER, *place).frames[0].module == LEFT_OUT
     assert purse.left_s == 0.001
 
 
@@ -141,9 +142,9 @@ def test_what_comes_soon_after_is_named_together() -> None:
     left_s, later = purse.left_s, newborn("getpid", tid=2)
     stacks = this_process(memo)
     name(stacks, [later], store, purse)
-    assert stacks.find(SLEEPER, *later).frames[0].module == LEFT_OUT
+    assert stacks.find(StackKind.SLEEPER, *later).frames[0].module == LEFT_OUT
     assert purse.left_s == left_s
     purse.wake()
     stacks = this_process(memo)
     name(stacks, [later], store, purse)
-    assert stacks.find(SLEEPER, *later).frames[0].function == "getpid"
+    assert stacks.find(StackKind.SLEEPER, *later).frames[0].function == "getpid"

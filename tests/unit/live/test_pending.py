@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from powerprof.live.pending import Pending
-from powerprof.tracing.idle.sites import SLEEPER, SavedSite
+from powerprof.tracing.bpf.shared_numbers import StackKind
+from powerprof.tracing.idle.sites import SavedSite
 from powerprof.tracing.idle.stacks import StackTrace
 
 
 def site(pid: int, ip: int, size: int = 100) -> SavedSite:
-    return SavedSite(0, pid, pid + 1, SLEEPER, ip, 0x1000, 7, b"", bytes(size))
+    return SavedSite(0, pid, pid + 1, StackKind.SLEEPER, ip, 0x1000, 7, b"", bytes(size))
 
 
 def trace(*sites: SavedSite) -> StackTrace:

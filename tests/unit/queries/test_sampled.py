@@ -8,7 +8,8 @@ import pytest
 from powerprof.database.clients.performance import Known
 from powerprof.queries.sampled import moment_parts
 from powerprof.statements.identity import Family
-from powerprof.tracing.captures.statements import COM_QUERY, TextSeen
+from powerprof.tracing.bpf.shared_numbers import COM_QUERY
+from powerprof.tracing.captures.statements import TextSeen
 from powerprof.tracing.statements.moments import Met, Moments
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3

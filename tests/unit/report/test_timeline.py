@@ -11,8 +11,9 @@ from powerprof.processes.tasks import Task
 from powerprof.records import ToolCost
 from powerprof.report.stacks.samples import TimelineExit
 from powerprof.report.stacks.timeline import timeline_of
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures.edges import CpuEdge
-from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import IDLE_EXIT
 from tests.unit.report.sample_records import filled
 
 HRTIMER_WAKEUP, TICK_FUNCTION = 0xFFFFFFFF81000100, 0xFFFFFFFF81000200

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from powerprof import paths
-from powerprof.tracing.idle.layout import IDLE_EXIT, WakeEvidence
+from powerprof.tracing.bpf.shared_numbers import WakeEvidence
+from powerprof.tracing.idle.layout import IDLE_EXIT
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"tick_nohz_handler": 1, "hrtimer_wakeup": 2, "process_timeout": 3, "timerfd_tmrproc": 4}

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from powerprof.attribution import causes, idle
 from powerprof.attribution.rhythm import period_ms
 from powerprof.processes.tasks import Task
+from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.idle.aggregate import aggregate, cause_keys, periods_in, sample_hash
-from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, CPU_TOTAL, IDLE_EXIT, Flag, WakerContext
+from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, CPU_TOTAL, IDLE_EXIT
 
 from . import machine
 

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle import ended
 from powerprof.tracing.idle.ended import EndedThreads, summed_causes, summed_wakings
-from powerprof.tracing.idle.layout import CAUSE, WOKEN, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import CAUSE, WOKEN
 
 SERVER, CLIENT = 100, 5000
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from powerprof.attribution import idle
 from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
+from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle import layout
 from powerprof.tracing.idle.aggregate import cause_keys
-from powerprof.tracing.idle.layout import IDLE_EXIT, Flag, WakeEvidence, WakerContext
+from powerprof.tracing.idle.layout import IDLE_EXIT
 
 from . import machine
 

@@ -8,7 +8,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from powerprof.tracing.idle.layout import CAUSE_SUM, CPU_STATE, RUN_SLOT, RunKind
+from powerprof.tracing.bpf.shared_numbers import RunKind
+from powerprof.tracing.idle.layout import CAUSE_SUM, CPU_STATE, RUN_SLOT
 from powerprof.tracing.idle.running import between
 
 from . import machine

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.tracing.bpf.shared_enums import StatementWait
+from powerprof.tracing.bpf.shared_numbers import WAITS
 from powerprof.tracing.functions import open_calls
 from powerprof.tracing.idle import layout, members
 from powerprof.tracing.offcpu import tracer as offcpu
@@ -27,11 +27,11 @@ PROBES = REPOSITORY / "probes/bpf"
 Place = tuple[int, int]  # offset and bytes
 # What loaders put in front of a program; the sizes do not matter here.
 DEFINED = {
-    "FRAME_WORDS": 66,
+    "FRAME_WORDS": layout.FRAMES_BYTES // 8 - 1,
     "REGISTER_COUNT": 21,
     "TEXT": tables.TEXT_BYTES,
     "FUNCTIONS": 202,
-    "WAITS": len(StatementWait),
+    "WAITS": WAITS,
 }
 
 

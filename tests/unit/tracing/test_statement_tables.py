@@ -8,19 +8,9 @@ from typing import Any
 
 import pytest
 
-from powerprof.tracing.captures.statements import (
-    COM_PART,
-    COM_QUERY,
-    COM_STMT_EXECUTE,
-    COM_STMT_PREPARE,
-    StatementUse,
-    TextSeen,
-    ThreadUse,
-    class_of,
-    class_range,
-)
+from powerprof.tracing.bpf.shared_numbers import COM_PART, COM_QUERY, COM_STMT_EXECUTE, COM_STMT_PREPARE, PREPARING
+from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse, class_of, class_range
 from powerprof.tracing.statements.tables import (
-    PREPARING,
     TEXT_BYTES,
     ThreadCounters,
     add_open,
