@@ -58,7 +58,7 @@ class IdleEvents(Closeable):
             raise CapabilityError(
                 f"the tracepoint {_TRACEPOINT} cannot be counted ({reason_of(error)})", "run as root"
             ) from error
-        except CapabilityError:
+        except BaseException:  # a signal too: the trial takes a moment
             self.close()
             raise
 

@@ -33,12 +33,21 @@ def held(pid: int) -> set[tuple[str, int]]:
 
 
 def reads_counters(pid: int) -> bool:
-    """Whether a process holds the idle states' counters open, as powerprof does from just before its first window."""
+    """Whether a process holds what counts idleness open, as powerprof does from just before its first window.
+
+    The idle states' counters; on a host without a cpuidle driver perf's of the idle exits.
+    """
     try:
         held = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
-    return any("/cpuidle/state" in path for path in held)
+    counter = "/cpuidle/state" if has_idle_states() else "[perf_event]"
+    return any(counter in path for path in held)
+
+
+def has_idle_states() -> bool:
+    """Whether this host counts time in idle states: many a guest has no cpuidle driver."""
+    return any(Path("/sys/devices/system/cpu").glob("cpu*/cpuidle/state*"))
 
 
 def held_programs(pid: int) -> set[int]:

@@ -4,13 +4,18 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from powerprof.sources.cpuidle import online_cpus
+from powerprof.sources.idle_events import IdleEvents
 
 RATE_HZ = 31
 # tmpfs over each folder, in a mount namespace of the command's own.
@@ -92,3 +97,16 @@ def test_residency_says_what_it_cannot_know(root_bpf: None) -> None:
     assert any("no cpuidle driver: idle states are unknown" in note for note in window["notes"])
     counted = any("wake-ups are counted by perf" in note for note in window["notes"])
     assert (window["wakeups_hz"] is not None) == counted
+
+
+def test_a_signal_while_counting_is_tried_leaves_no_counter_open(
+    root_bpf: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    before = sorted(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        IdleEvents(online_cpus())
+    assert sorted(os.listdir("/proc/self/fd")) == before

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -63,13 +64,15 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
 NUMBERS = ("nan", "inf", "-inf", "-1", "1e999", "9" * 400, "x", "1,5", "1_0", "٣", " ")
 WORDS = (" ", "x" * 5000, "a\nb", "\x1b[31m", "-1", "läuft", "\udcff", "a\0b")
 NEVER = {" ", "\udcff", "a\0b"}
+# No process can have that many open.
+CLOSED = f"/dev/fd/{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}"
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
 WRITES = {
     **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "csv-bom", "json", "flame", "folded", "pprof")},
     **{f"--{kind}": "file" for kind in ("speedscope", "otlp", "perfetto", "output")},
     **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload", "parquet")},
 }
-UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", "/dev/fd/77", "theirs", "x" * 5000}
+UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", CLOSED, "theirs", "x" * 5000}
 
 
 @pytest.fixture
@@ -99,7 +102,7 @@ def places(up_to_the_first_window: Run) -> Iterator[dict[str, str]]:
             "theirs",
             "nowhere/at/all",
         )
-        yield {name: name for name in (*names, "/dev/full", "/dev/zero", "/proc/new", "/proc/self/mem", "/dev/fd/77")}
+        yield {name: name for name in (*names, "/dev/full", "/dev/zero", "/proc/new", "/proc/self/mem", CLOSED)}
     os.close(reader)
 
 

@@ -58,10 +58,13 @@ def test_nobody_else_can_log_in_and_no_password_shows(room: Room) -> None:
         sql.connect(ours).close()
 
 
-def test_the_template_is_made_once(room: Room, cache: Path) -> None:
+def test_the_template_is_made_once(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "XDG_CACHE_HOME", str(tmp_path)
+    )  # other tests' servers have templates of their own in the shared one
     with PrivateServer():
         pass
-    (template,) = (cache / "powerprof/server-template").iterdir()
+    (template,) = (tmp_path / "powerprof/server-template").iterdir()
     before = template.stat().st_mtime_ns
     with PrivateServer() as server, server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE here")
