@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.balance import counts_idle_exits
+
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 # Commands of bpf(2) by which a kind's ids are listed, and the kind's name in fdinfo.
 _NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
@@ -41,13 +43,8 @@ def reads_counters(pid: int) -> bool:
         held = [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
     except OSError:
         return False
-    counter = "/cpuidle/state" if has_idle_states() else "[perf_event]"
+    counter = "/cpuidle/state" if counts_idle_exits() else "[perf_event]"
     return any(counter in path for path in held)
-
-
-def has_idle_states() -> bool:
-    """Whether this host counts time in idle states: many a guest has no cpuidle driver."""
-    return any(Path("/sys/devices/system/cpu").glob("cpu*/cpuidle/state*"))
 
 
 def held_programs(pid: int) -> set[int]:

@@ -29,7 +29,9 @@ def _listed() -> dict[int, set[str]]:
 def test_the_kernel_s_names_are_those_of_its_list(root_bpf: None) -> None:
     """Functions drawn from all, at their beginning and three bytes behind it."""
     listed = _listed()
-    wanted = random.Random(_SEED).sample(sorted(address for address in listed if address + 3 not in listed), _FUNCTIONS)
+    # Thunks of the kernel's mitigations are two bytes long: there three bytes behind is another function.
+    long = [address for address in sorted(listed) if not listed.keys() & {address + 1, address + 2, address + 3}]
+    wanted = random.Random(_SEED).sample(long, _FUNCTIONS)
     begins = kernel_functions(wanted)
     assert begins.keys() == set(wanted)
     assert all(begins[address] in listed[address] for address in wanted)

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.balance import counts_idle_exits
 from tests.conftest import REPOSITORY, Cli, CliResult
-from tests.programs.remains import has_idle_states
 from tests.programs.unprivileged import NOBODY, as_nobody
 
 
@@ -55,7 +55,7 @@ def test_idle_gives_residency_and_says_what_is_missing(nobody: object, mariadbd:
     assert [phase["name"] for phase in run["phases"]] == ["baseline", "server", "clients", "baseline-after"]
     for phase in run["phases"]:
         idle = [state["residency_percent"] for state in phase["states"]]
-        total = phase["c0_percent"] + (sum(idle) if has_idle_states() else phase["idle_percent"])
+        total = phase["c0_percent"] + (sum(idle) if counts_idle_exits() else phase["idle_percent"])
         assert total == pytest.approx(100, abs=0.5)
         assert phase["causes"] == []
         assert phase["conservation"] is None
