@@ -40,7 +40,9 @@ def test_the_cured_ring_is_silent() -> None:
     record, (block,) = run("ring-orphan-event-cured-16-clients")
     assert [share.commits_hz for share in block.members] == [0.0, 0.0]
     assert all(share.replication[0].ignored_server_ids == (99,) for share in block.members)
-    assert block.window.wakeups_hz is not None
+    # A host without a cpuidle driver may have no CPU on which perf counts idle exits; then the window says so.
+    unknown = any("wake-ups are known only where they are traced" in note for note in block.window.notes)
+    assert (block.window.wakeups_hz is None) == unknown
     names = {metric.name for metric in record.metrics}
     assert {"c0_percent:node-1", "watts:node-2", "wakeups_hz"} <= names
 
