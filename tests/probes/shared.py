@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+# Not from conftest: that imports what imports the module which this one writes.
 REPOSITORY = Path(__file__).parents[2]
 PROBES = REPOSITORY / "probes/bpf"
 MODULE = REPOSITORY / "powerprof/tracing/bpf/shared_numbers.py"
@@ -139,8 +140,7 @@ def number_of(text: str, name: str) -> Member:
     return found
 
 
-def _numbers(folder: Path) -> Iterator[str]:
-    texts = {path.name: path.read_text() for path in sorted(folder.glob("*.[ch]"))}
+def _numbers(texts: Mapping[str, str]) -> Iterator[str]:
     for file, names in NUMBERS.items():
         yield f"\n# {file}\n"
         for name in names:
@@ -152,10 +152,10 @@ def _numbers(folder: Path) -> Iterator[str]:
             yield f"{number.line()}\n"
 
 
-def _enum(shared: Shared, folder: Path) -> Iterator[str]:
+def _enum(shared: Shared, text: str) -> Iterator[str]:
     yield f"\n\nclass {shared.python}({shared.base}):\n"
     yield f'    """{shared.purpose}: enum {shared.enum} of {shared.file}."""\n\n'
-    for member in members((folder / shared.file).read_text(), shared.enum):
+    for member in members(text, shared.enum):
         if member.name not in shared.sizes:
             name = re.sub(f"^{shared.prefix}", "", member.name)
             yield f"{Member(name, member.number, member.comment).line('    ')}\n"
@@ -163,7 +163,9 @@ def _enum(shared: Shared, folder: Path) -> Iterator[str]:
 
 def module(folder: Path = PROBES) -> str:
     """The text of the module. Raises ValueError where the sources have no such number, or two."""
-    return "".join([_HEAD, *_numbers(folder), *(line for shared in ENUMS for line in _enum(shared, folder))])
+    texts = {path.name: path.read_text() for path in sorted(folder.glob("*.[ch]"))}
+    enums = (line for shared in ENUMS for line in _enum(shared, texts[shared.file]))
+    return "".join([_HEAD, *_numbers(texts), *enums])
 
 
 if __name__ == "__main__":

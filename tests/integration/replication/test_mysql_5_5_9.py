@@ -19,15 +19,18 @@ from powerprof.experiment.measure.traced import by_thread, trace_condition
 from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
+from tests.balance import counts_idle_exits
 
 
 def wakeups_hz(seconds: float) -> float:
     """Idle exits; where nothing counts them half of the switches: most go to the idle task, or come from it."""
     with WindowMeter() as meter:
         window = meter.measure(seconds)
-    found = window.wakeups_hz if window.wakeups_hz is not None else (window.context_switches_hz or 0) / 2
-    assert found
-    return found
+    if window.wakeups_hz is not None:
+        return window.wakeups_hz
+    assert not counts_idle_exits()
+    assert window.context_switches_hz is not None
+    return window.context_switches_hz / 2
 
 
 def calm(case: Case) -> LoadedWorkload:

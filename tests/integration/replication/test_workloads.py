@@ -11,6 +11,7 @@ from powerprof.experiment.records import Block, LoadRun
 from powerprof.experiment.single import run_condition
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import resolve
+from tests.balance import counts_idle_exits
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
 
@@ -43,6 +44,7 @@ def test_the_cured_ring_is_silent() -> None:
     # A host without a cpuidle driver may have no CPU on which perf counts idle exits; then the window says so.
     unknown = any("wake-ups are known only where they are traced" in note for note in block.window.notes)
     assert (block.window.wakeups_hz is None) == unknown
+    assert not (unknown and counts_idle_exits())
     names = {metric.name for metric in record.metrics}
     assert {"c0_percent:node-1", "watts:node-2"} <= names
     assert ("wakeups_hz" in names) != unknown

@@ -23,24 +23,17 @@ def folder(tmp_path: Path) -> Path:
     return Path(shutil.copytree(PROBES, tmp_path / "bpf"))
 
 
-def _edit(path: Path, before: str, after: str) -> None:
-    text = path.read_text()
-    assert before in text
-    path.write_text(text.replace(before, after))
-
-
 @pytest.mark.parametrize("shared", ENUMS, ids=lambda shared: f"{shared.file}: {shared.enum}")
 def test_a_member_that_moves_is_found(shared: Shared, folder: Path) -> None:
     path = folder / shared.file
-    first, second = members(path.read_text(), shared.enum)[:2]
     text = path.read_text()
-    at = re.search(rf"^enum {shared.enum} \{{", text, re.MULTILINE)
-    assert at is not None
-    body, rest = text[at.start() :].split("};", 1)
-    swapped = re.sub(
-        rf"\b({first.name}|{second.name})\b", lambda m: first.name if m[0] == second.name else second.name, body
-    )
-    path.write_text(f"{text[: at.start()]}{swapped}}};{rest}")
+    first, second = (member.name for member in members(text, shared.enum)[:2])
+    other = {first: second, second: first}
+
+    def swapped(enum: re.Match[str]) -> str:
+        return re.sub(rf"\b({first}|{second})\b", lambda name: other[name[0]], enum[0])
+
+    path.write_text(re.sub(rf"^enum {shared.enum} \{{.*?\}};", swapped, text, flags=re.DOTALL | re.MULTILINE))
     assert module(folder) != MODULE.read_text()
 
 
@@ -61,7 +54,8 @@ def test_a_number_that_changes_is_found(file: str, name: str, folder: Path) -> N
 
 
 def test_what_is_gone_or_differs_between_sources_is_said(folder: Path) -> None:
-    _edit(folder / "offcpu.bpf.c", "#define COMM_BYTES 16", "#define COMM_BYTES 32")
+    path = folder / "offcpu.bpf.c"
+    path.write_text(path.read_text().replace("#define COMM_BYTES 16", "#define COMM_BYTES 32"))
     with pytest.raises(ValueError, match=r"COMM_BYTES is another number in offcpu\.bpf\.c than in idle_period\.h"):
         module(folder)
     with pytest.raises(ValueError, match="no enum nothing"):
