@@ -8,9 +8,12 @@ None breaks an import: half of numpy stays in sys.modules, and the saving that f
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
 from collections.abc import Callable
+from functools import cache
 from types import FrameType
 
 from powerprof.errors import HungUp, Interrupted
@@ -91,6 +94,38 @@ def install() -> None:
     """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread. To be called there."""
     _set(_raise)
     sys.unraisablehook = _dropped
+
+
+@cache
+def _pipe() -> tuple[int, int]:
+    # Never closed: a signal's byte would go to whatever has the number then.
+    return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def heard() -> int | None:
+    """A descriptor that each signal makes readable, from now on, for a wait that none may miss: whoever waits empties
+    it. None in other threads than the first, and where no descriptor is left.
+
+    Python runs handlers between its own instructions. A signal that comes after the last of them and before the system
+    call, or is delivered to another thread, does not end the call: it would be answered when the wait is over.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    try:
+        descriptor, written = _pipe()
+    except OSError:
+        return None
+    signal.set_wakeup_fd(written, warn_on_full_buffer=False)
+    return descriptor
+
+
+def _deaf() -> None:
+    """In a child: the pipe is its parent's, and the child may give its numbers to something else."""
+    signal.set_wakeup_fd(-1)
+    _pipe.cache_clear()
+
+
+os.register_at_fork(after_in_child=_deaf)
 
 
 def hold() -> None:

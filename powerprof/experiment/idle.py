@@ -35,6 +35,7 @@ from powerprof.records import Phase, ServerInfo, Window
 from powerprof.sources.base import Meters
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.text import Say, about, counting_down
+from powerprof.windows.runner import wait_out
 from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
@@ -189,18 +190,18 @@ class IdleExperiment:
             if plan.clients:
                 self._say(f"connecting {plan.clients} clients")
                 with IdleConnections(server, plan.clients) as held:
-                    time.sleep(min(1.0, plan.settle_s))
+                    wait_out((), min(1.0, plan.settle_s))
                     self._phase("clients", server, plan.repeat)
                     lost = held.lost_count()
                     if lost:
                         self._notes.append(f"{lost} of {plan.clients} connections were closed by the server")
         if not plan.given:
-            time.sleep(min(1.0, plan.settle_s))
+            wait_out((), min(1.0, plan.settle_s))
             self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
 
     def _settle(self, server: Server) -> None:
         """Let the server's start-up work end: until it uses hardly any CPU, and not for ever."""
-        time.sleep(self._plan.settle_s)
+        wait_out((), self._plan.settle_s)
         started = time.monotonic()
         used = process_cpu_ns(server.pid) if server.pid else None
         while used is not None and time.monotonic() - started < SETTLE_AT_MOST_S:

@@ -9,6 +9,7 @@ end in reverse order. Whoever passed a part in collects what it saw: each has a 
 from __future__ import annotations
 
 import math
+import os
 import resource
 import select
 import time
@@ -20,6 +21,9 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.records import EnergyReading
 from powerprof.sources.base import Meters
 from powerprof.sources.clock import Suspended, suspended_note
+
+# poll() counts milliseconds in 31 bits.
+_ASLEEP_AT_MOST_S = 1e6
 
 
 class Part:
@@ -118,20 +122,22 @@ def pass_window(
 def wait_out(
     parts: Sequence[Part], duration_s: float, until: int | None = None, due_s: list[float] | None = None
 ) -> None:
-    """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due."""
+    """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due.
+
+    No signal is late, wherever the kernel delivers it (`interrupts.heard`).
+    """
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
-    descriptors = {each for each in (until, *(part.calls for part in parts)) if each is not None}
-    poll = select.poll()
-    for each in descriptors:
-        poll.register(each, select.POLLIN)
     due_s = [now_s + part.unread_at_most_s for part in parts] if due_s is None else due_s
+    signals, poll = interrupts.heard(), select.poll()
+    for each in (until, signals, *(part.calls for part in parts)):
+        if each is not None:
+            poll.register(each, select.POLLIN)
     while now_s < deadline_s:
-        left_s, ready = max(0.0, min(deadline_s, *due_s, math.inf) - now_s), set[int]()
-        if descriptors:
-            ready = {each for each, _ in poll.poll(None if math.isinf(left_s) else math.ceil(1e3 * left_s))}
-        else:
-            time.sleep(left_s)
+        left_s = max(0.0, min(deadline_s, *due_s, now_s + _ASLEEP_AT_MOST_S) - now_s)
+        ready = {each for each, _ in poll.poll(math.ceil(1e3 * left_s))}
+        if signals is not None and signals in ready:
+            os.read(signals, 64)
         if until in ready:
             return
         now_s = time.monotonic()

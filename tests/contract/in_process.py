@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from powerprof import privileges, programs
+from powerprof import interrupts, privileges, programs
 from powerprof.cli import app
 from powerprof.tracing.bpf.btf import Btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -108,6 +108,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(privileges, "keep", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
+    monkeypatch.setattr(interrupts, "heard", begins("a pause"))
     monkeypatch.setattr("os.fork", begins("a process"))
     monkeypatch.setattr(socket.socket, "connect", begins("a connection"))
     monkeypatch.setattr(threading.Event, "wait", wait)

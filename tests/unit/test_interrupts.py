@@ -233,3 +233,28 @@ def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_w
     """)
         == "HungUp\nand the next\n"
     )
+
+
+def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> None:
+    """A child has a pipe of its own, or its signals would wake its parent; where none can be made, waits go on."""
+    assert (
+        run("""
+        import resource, threading
+        from powerprof.windows.runner import wait_out
+        heard = interrupts.heard()
+        other = threading.Thread(target=lambda: print("other thread", interrupts.heard()))
+        other.start()
+        other.join()
+        sys.stdout.flush()
+        if (child := os.fork()) == 0:
+            print("child", signal.set_wakeup_fd(-1), interrupts.heard() not in (None, heard), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("again", interrupts.heard() == heard, signal.set_wakeup_fd(-1) >= 0)
+        interrupts._pipe.cache_clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        wait_out((), 0.01)
+        print("no descriptor", interrupts.heard())
+    """)
+        == "other thread None\nchild -1 True\nagain True True\nno descriptor None\n"
+    )

@@ -35,6 +35,7 @@ from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.experiment.loads.sysbench import arguments, percentile
+from powerprof.windows.runner import wait_out
 from powerprof.workloads.definition import Load
 
 _BUCKETS, _FIRST_MS, _LAST_MS = 1024, 1e-3, 1e5
@@ -199,7 +200,7 @@ class OpenGate:
 
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait until its time is over and the last is answered. Raises LoadFailed."""
-        time.sleep(max(0.0, self._until_s - time.monotonic()))
+        wait_out((), self._until_s - time.monotonic())
         try:
             self._load.shut(timeout_s)
             return replace(self._load.tally().since(self._start), elapsed_s=time.monotonic() - self._start_s)

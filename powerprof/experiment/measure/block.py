@@ -17,6 +17,7 @@ from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
 from powerprof.processes.stat import process_stat
 from powerprof.records import EnergyReading, ProcessTime, Window
 from powerprof.windows.joined import joined
+from powerprof.windows.runner import wait_out
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     order = Order(duration_s=math.ceil(RAMP_S + window_s + _TAIL_S), rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
     running = start_load(case, apparatus.bench.context(case), order)
     try:
-        time.sleep(RAMP_S)
+        wait_out((), RAMP_S)
         if not running.alive():
             running.finish(0.1)
             raise LoadFailed(f"{case.qualified}: the client ended at once")

@@ -25,6 +25,7 @@ from powerprof.experiment.records import Block
 from powerprof.records import Window
 from powerprof.system_records import OsRates
 from powerprof.text import about
+from powerprof.windows.runner import wait_out
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
 
@@ -35,8 +36,6 @@ START_S = 12.0
 POSTGRESQL_START_S = 130.0
 # Timers that ran out while it was stopped fire at once.
 _WOKEN_S = 1.5
-
-
 _READY_S = 0.5
 
 
@@ -95,7 +94,7 @@ def measure_rounds(
     values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
     start_s = _settle_s(cases, shared=shared)
     say(f"letting {'the server' if shared else f'{len(cases)} servers'} settle for {start_s:g} s")
-    time.sleep(start_s)
+    wait_out((), start_s)
     started_s, first = time.monotonic(), None
     for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):
         missing = [

@@ -15,6 +15,7 @@ from powerprof.experiment.measure.traced import load_at
 from powerprof.experiment.options import RAMP_S
 from powerprof.experiment.records import Arm
 from powerprof.text import Say
+from powerprof.windows.runner import wait_out
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
     with _sampler(bench, case, say) as tracer:
         running = start_load(case, bench.context(case), Order(duration_s=_LOAD_S, rate_hz=rate_hz, seed=seed))
         try:
-            time.sleep(RAMP_S)
+            wait_out((), RAMP_S)
             capture = tracer.measure(WINDOW_S)
             if not running.alive():
                 raise LoadFailed(f"{case.qualified}: the client ended before the samples did")

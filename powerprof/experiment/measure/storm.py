@@ -47,13 +47,13 @@ class StormWatch(Closeable):
         self._connection = first.connect()
         for _ in range(_ATTEMPTS):
             before = self._count()
-            if self._rate(before, self._after(_BEGIN_S)) >= self._storm.least_hz:
+            if self._rate(before, self._after()) >= self._storm.least_hz:
                 self._began = True
                 break
             self._trigger()
         else:
             before = self._count()
-            self._began = self._rate(before, self._after(_BEGIN_S)) >= self._storm.least_hz
+            self._began = self._rate(before, self._after()) >= self._storm.least_hz
 
     def close(self) -> None:
         self._end()
@@ -103,8 +103,8 @@ class StormWatch(Closeable):
         except PowerprofError as error:
             self._problem = error
 
-    def _after(self, seconds: float) -> tuple[float, int]:
-        time.sleep(seconds)
+    def _after(self) -> tuple[float, int]:
+        time.sleep(_BEGIN_S)
         return self._count()
 
     def _trigger(self) -> None:

@@ -22,6 +22,7 @@ from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.block import block_of, counting
 from powerprof.experiment.measure.order import block_order
 from powerprof.windows.joined import joined_all
+from powerprof.windows.runner import wait_out
 
 if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
@@ -133,7 +134,7 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
 
 def _turn(load: GatedLoad, turn_s: float) -> None:
     load.open()
-    time.sleep(turn_s)
+    wait_out((), turn_s)
     load.shut(_PATIENCE_S)
 
 

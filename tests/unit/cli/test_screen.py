@@ -19,10 +19,11 @@ import pytest
 from tests.conftest import REPOSITORY
 
 _PROGRAM = """
-import os, signal, sys, time
+import os, signal, sys
 from powerprof import interrupts
 from powerprof.cli.screen import Screen
 from powerprof.errors import Interrupted
+from powerprof.windows.runner import wait_out
 keys = []
 def on_key(key):
     keys.append(key)
@@ -32,8 +33,7 @@ interrupts.install()
 try:
     with Screen(lambda width, height: [f"{width}x{height}", "keys " + "".join(keys)], on_key) as screen:
         screen.refresh()
-        while True:
-            time.sleep(60)
+        wait_out((), 600)
 except Interrupted as error:
     sys.exit(error.exit_code)
 """

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -111,26 +112,59 @@ def test_a_window_that_has_nothing_left_to_observe_is_over(pipe: tuple[int, int]
 
 
 @pytest.fixture
-def interrupting() -> Iterator[None]:
-    """SIGALRM in 50 ms, answered as the command line answers SIGINT."""
+def answered() -> Iterator[None]:
+    """SIGALRM, as the command line answers SIGINT."""
 
     def answer(number: int, frame: FrameType | None) -> None:
         raise Interrupted("interrupted")
 
     before = signal.signal(signal.SIGALRM, answer)
-    signal.setitimer(signal.ITIMER_REAL, 0.05)
     yield
-    signal.setitimer(signal.ITIMER_REAL, 0.0)
     signal.signal(signal.SIGALRM, before)
 
 
-@pytest.mark.parametrize("by", ["sleep", "poll"])
-def test_an_interrupt_ends_the_window_and_every_part(interrupting: None, pipe: tuple[int, int], by: str) -> None:
+@pytest.fixture
+def interrupting(answered: None) -> Iterator[None]:
+    """It comes in 50 ms."""
+    signal.setitimer(signal.ITIMER_REAL, 0.05)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+
+def test_an_interrupt_ends_the_window_and_every_part(interrupting: None) -> None:
     log: list[str] = []
-    passed = pass_window(3600.0, Noted("a", log, calls=pipe[0] if by == "poll" else None))
+    passed = pass_window(3600.0, Noted("a", log))
     assert passed.interrupted is not None and passed.interrupted.message == "interrupted"
     assert log[-1] == "a ends"
     assert passed.window_s < 600
+
+
+def test_a_signal_that_another_thread_takes_is_not_late(answered: None) -> None:
+    """Nor one between Python's last look for signals and the system call: in both no call of ours is cut short."""
+
+    def take() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGALRM)
+
+    taking = threading.Timer(0.2, take)
+    taking.start()
+    passed = pass_window(60.0)
+    taking.join()
+    assert passed.interrupted is not None
+    assert passed.window_s < 50
+
+
+def test_a_signal_that_only_leaves_a_mark_ends_no_window() -> None:
+    came: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: came.append(number))
+    try:
+        signal.raise_signal(signal.SIGALRM)
+        signal.setitimer(signal.ITIMER_REAL, 0.02)
+        passed = pass_window(0.3)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert (passed.interrupted, came) == (None, [signal.SIGALRM] * 2)
+    assert passed.window_s >= 0.3
 
 
 def test_where_a_part_cannot_end_the_interrupt_is_what_happened(interrupting: None) -> None:
