@@ -191,6 +191,10 @@ class ProcessTimes:
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
         self._pids = {name: tuple(pids) for name, pids in groups.items()}
 
+    def follow(self, name: str, pids: Iterable[int]) -> None:
+        """From the next call on, another group."""
+        self._pids[name] = tuple(pids)
+
     def read(self) -> dict[str, dict[int, int]]:
         """Nanoseconds by pid of each group; processes that have gone are absent."""
         times_of: dict[str, dict[int, int]] = {}

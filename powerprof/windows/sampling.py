@@ -78,6 +78,10 @@ class WindowMeter(Closeable, Part):
         if self._clocks is not None:
             self._clocks.close()
 
+    def follow(self, name: str, pids: Iterable[int]) -> None:
+        """Another group, of processes that were not there yet."""
+        self._processes.follow(name, pids)
+
     def open(self) -> None:
         if self._migrations is None and _has_proc():
             cpus = online_cpus()
