@@ -54,8 +54,8 @@ int poll(struct pollfd *all, nfds_t count, int milliseconds)
     get(CLOCK_MONOTONIC, &b);
     // A window on a busy host waits in pieces; a wait for a child's answer may last, and asks for longer.
     if (access(ONCE, F_OK)) return ready;
-    if (milliseconds > 150 && milliseconds <= 2500) waited += b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) / 1e9;
-    if ((!ready && milliseconds > 150) || waited > 0.5) slept = 1;
+    if (milliseconds > LEAST_MS && milliseconds <= 2500) waited += b.tv_sec - a.tv_sec + (b.tv_nsec - a.tv_nsec) / 1e9;
+    if ((!ready && milliseconds > LEAST_MS) || waited > 0.3) slept = 1;
     return ready;
 }
 """
@@ -79,12 +79,14 @@ class SuspendedClock:
 
 def suspended_while_it_sleeps(folder: Path, waits_once: Path | None = None) -> dict[str, str]:
     """The environment of a program: the host is suspended for an hour in its first sleep of more than 0.15 s, or in the
-    first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.5 s.
+    first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.3 s.
 
-    `waits_once`: in no sleep, and in no wait that is over before this file exists.
+    `waits_once`: in no sleep, in no wait that is over before this file exists, and in none for half a second or less: so
+    long something settles, in no window.
     """
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(_LIBRARY)
-    defined = [f"-DIN_SLEEPS={int(waits_once is None)}", f'-DONCE="{waits_once or "/"}"']
+    least_ms = 150 if waits_once is None else 500
+    defined = [f"-DIN_SLEEPS={int(waits_once is None)}", f"-DLEAST_MS={least_ms}", f'-DONCE="{waits_once or "/"}"']
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", *defined, "-o", library, source, "-ldl"], check=True)
     return {"LD_PRELOAD": str(library)}

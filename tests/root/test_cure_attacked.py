@@ -173,7 +173,7 @@ def test_a_thread_that_ends_in_the_middle_is_reported(powerprof_cli: Cli) -> Non
 def test_a_suspend_in_the_middle_is_noted_and_it_is_put_back(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
     saved, asleep = tmp_path / "cure.json", tmp_path / "asleep"
     words = [*cure(truth, "--slack", "50ms", window_s=1), "--no-save", "--json", str(saved)]
-    # Once all is loaded and the slack changed it waits in windows alone: what settles in between is slept.
+    # Once all is loaded and the slack changed it waits in windows, and half a second in between for what settles.
     process = powerprof_cli.start(words, env=suspended_while_it_sleeps(tmp_path, asleep))
     try:
         wait_for(lambda: truth.slack() == CURED and traces(process.pid), "it does not change the slack")
