@@ -81,8 +81,8 @@ def suspended_while_it_sleeps(folder: Path, waits_once: Path | None = None) -> d
     """The environment of a program: the host is suspended for an hour in its first sleep of more than 0.15 s, or in the
     first wait for something that does not come for so long, or where waits for at most 2.5 s sum to 0.3 s.
 
-    `waits_once`: in no sleep, in no wait that is over before this file exists, and in none for half a second or less: so
-    long something settles, in no window.
+    `waits_once`: in no sleep, in no wait that is over before this file exists, and in none for half a second or less:
+    for so long things settle outside of windows.
     """
     source, library = folder / "clock.c", folder / "clock.so"
     source.write_text(_LIBRARY)
