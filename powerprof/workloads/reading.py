@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +51,16 @@ def read_workload(folder: Path) -> LoadedWorkload:
     """Read and check FOLDER/workload.toml. Raises DataError with file, line and key."""
     path = folder / "workload.toml"
     text = read_outside_text(path, _LIMIT_BYTES)
-    raw = toml.parse(text, path)
-    definition = _convert(path, text, raw)
-    loaded = LoadedWorkload(folder, definition, raw)
+    loaded = LoadedWorkload(folder, *_parsed(path, text))
     _check(loaded, text)
     return loaded
+
+
+@lru_cache(maxsize=64)
+def _parsed(path: Path, text: str) -> tuple[Workload, Mapping[str, Any]]:
+    """A study's plan names a condition hundreds of times, and each may be in any workload. Nobody changes tables."""
+    raw = toml.parse(text, path)
+    return _convert(path, text, raw), raw
 
 
 def _convert(path: Path, text: str, raw: Mapping[str, Any]) -> Workload:
@@ -157,32 +163,31 @@ def _check(loaded: LoadedWorkload, text: str) -> None:
 def _check_kind(case: Case, text: str) -> None:
     """What this kind of server does not know."""
     kind, path = case.server.kind, case.workload.path
-    line = line_of(text, ["conditions", case.name])
+    where = ["conditions", case.name]
     definition = case.workload.definition
     foreign = next((key for key in FOREIGN[kind] if getattr(case.server, key)), None)
     if foreign is not None:
-        raise DataError(path, f"conditions.{case.name}: server.{foreign} is not for kind {kind}", line)
+        raise DataError(path, f"conditions.{case.name}: server.{foreign} is not for kind {kind}", line_of(text, where))
     if case.load.kind not in LOADS[kind]:
         problem = f"conditions.{case.name}: a load of kind {case.load.kind} does not know a server of kind {kind}"
-        raise DataError(path, problem, line, f"of kind {', '.join(LOADS[kind])}")
+        raise DataError(path, problem, line_of(text, where), f"of kind {', '.join(LOADS[kind])}")
     if definition.dataset.kind not in DATASETS[kind]:
         problem = f"dataset.kind: {definition.dataset.kind} is not for servers of kind {kind}"
         raise DataError(path, problem, line_of(text, ["dataset", "kind"]), f"of kind {', '.join(DATASETS[kind])}")
     alone = case.topology.kind != "standalone" or definition.storm is not None or case.condition.counters
     if alone and kind == "postgresql":
         problem = f"conditions.{case.name}: topologies, storms and counters are not for servers of kind {kind}"
-        raise DataError(path, problem, line)
+        raise DataError(path, problem, line_of(text, where))
 
 
 def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: Sequence[str | int]) -> None:
     root = loaded.folder.resolve()
     for name in names:
         file = (root / name).resolve()
-        line = line_of(text, keys)
         if not file.is_relative_to(root):
-            raise DataError(loaded.path, f"{name} lies outside the workload's folder", line)
+            raise DataError(loaded.path, f"{name} lies outside the workload's folder", line_of(text, keys))
         if not file.is_file():
-            raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line)
+            raise DataError(loaded.path, f"{name}: no such file in the workload's folder", line_of(text, keys))
 
 
 @dataclass(frozen=True)
