@@ -21,6 +21,7 @@ from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
 from powerprof.processes.targets import has_ended
 from powerprof.report.wording.notes import texts
+from tests.balance import counts_idle_exits
 
 SPIN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"
 SHORT = ExperimentOptions(pairs=3, window_s=0.3, turn_s=0.0, baseline_windows=2)
@@ -44,8 +45,11 @@ def test_an_execution_costs_the_cpu_time_that_it_used() -> None:
     # The interpreter's start and our fork are in it.
     assert 0.2 <= metrics["cpu_s_per_execution"].estimate.mean <= 0.4
     assert metrics["time_s_per_execution"].estimate.mean >= 0.2
-    # On a busy host no CPU may have slept meanwhile.
-    assert metrics["wakeups_per_execution"].estimate.mean >= 0
+    # On a busy host no CPU may have slept meanwhile; without a driver it is unknown where perf counts no idle exits.
+    woken = metrics.get("wakeups_per_execution")
+    assert woken is None or woken.estimate.mean >= 0
+    assert (woken is not None) == any(block.window.wakeups_hz is not None for block in found.blocks)
+    assert woken is not None or not counts_idle_exits()
     assert found.metrics[0].name == found.options.primary_metric
     assert [phase.name for phase in found.phases] == ["baseline", "command"]
     assert all(block.executions_count and block.exit_codes == [0] for block in found.blocks)
