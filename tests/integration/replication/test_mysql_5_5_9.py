@@ -26,11 +26,13 @@ def wakeups_hz(seconds: float) -> float:
     """Idle exits; where nothing counts them half of the switches: most go to the idle task, or come from it."""
     with WindowMeter() as meter:
         window = meter.measure(seconds)
-    if window.wakeups_hz is not None:
-        return window.wakeups_hz
-    assert not counts_idle_exits()
-    assert window.context_switches_hz is not None
-    return window.context_switches_hz / 2
+    found = window.wakeups_hz
+    if found is None:
+        assert not counts_idle_exits()
+        assert window.context_switches_hz is not None
+        found = window.context_switches_hz / 2
+    assert found
+    return found
 
 
 def calm(case: Case) -> LoadedWorkload:

@@ -131,9 +131,10 @@ def interrupting(answered: None) -> Iterator[None]:
     signal.setitimer(signal.ITIMER_REAL, 0.0)
 
 
-def test_an_interrupt_ends_the_window_and_every_part(interrupting: None) -> None:
+@pytest.mark.parametrize("by", ["sleep", "poll"])
+def test_an_interrupt_ends_the_window_and_every_part(interrupting: None, pipe: tuple[int, int], by: str) -> None:
     log: list[str] = []
-    passed = pass_window(3600.0, Noted("a", log))
+    passed = pass_window(3600.0, Noted("a", log, calls=pipe[0] if by == "poll" else None))
     assert passed.interrupted is not None and passed.interrupted.message == "interrupted"
     assert log[-1] == "a ends"
     assert passed.window_s < 600
