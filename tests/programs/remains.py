@@ -13,13 +13,10 @@ from pathlib import Path
 
 import psutil
 
-from tests.balance import counts_idle_exits
-
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}[os.uname().machine]
 # Commands of bpf(2) by which a kind's ids are listed, and the kind's name in fdinfo.
 _NEXT_ID = {"prog_id": 11, "map_id": 12, "link_id": 31}
 _KINDS_OF_NAMESPACES = ("mnt", "net")
-_TRIAL_S = 0.1  # longer than perf's counters are tried
 
 
 def held(pid: int) -> set[tuple[str, int]]:
@@ -33,26 +30,6 @@ def held(pid: int) -> set[tuple[str, int]]:
                     if kind in _NEXT_ID:
                         found.add((kind, int(number)))
     return found
-
-
-def reads_counters(pid: int) -> bool:
-    """Whether a process holds what counts idleness open, as powerprof does from just before its first window.
-
-    The idle states' counters; on a host without a cpuidle driver perf's, which are tried for some milliseconds before.
-    """
-    if counts_idle_exits():
-        return _holds(pid, "/cpuidle/state")
-    if not _holds(pid, "[perf_event]"):
-        return False
-    time.sleep(_TRIAL_S)
-    return _holds(pid, "[perf_event]")
-
-
-def _holds(pid: int, what: str) -> bool:
-    try:
-        return any(what in os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
 
 
 def held_programs(pid: int) -> set[int]:

@@ -25,6 +25,7 @@ from powerprof.attribution import capture
 from powerprof.tracing.idle.layout import CAUSE, RUN_TIME
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
+from tests.programs.in_window import until_in_window
 from tests.programs.unprivileged import NOBODY, as_nobody
 
 _ROW = {"mechanism", "origin", "count", "rate_hz", "wakings_count", "period_ms", "c0_ms", "thread", "waker", "stack"}
@@ -271,13 +272,12 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
     target = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.02)"])
     command = powerprof_cli.start(["attribute", "--pid", str(target.pid), "--duration", "60"])
     try:
-        # Loading takes two to four seconds, the window is far longer: it is in it when its programs have been
-        # attached for a while.
         deadline = time.monotonic() + 60
         while b"bpf_link" not in b"".join(_links(command.pid)):
             assert time.monotonic() < deadline
             time.sleep(0.05)
-        time.sleep(2.0)
+        until_in_window(command, 60, whole=False)
+        time.sleep(1.0)
         command.send_signal(number)
         out, err = command.communicate(timeout=30)
     finally:

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Cli
+from tests.programs.in_window import until_in_window
 from tests.unit.energy.meter_trees import Tree
 from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
 
@@ -33,18 +33,6 @@ READING = {
     "scope",
     "range",
 }
-
-
-def until_the_window_is_open(process: subprocess.Popen[str]) -> None:
-    """Wait until the program has worked and then sleeps: on a busy host its start takes seconds."""
-    used, since = 0, time.monotonic()
-    while time.monotonic() - since < 0.8:
-        assert process.poll() is None, "its window was not seen"
-        words = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-        now = int(words[11]) + int(words[12])  # utime and stime, in ticks of 10 ms (proc(5))
-        if now != used or now < 5 or words[0] != "S":
-            used, since = now, time.monotonic()
-        time.sleep(0.05)
 
 
 def energy_of(text: str) -> dict[str, Any]:
@@ -78,7 +66,7 @@ def test_no_meter_at_all_is_an_estimate_with_model_and_interval(
     tree, environment = bare
     cpus = tree.root / "devices/system/cpu"
     process = powerprof_cli.start(["energy", "--duration", "5", "--json", "-"], env=environment)
-    until_the_window_is_open(process)
+    until_in_window(process, 5)
     for cpu in (0, 1):
         for counter, value in (("time", 1_000_000), ("usage", 50)):
             (cpus / f"cpu{cpu}/cpuidle/state1/{counter}").write_text(f"{value}\n")
@@ -156,7 +144,7 @@ def test_a_counter_that_moves_is_measured(powerprof_cli: Cli, bare: tuple[Tree, 
 
 def test_an_interrupt_keeps_what_was_measured(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
     process = powerprof_cli.start(["energy", "--duration", "60", "--json", "-"], env=bare[1])
-    until_the_window_is_open(process)
+    until_in_window(process, 60)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -9,14 +9,12 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY, Cli
-from tests.integration.idle.ending import wait_until
-from tests.programs.remains import reads_counters
+from tests.programs.in_window import until_in_window
 
 SAVED = REPOSITORY / "tests/fixtures/saved-0.1.0"
 
@@ -62,16 +60,10 @@ def test_json_is_utf_8_whatever_the_terminal_is(powerprof_cli: Cli) -> None:
     assert json.loads(done.out)["schema"] == "powerprof.comparison/1"
 
 
-def until_it_measures(pid: int) -> None:
-    """Wait until the process is a second within its window."""
-    wait_until(lambda: reads_counters(pid), "open counters")
-    time.sleep(1)
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGHUP, 129), (signal.SIGTERM, 130), (signal.SIGINT, 130)])
 def test_what_was_measured_until_a_signal_is_saved(powerprof_cli: Cli, number: signal.Signals, code: int) -> None:
     process = powerprof_cli.start(["residency", "--duration", "60"])
-    until_it_measures(process.pid)
+    until_in_window(process, 60)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code, err
@@ -92,7 +84,7 @@ def test_a_terminal_that_goes_away_leaves_the_run(powerprof_cli: Cli, tmp_path: 
         start_new_session=True,
     )
     os.close(slave)
-    until_it_measures(process.pid)
+    until_in_window(process, 60)
     os.close(master)
     process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=30) == 129

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from tests.balance import counts_idle_exits
 from tests.conftest import Cli
+from tests.programs.in_window import until_in_window
 from tests.unit.sources.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat
 
 
@@ -197,17 +197,7 @@ def test_a_host_without_idle_states(powerprof_cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_is_saved_as_interrupted(powerprof_cli: Cli, number: int) -> None:
     process = powerprof_cli.start(["residency", "--duration", "60", "--json", "-"])
-    stat = Path(f"/proc/{process.pid}/stat")
-    end_s = time.monotonic() + 30
-    # In its long sleep, and past the imports: CPU time stands still.
-    used = -1.0
-    while time.monotonic() < end_s:
-        fields = stat.read_text().rsplit(")", 1)[1].split()
-        now = (float(fields[11]) + float(fields[12])) / os.sysconf("SC_CLK_TCK")
-        if fields[0] == "S" and now == used and now > 0.05:
-            break
-        used = now
-        time.sleep(0.3)
+    until_in_window(process, 60)
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == 130

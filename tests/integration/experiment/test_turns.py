@@ -97,7 +97,7 @@ def test_clients_asleep_at_the_gate_end_with_the_one_whose_statement_failed(
                 load.shut(5.0)
                 load.open()
                 time.sleep(0.02)
-        assert time.monotonic() - started_s < 3
+        assert time.monotonic() - started_s < 5  # within one shutting's patience
 
 
 WORKLOAD = """\

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.integration.idle.ending import Idle, check_interrupted, wait_until
-from tests.programs.remains import reads_counters
+from tests.programs.in_window import until_in_window
 
 Start = Callable[[Sequence[str]], Idle]
 _RANDOM = random.Random(20261120)
@@ -47,7 +47,7 @@ def test_a_signal_while_the_server_runs_saves_the_baseline(root_bpf: None, idle:
 
 def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> None:
     running = idle(["--duration", "30", "--no-causes"])
-    wait_until(lambda: reads_counters(running.process.pid), "open counters")
+    until_in_window(running.process, 30)
     time.sleep(1.0)
     running.send(signal.SIGINT)
     assert running.end() == 130
@@ -61,8 +61,9 @@ def test_a_signal_in_the_first_window_saves_what_there_is_of_it(idle: Start) -> 
 def test_a_signal_in_a_traced_window_keeps_its_causes(root_bpf: None, idle: Start) -> None:
     running = idle(["--duration", "4", "--repeat", "2"])
     running.wait_traced()
+    until_in_window(running.process, 4)
     idle_s = psutil.cpu_times().idle
-    time.sleep(2.5)
+    time.sleep(1.5)
     idle_s = psutil.cpu_times().idle - idle_s
     running.send(signal.SIGTERM)
     assert running.end() == 130

@@ -17,6 +17,7 @@ import pytest
 from powerprof.diagnosis.serverlog import read_log_end, summarise
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from tests.programs.cpu_time import least_cpu_s
 
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
 
@@ -40,9 +41,9 @@ def test_evictions_since_replication_was_started_last() -> None:
 @pytest.mark.parametrize("word", ["[ERROR] ", "[ERROR] Slave SQL", "[ERROR] Replica SQL for channel '"])
 def test_a_line_takes_time_with_its_length(word: str) -> None:
     """A replica's error quotes the statement, which any account of its primary may have chosen."""
-    began_s = time.process_time()
-    summarise(f"2026-11-20 11:39:30 8 {word * 30_000}", NOW)
-    assert time.process_time() - began_s < 1.0  # 9 s and more where each [ERROR] was tried
+    line = f"2026-11-20 11:39:30 8 {word * 30_000}"
+    # 9 s and more where each [ERROR] was tried.
+    assert least_cpu_s(lambda: summarise(line, NOW), 1.0) < 1.0
 
 
 @pytest.mark.parametrize("when", ["2026-11-20 11:39:30 8", "261120 11:39:30"])
