@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients import sql
+from powerprof.database.private.replication import read_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.options import ServerOptions
@@ -21,6 +22,7 @@ from powerprof.diagnosis import asking
 from powerprof.diagnosis.logins import DUMPS
 from powerprof.errors import PowerprofError
 from tests.conftest import Cli
+from tests.integration.idle.ending import wait_until
 from tests.programs.orphans import orphan, ring
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
@@ -140,7 +142,7 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
                 "CHANGE MASTER TO MASTER_PASSWORD='wrong', MASTER_CONNECT_RETRY=5",
                 "START SLAVE",
             )
-        time.sleep(1)
+            wait_until(lambda: read_status(connection)[0].last_io_error, "a refusal")
         found = diagnose(powerprof_cli, option_file(replica))
         assert faults(found) == ["reconnect_loop"]
         assert faults(diagnose(powerprof_cli, option_file(topology["primary"].server))) == []

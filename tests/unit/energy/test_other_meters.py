@@ -115,17 +115,27 @@ TURBOSTAT = """#!/bin/sh
 print() { printf 'Time_Of_Day_Seconds\\tPackage\\tCPU\\tCorWatt\\tPkgWatt\\n%s\\t-\\t-\\t1.0\\t20.0\\n' "$1"
 printf '%s\\t0\\t0\\t1.0\\t20.0\\n' "$1"; }
 case "$*" in *num_iterations*) print $(date +%s.%N); exit 0;; esac
-while :; do sleep 0.2; print $(date +%s.%N); done
+while :; do sleep 0.2; print $(date +%s.%N); echo >> "$0.printed"; done
 """
+
+
+def _until_printed(folder: Path, more: int) -> None:
+    """Wait for so many intervals more, however slowly they come."""
+    printed = folder / "turbostat.printed"
+    due = (printed.stat().st_size if printed.exists() else 0) + more
+    deadline_s = time.monotonic() + 60
+    while not (printed.exists() and printed.stat().st_size >= due):
+        assert time.monotonic() < deadline_s
+        time.sleep(0.02)
 
 
 def test_live_turbostat(program: Path) -> None:
     script(program, "turbostat", TURBOSTAT)
     with open_meters("turbostat") as meters:
-        time.sleep(0.5)
+        _until_printed(program, 1)
         meters.sample()
         start_s = time.monotonic()
-        time.sleep(1.0)
+        _until_printed(program, 4)
         end_s = time.monotonic()
         meters.sample()
         readings = {r.domain: r for r in meters.readings(start_s, end_s)}
