@@ -78,19 +78,19 @@ def inputs(loader: Loader, first: int, step: int = 1) -> Iterator[tuple[int, byt
         number += step
 
 
-def feed(loader: Loader, number: int, data: bytes, folder: Path, outcome: Outcome, tries: int = 3) -> None:
-    """One input. `tries`: what shares the core only adds to the time that it takes, so that the least is its own."""
+def feed(loader: Loader, number: int, data: bytes, folder: Path, outcome: Outcome) -> None:
+    """One input."""
     path = folder / "input"
     path.write_bytes(data)
     before = _forget_peak()
     began = time.process_time()
-    what, refused = None, 0
+    what = None
     signal.setitimer(signal.ITIMER_PROF, _HANG_CPU_S)
     signal.alarm(_HANG_S)
     try:
         loader.read(path, data)
     except PowerprofError as error:
-        refused = 1
+        outcome.refused[loader.name] += 1
         if "\n" in error.message:
             what = f"a message of several lines: {error.message[:80]!r}"
     except _Hung:
@@ -102,11 +102,7 @@ def feed(loader: Loader, number: int, data: bytes, folder: Path, outcome: Outcom
         signal.alarm(0)
         signal.setitimer(signal.ITIMER_PROF, 0)
     took = time.process_time() - began
-    if what is None and took > MOST_S and tries > 1:
-        feed(loader, number, data, folder, outcome, tries - 1)
-        return
     outcome.tried[loader.name] += 1
-    outcome.refused[loader.name] += refused
     if took > outcome.slowest_s:
         outcome.slowest_s, outcome.slowest = took, f"{loader.name} {number}"
     if what is None and took > MOST_S:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 import struct
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
+
+from tests.programs.waiting import wait_until
 
 _IS_ARM = os.uname().machine == "aarch64"
 # poll takes milliseconds; where there is none ppoll does the same, with a pointer to a timespec.
@@ -21,14 +22,14 @@ def until_in_window(process: subprocess.Popen[Any], duration_s: float, *, whole:
     It sleeps through the `whole` window, as nothing else that it waits for; or for shorter, where its parts are read
     every so often, and then for a signal and at least one of them at once.
     """
-    deadline_s = time.monotonic() + 60
-    while True:
-        descriptors, asleep_s = _polls(process.pid)
-        if duration_s / 2 <= asleep_s <= duration_s or (not whole and descriptors > 1 and 0 < asleep_s <= duration_s):
-            return
+
+    def is_in_it() -> bool:
         assert process.poll() is None, "its window was not seen"
-        assert time.monotonic() < deadline_s, "it came to no window"
-        time.sleep(0.02)
+        descriptors, asleep_s = _polls(process.pid)
+        least_s = 0.0 if not whole and descriptors > 1 else duration_s / 2
+        return least_s <= asleep_s <= duration_s and asleep_s > 0
+
+    wait_until(is_in_it, "a window")
 
 
 def _polls(pid: int) -> tuple[int, float]:

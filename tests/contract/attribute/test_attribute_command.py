@@ -26,7 +26,9 @@ from powerprof.tracing.idle.layout import CAUSE, RUN_TIME
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
 from tests.programs.in_window import until_in_window
+from tests.programs.remains import held
 from tests.programs.unprivileged import NOBODY, as_nobody
+from tests.programs.waiting import wait_until
 
 _ROW = {"mechanism", "origin", "count", "rate_hz", "wakings_count", "period_ms", "c0_ms", "thread", "waker", "stack"}
 
@@ -272,10 +274,7 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
     target = subprocess.Popen([sys.executable, "-c", "import time\nwhile True: time.sleep(0.02)"])
     command = powerprof_cli.start(["attribute", "--pid", str(target.pid), "--duration", "60"])
     try:
-        deadline = time.monotonic() + 60
-        while b"bpf_link" not in b"".join(_links(command.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: any(kind == "link_id" for kind, _ in held(command.pid)), "attached programs")
         until_in_window(command, 60, whole=False)
         time.sleep(1.0)
         command.send_signal(number)
@@ -295,13 +294,3 @@ def test_an_interrupted_window_is_saved_and_reported(number: int, root_bpf: None
     # Whether the CPU idled before each or not.
     rows = [*saved["wakeups"], *saved["wakings_without_exit"]]
     assert sum(row["wakings_count"] for row in rows) >= 5
-
-
-def _links(pid: int) -> list[bytes]:
-    found = []
-    for entry in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            found.append(os.readlink(os.fsencode(entry)))
-        except OSError:
-            continue
-    return found

@@ -16,6 +16,7 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from tests.conftest import Cli
+from tests.programs.waiting import wait_until
 
 QUICK = ["--pairs", "3", "--duration", "0.4", "--energy-source", "none"]
 # Only blocks have a pace: the calibration runs as fast as it goes.
@@ -36,16 +37,6 @@ def _children(pid: int, word: str) -> list[int]:
         if int(words[1]) == pid and any(re.fullmatch(word, argument) for argument in arguments):
             found.append(int(entry.name))
     return found
-
-
-def _until(condition: Any, patience_s: float = 60.0) -> Any:
-    deadline = time.monotonic() + patience_s
-    while time.monotonic() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +70,7 @@ def test_a_block_is_repeated_when_its_server_or_client_is_killed(
         ]
     )
     try:
-        _until(lambda: _children(process.pid, _ASKING))
+        wait_until(lambda: _children(process.pid, _ASKING), "a client that asks")
         os.kill(_children(process.pid, killed)[0], signal.SIGKILL)
         out, err = process.communicate(timeout=120)
     finally:
@@ -112,7 +103,7 @@ def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
         )
         try:
             # Not before it is at work: the first statement that it runs makes its schema.
-            _until(lambda: _schemas(users_server))
+            wait_until(lambda: _schemas(users_server), "its schema")
             time.sleep(delay_s)
             process.send_signal(signal.SIGTERM)
             _, err = process.communicate(timeout=60)

@@ -29,15 +29,6 @@ def _questions(server: PrivateServer) -> int:
         return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
 
-def _passed(load: GatedLoad, seconds: float) -> float:
-    """Open for so many seconds, and for how many it was on a host that wakes us late."""
-    began_s = time.monotonic()
-    load.open()
-    time.sleep(seconds)
-    load.shut(5.0)
-    return time.monotonic() - began_s
-
-
 def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shut(
     mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:
@@ -45,9 +36,11 @@ def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shu
         start = load.tally()
         assert start.done == 0
         own = -_questions(server) + _questions(server)
-        asked, open_s = _questions(server), 0.0
+        asked = _questions(server)
         for turn in range(1, 11):
-            open_s += _passed(load, 0.2)
+            load.open()
+            time.sleep(0.2)
+            load.shut(5.0)
             quiet = load.tally()
             used_ns = process_cpu_ns(load.pids[0])
             time.sleep(0.1)
@@ -57,20 +50,22 @@ def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shu
         result = load.tally().since(start)
         # Exact: no statement is under way.
         assert _questions(server) - asked - own == result.queries
-    # 400 are due in two seconds; four deviations of a Poisson count are 80, and a busy host does fewer.
-    assert 150 * open_s < (result.queries or 0) < 250 * open_s
-    assert 5.0 < (result.p50_ms or 0) < 50.0
-    assert 5.0 < (result.mean_ms or 0) < 100.0
+    # 400 are due in two seconds; four deviations of a Poisson count are 80.
+    assert 300 < (result.queries or 0) < 500
+    assert 5.0 < (result.p50_ms or 0) < 15.0
+    assert 5.0 < (result.mean_ms or 0) < 30.0
     assert (result.p50_ms or 0) <= (result.p95_ms or 0) <= (result.p99_ms or 0)
 
 
 def test_latency_counts_from_when_a_statement_was_due(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     with PrivateServer() as server, _load(server, tmp_path, "SELECT SLEEP(0.02)", clients=1, rate_hz=200.0) as load:
         start = load.tally()
-        open_s = _passed(load, 0.5)
+        load.open()
+        time.sleep(0.5)
+        load.shut(5.0)
         result = load.tally().since(start)
     # One client does 50/s of the 200/s that are due: the last ones wait for three quarters of the half second.
-    assert 25 * open_s < (result.queries or 0) < 50 * open_s + 2
+    assert 15 < (result.queries or 0) < 30
     assert (result.p99_ms or 0) > 200
 
 
@@ -102,7 +97,7 @@ def test_clients_asleep_at_the_gate_end_with_the_one_whose_statement_failed(
                 load.shut(5.0)
                 load.open()
                 time.sleep(0.02)
-        assert time.monotonic() - started_s < 5  # within one shutting's patience
+        assert time.monotonic() - started_s < 3
 
 
 WORKLOAD = """\

@@ -16,20 +16,10 @@ from typing import Any
 from tests.conftest import Cli
 from tests.integration.database.conftest import Room
 from tests.programs.remains import exists, held_programs
+from tests.programs.waiting import wait_until
 
 # Until Python itself is up a signal ends it as it ends any program.
 _INTERPRETER_S = 0.5
-
-
-def wait_until(condition: Any, what: str, patience_s: float = 60.0) -> Any:
-    """What the condition gives once it gives something."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        found = condition()
-        if found:
-            return found
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 @dataclass

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import psutil
 import pytest
 
-from tests.integration.idle.ending import Idle, check_interrupted, wait_until
+from tests.integration.idle.ending import Idle, check_interrupted
 from tests.programs.in_window import until_in_window
+from tests.programs.waiting import wait_until
 
 Start = Callable[[Sequence[str]], Idle]
 _RANDOM = random.Random(20261120)

@@ -6,7 +6,8 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Sequence
 
-from tests.integration.idle.ending import Idle, wait_until
+from tests.integration.idle.ending import Idle
+from tests.programs.waiting import wait_until
 
 Start = Callable[[Sequence[str]], Idle]
 

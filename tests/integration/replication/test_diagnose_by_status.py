@@ -22,8 +22,8 @@ from powerprof.diagnosis import asking
 from powerprof.diagnosis.logins import DUMPS
 from powerprof.errors import PowerprofError
 from tests.conftest import Cli
-from tests.integration.idle.ending import wait_until
 from tests.programs.orphans import orphan, ring
+from tests.programs.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
 OptionFile = Callable[[PrivateServer], Path]

@@ -15,6 +15,7 @@ from powerprof.energy.meters import make_readings, open_meters
 from powerprof.errors import CapabilityError
 from powerprof.sources.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
 from powerprof.sources.powertop_meter import report_watts
+from tests.programs.waiting import wait_until
 
 
 def test_events_of_the_power_pmu(tmp_path: Path) -> None:
@@ -122,11 +123,9 @@ while :; do sleep 0.2; print $(date +%s.%N); echo >> "$0.printed"; done
 def _until_printed(folder: Path, more: int) -> None:
     """Wait for so many intervals more, however slowly they come."""
     printed = folder / "turbostat.printed"
-    due = (printed.stat().st_size if printed.exists() else 0) + more
-    deadline_s = time.monotonic() + 60
-    while not (printed.exists() and printed.stat().st_size >= due):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.02)
+    printed.touch()
+    due = printed.stat().st_size + more
+    wait_until(lambda: printed.stat().st_size >= due, f"{more} intervals more")
 
 
 def test_live_turbostat(program: Path) -> None:

@@ -35,8 +35,6 @@ from tests.programs.cpu_time import least_cpu_s
 from tests.unit.stacks.elves import Part, make, symbol
 
 Tree = Callable[[Mapping[str, str]], Path]
-# Longer than anything that is late, shorter than what never comes.
-_HANGS_S = 10.0
 
 
 def test_notes_that_overlap_are_read_once() -> None:
@@ -256,7 +254,7 @@ def test_memory_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int
     with ReaderProcess() as aside:
         began = time.monotonic()
         assert sleeping_stacks(77, aside) == []
-        assert time.monotonic() - began < _HANGS_S
+        assert time.monotonic() - began < PATIENCE_S + 1.0
         assert aside.notes() == [
             "processes 77 were left out: they kept a reader of their memory waiting, or came after 2 that did"
         ]
@@ -277,7 +275,7 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
             sleeping_stacks(pid, aside)
         assert len(aside.silent) == 20
         assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
-    assert time.monotonic() - began < 10 * PATIENCE_S
+    assert time.monotonic() - began < MOST_LEFT_BEHIND * (PATIENCE_S + 1.0) + 1.0
     assert MOST_LEFT_BEHIND * PATIENCE_S <= 2.0 and ANSWER_S < 10
 
 
@@ -402,7 +400,7 @@ def test_a_stack_in_a_page_of_fuse(root: None, fake_tree: Tree, tmp_path: Path) 
         with ReaderProcess() as aside:
             began = time.monotonic()
             assert sleeping_stacks(target.pid, aside) == []
-            assert time.monotonic() - began < _HANGS_S
+            assert time.monotonic() - began < PATIENCE_S + 1.5
             assert list(aside.silent) == [target.pid]
     finally:
         target.kill()
