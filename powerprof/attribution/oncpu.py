@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import sqrt
 from typing import Any, Literal
 
 import msgspec
 
 from powerprof.records import Notes
+from powerprof.statistics.proportions import proportion
 from powerprof.tracing.captures.oncpu import OnCpuCapture
 from powerprof.tracing.oncpu.names import OnCpuFrame, PathNames
-
-_Z95 = 1.959964
 
 
 class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,7 +155,7 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
     rows = []
     for key, count in total.items():
         alone = own.get(key, 0)
-        low, high = wilson(alone, whole) if capture.event == "cpu-clock" and whole else (None, None)
+        sampled = proportion(alone, whole) if capture.event == "cpu-clock" and whole else None
         rows.append(
             FunctionShare(
                 function=key[0],
@@ -165,8 +163,8 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
                 kernel=key[2],
                 self_count=alone,
                 self_percent=_percent(alone, whole),
-                low_percent=low,
-                high_percent=high,
+                low_percent=None if sampled is None else sampled.low_percent,
+                high_percent=None if sampled is None else sampled.high_percent,
                 self_ms=_ms(alone, capture),
                 total_count=count,
                 total_percent=_percent(count, whole),
@@ -174,11 +172,3 @@ def _functions(stacks: list[OnCpuStack], whole: int, capture: OnCpuCapture) -> l
         )
     rows.sort(key=lambda row: (-row.self_count, -row.total_count, row.function, row.module))
     return rows
-
-
-def wilson(count: int, whole: int) -> tuple[float, float]:
-    """The 95 % score interval of a share, in percent (Wilson 1927): sound near 0 and 100 too."""
-    share, z2 = count / whole, _Z95 * _Z95
-    middle = (share + z2 / (2 * whole)) / (1 + z2 / whole)
-    half = _Z95 * sqrt(share * (1 - share) / whole + z2 / (4 * whole * whole)) / (1 + z2 / whole)
-    return 100.0 * max(0.0, middle - half), 100.0 * min(1.0, middle + half)

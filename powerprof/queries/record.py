@@ -98,7 +98,7 @@ def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
         connections_c0_s=parts.connections.c0_s,
         residual_c0_s=residual_s,
         other_c0_s=parts.connections.c0_s + residual_s,
-        explained_percent=100 * explained_s / server_s if server_s > 0 and taken.process_cpu_s is not None else None,
+        explained_percent=100 * (explained_s / server_s) if server_s > 0 and taken.process_cpu_s is not None else None,
         calls_count=sum(statement.calls_count or 0 for statement in statements),
         lost_count=taken.lost_count,
         unreadable_count=taken.unreadable_count,

@@ -15,9 +15,9 @@ from powerprof.queries.join import Parts, is_connection_name, naming, row_id
 from powerprof.queries.records import Background, Share, Statement
 from powerprof.statements.identity import Family
 from powerprof.statements.normal import key
+from powerprof.statistics.proportions import proportion
 from powerprof.tracing.statements.moments import Met, Moments
 
-_Z = 1.96
 _ENDED = "ended processes"
 
 
@@ -65,24 +65,30 @@ class Counts:
 
 
 def _parts_of(counts: Counts, known: Known, cpu_s: float, window_s: float, connections_count: int) -> Parts:
-    """Each sample stands for an equal part of the server's CPU time."""
+    """Each sample stands for an equal part of the server's CPU time; percentages are of the counts themselves."""
     total, inside = counts.total, counts.clients
-    each_s = cpu_s / total if total else 0.0
+
+    def part_s(count: int) -> float:
+        return cpu_s * (count / total) if total else 0.0
+
+    def percent(count: int) -> float | None:
+        return 100 * count / total if total else None
+
     calls = _calls(known, counts.family)
     rows = Counter(text for text, _ in counts.statements)
     statements = []
     for (name, schema), count in counts.statements.items():
-        low, high = _interval(count, inside)
-        share = 100 * inside / total
+        share = proportion(count, inside, of=total)
         statement = Statement(
             text=counts.texts[name, schema],
             id=row_id(name, schema),
             schema_name=schema,
             may_be_several=(name, schema) in counts.several,
-            c0_s=count * each_s,
-            low_percent=low * share,
-            high_percent=high * share,
-            askers=askers_of({account: (met * each_s, None) for account, met in counts.askers[name, schema].items()}),
+            c0_s=part_s(count),
+            c0_percent=share.percent,
+            low_percent=share.low_percent,
+            high_percent=share.high_percent,
+            askers=askers_of({account: (part_s(met), None) for account, met in counts.askers[name, schema].items()}),
         )
         # Without its schema it has all calls, unless there is another row of it.
         made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
@@ -92,13 +98,13 @@ def _parts_of(counts: Counts, known: Known, cpu_s: float, window_s: float, conne
             )
         statements.append(statement)
     background = [
-        Background(thread=name, threads_count=len(counts.threads[name]), c0_s=count * each_s)
+        Background(thread=name, threads_count=len(counts.threads[name]), c0_s=part_s(count), c0_percent=percent(count))
         for name, count in counts.background.items()
     ]
     return Parts(
         statements=sorted(statements, key=lambda statement: (-statement.c0_s, statement.text)),
         background=sorted(background, key=lambda background: (-background.c0_s, background.thread)),
-        connections=Share(c0_s=counts.connections * each_s),
+        connections=Share(c0_s=part_s(counts.connections), c0_percent=percent(counts.connections)),
         connections_count=connections_count,
     )
 
@@ -130,16 +136,6 @@ def _is_client(met: Met, known: Known, family: Family) -> bool:
         return met.is_client or (name is not None and database_of(name) is not None)
     # One without a name came and went, or no thread's is known: then only a client's has a statement.
     return is_connection_name(name) if name is not None else bool(met.id or known.threads)
-
-
-def _interval(count: int, total: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share, which it holds: of all or none it is an end, but for rounding."""
-    if not total:
-        return 0.0, 1.0
-    share, square = count / total, _Z * _Z / total
-    middle = (share + square / 2) / (1 + square)
-    half = _Z * ((share * (1 - share) + square / 4) / total) ** 0.5 / (1 + square)
-    return min(max(middle - half, 0.0), share), max(min(middle + half, 1.0), share)
 
 
 def _calls(known: Known, family: Family) -> dict[tuple[str | None, str], int]:

@@ -86,8 +86,10 @@ def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]
 
 
 def priced(part: S, number: int, server_c0_s: float, pricing: Pricing | None, window_s: float) -> S:
-    """A part with its percentage of the server's CPU time, and its joules."""
-    percent = 100 * part.c0_s / server_c0_s if server_c0_s > 0 else None
+    """A part with its joules and its percentage of the server's CPU time: its own where it was counted, not timed."""
+    percent = part.c0_percent
+    if percent is None and server_c0_s > 0:
+        percent = 100 * (part.c0_s / server_c0_s)  # this way all of it is 100, not the float after it
     if pricing is None:
         return msgspec.structs.replace(part, c0_percent=percent)
     joules = pricing.part.children[number].joules

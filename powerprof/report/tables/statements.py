@@ -181,7 +181,7 @@ def queries_table(record: Queries, places: Places) -> Table:
 
 
 def unexplained_percent(record: Queries) -> float | None:
-    return 100 * record.residual_c0_s / record.server_c0_s if record.server_c0_s > 0 else None
+    return 100 * (record.residual_c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
 
 
 def _shared(places: Places, at: str) -> dict[str, Cell]:
@@ -243,7 +243,7 @@ def groups_table(record: Queries, by: By) -> Table:
     for group in groups(record, by):
         rate = group.calls / record.window_s if group.calls is not None and record.window_s > 0 else None
         each = 1e3 * group.c0_s / group.calls if group.calls else None
-        share = 100 * group.c0_s / record.server_c0_s if record.server_c0_s > 0 else None
+        share = 100 * (group.c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
         cells: dict[str, Cell] = {
             "joules": Figure(group.joules, "", None),
             "percent": Figure(share, "", 1),

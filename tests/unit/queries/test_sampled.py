@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from powerprof.database.clients.performance import Known
+from powerprof.queries import shares
+from powerprof.queries.records import Share, Statement
 from powerprof.queries.sampled import moment_parts
 from powerprof.statements.identity import Family
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
@@ -62,6 +66,32 @@ def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:
         ("thread/innodb/page_cleaner_thread", pytest.approx(0.2))
     ]
     assert parts.connections_count == 2
+
+
+def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() -> None:
+    draw = random.Random(5)
+    for _ in range(300):
+        counts = [draw.randint(1, 400) for _ in range(draw.choice((1, 1, 2, 4)))]
+        ids = [POINT, BURN, 0, 0]
+        rows = [met(ids[at], 13 if at == 3 else 11, count) for at, count in enumerate(counts)]
+        cpu_s = draw.uniform(1e-3, 30)
+        parts, _ = moment_parts(moments(rows), KNOWN, cpu_s, 4.0)
+        every = [shares.priced(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
+        percents = [one.c0_percent or 0.0 for one in [*every, parts.connections]]
+        assert sum(percents) == pytest.approx(100)
+        assert max(percents) <= 100
+        assert sum(one.c0_s for one in [*every, parts.connections]) == pytest.approx(cpu_s)
+        for one in every:
+            if isinstance(one, Statement):
+                low, high = one.low_percent, one.high_percent
+                assert low is not None and high is not None and one.c0_percent is not None
+                assert low <= one.c0_percent <= high
+
+
+def test_all_of_a_timed_server_is_100_percent() -> None:
+    draw = random.Random(7)
+    times = [draw.uniform(1e-6, 100) for _ in range(1000)]
+    assert {shares.priced(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
 
 
 def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:

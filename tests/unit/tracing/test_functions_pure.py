@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.attribution.functions import function_profile
-from powerprof.attribution.oncpu import on_cpu_profile, wilson
+from powerprof.attribution.oncpu import on_cpu_profile
 from powerprof.errors import UsageError
 from powerprof.report.forms.csvfile import to_csv
 from powerprof.tracing.bpf.probe_cost import ProbeCost
@@ -152,9 +152,3 @@ def test_samples_are_shares_of_c0_and_conserved() -> None:
     clear = profile.functions[0]
     assert profile.percent_of == "target"
     assert (clear.function, clear.kernel, clear.self_count, clear.self_percent) == ("clear_page", True, 50, 100.0)
-
-
-def test_wilson_intervals_hold_at_the_edges() -> None:
-    # Figures by Newcombe (1998), table I: 81/263 and 0/20.
-    assert wilson(81, 263) == pytest.approx((25.53, 36.62), abs=0.01)
-    assert wilson(0, 20) == pytest.approx((0.0, 16.11), abs=0.01)
