@@ -118,8 +118,10 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
         printed.append("I/O wait: share of time in which a task waited for I/O.")
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
-        run_id = f" {sweep.id}" if sweep.id else ""
-        printed.append(f"Not finished: continue with powerprof sweep --resume{run_id or ' RUN'}")
+        if sweep.id:
+            printed.append(f"Not finished: continue with powerprof sweep --resume {sweep.id}")
+        else:
+            printed.append("Not finished. It was not saved, so it cannot be continued.")
     return printed
 
 

@@ -95,3 +95,11 @@ def test_both_tables_fit_into_80_columns() -> None:
     # What the system did is not known of this one, and has no table.
     assert len(heads) == 1 and "mJ/query, est." in heads[0]
     assert "1024: the server refused connections" in found
+
+
+def test_what_was_interrupted_says_how_it_goes_on_or_that_it_cannot() -> None:
+    found = replace(_sweep(_point(1, 0.3, 1000)), interrupted=True)
+    saved, not_saved = lines(replace(found, id="sweep-0007"), 80), lines(replace(found, id=None), 80)
+    assert "Not finished: continue with powerprof sweep --resume sweep-0007" in saved
+    assert "Not finished. It was not saved, so it cannot be continued." in not_saved
+    assert not any("--resume" in line for line in not_saved)
