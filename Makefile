@@ -23,7 +23,7 @@ PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
-	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
+	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"; .ci/ungrouped $$$$
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean

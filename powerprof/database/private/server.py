@@ -195,9 +195,15 @@ class PrivateServer(Closeable):
         return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
     def connect(self, **options: Any) -> Sql:
-        """A control connection, closed by the caller; `options` go to PyMySQL. Raises PowerprofError."""
+        """A control connection, closed by the caller; `options` go to `sql.connect`. Raises PowerprofError.
+
+        It is no stranger's: on a busy host it is waited for as long as when it started.
+        """
+        patience_s = self.options.timeout_s
         try:
-            return sql.connect(self.login, **options)
+            return sql.connect(
+                self.login, **{"timeout_s": patience_s, "limits": Limits(answer_s=patience_s), **options}
+            )
         except PowerprofError:
             self.check()
             raise

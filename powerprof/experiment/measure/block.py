@@ -17,6 +17,7 @@ from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
 from powerprof.processes.stat import process_stat
 from powerprof.records import EnergyReading, ProcessTime, Window
 from powerprof.windows.joined import joined
+from powerprof.windows.punctual import punctual
 from powerprof.windows.runner import wait_out
 from powerprof.workloads.reading import Case
 
@@ -38,7 +39,9 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     bench.enter(case)
     with bench.connect(case) as control:
         measure = _work if apparatus.offer.design == "work" else _rate
-        block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid, case.load.counted))
+        count = counting(control, bench.server(case).pid, case.load.counted)
+        with punctual():
+            block = measure(apparatus, case, slot, attempts, count)
         with bench.quick_disks(case):
             plans.check_data(control, case.qualified, case.load.checks)
     bench.leave(case)

@@ -22,6 +22,7 @@ from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.block import block_of, counting
 from powerprof.experiment.measure.order import block_order
 from powerprof.windows.joined import joined_all
+from powerprof.windows.punctual import punctual
 from powerprof.windows.runner import wait_out
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def measure_alternating(
     """
     bench = apparatus.bench
     switched = not bench.shared(cases)
-    with ExitStack() as stack:
+    with punctual(), ExitStack() as stack:
         sides: dict[Arm, _Side] = {}
         for slot in slots:
             side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)

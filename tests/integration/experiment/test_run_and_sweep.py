@@ -123,9 +123,10 @@ def test_a_server_that_does_not_start_is_a_point_that_failed(
     words = ["plain:one", "--workloads", str(tmp_path), "--set", "flush", "--repeat", "3", *QUICK, "--json", "-"]
     done = powerprof_cli(["sweep", *words])
     assert done.code == 0, done.err
-    good, bad = json.loads(done.out)["points"]
+    record = json.loads(done.out)
+    good, bad = record["points"]
     assert good["error"] is None, f"{good['error']}; {done.err}"
-    assert (good["value"], len(good["blocks"])) == ("fsync", 3)
+    assert (good["value"], len(good["blocks"])) == ("fsync", 3), record["notes"]
     assert (bad["value"], bad["blocks"]) == ("nonsense", [])
     assert "did not start" in bad["error"]
     # Tried again, it fails again, and what there is stays.
