@@ -39,9 +39,7 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     bench.enter(case)
     with bench.connect(case) as control:
         measure = _work if apparatus.offer.design == "work" else _rate
-        count = counting(control, bench.server(case).pid, case.load.counted)
-        with punctual():
-            block = measure(apparatus, case, slot, attempts, count)
+        block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid, case.load.counted))
         with bench.quick_disks(case):
             plans.check_data(control, case.qualified, case.load.checks)
     bench.leave(case)
@@ -73,26 +71,27 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     with apparatus.meter(apparatus.bench.pids(case)) as meter, Beside(apparatus.bench, case) as beside:
         # Before the load: on a busy host perf's counters take the kernel a second and more to open.
         meter.open()
-        running = start_load(case, apparatus.bench.context(case), order)
-        try:
-            wait_out((), RAMP_S)
-            if not running.alive():
-                running.finish(0.1)
-                raise LoadFailed(f"{case.qualified}: the client ended at once")
-            meter.follow("client", running.pids)
-            before = count()
-            beside.start()
-            start_s, answered = time.monotonic(), running.done()
-            window = meter.measure(window_s)
-            end_s, answered_then, outlasted = time.monotonic(), running.done(), running.alive()
-            shares, storm = beside.finish(window.cpus)
-            after = count()
-            if not outlasted:
-                running.finish(0.1)
-                raise LoadFailed(f"{case.qualified}: the client ended before the window did")
-            result = running.finish(window_s + _PATIENCE_S)
-        finally:
-            running.kill()
+        with punctual():
+            running = start_load(case, apparatus.bench.context(case), order)
+            try:
+                wait_out((), RAMP_S)
+                if not running.alive():
+                    running.finish(0.1)
+                    raise LoadFailed(f"{case.qualified}: the client ended at once")
+                meter.follow("client", running.pids)
+                before = count()
+                beside.start()
+                start_s, answered = time.monotonic(), running.done()
+                window = meter.measure(window_s)
+                end_s, answered_then, outlasted = time.monotonic(), running.done(), running.alive()
+                shares, storm = beside.finish(window.cpus)
+                after = count()
+                if not outlasted:
+                    running.finish(0.1)
+                    raise LoadFailed(f"{case.qualified}: the client ended before the window did")
+                result = running.finish(window_s + _PATIENCE_S)
+            finally:
+                running.kill()
     refuse_errors(case, result)
     moved = plans.between(before, after)
     done = moved.pop(_DONE, None)
@@ -121,16 +120,19 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     before = count()
     with apparatus.meter(apparatus.bench.pids(case)) as meter:
         meter.open_window()
-        start_s = time.monotonic()
-        running = start_load(
-            case, apparatus.bench.context(case), Order(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed)
-        )
-        try:
-            result = running.finish(max(_PATIENCE_S, 20 * apparatus.options.window_s))
-        finally:
-            running.kill()
-        solution_s = time.monotonic() - start_s
-        solution = apparatus.complete(meter.close_window())
+        with punctual():
+            start_s = time.monotonic()
+            running = start_load(
+                case,
+                apparatus.bench.context(case),
+                Order(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed),
+            )
+            try:
+                result = running.finish(max(_PATIENCE_S, 20 * apparatus.options.window_s))
+            finally:
+                running.kill()
+            solution_s = time.monotonic() - start_s
+            solution = apparatus.complete(meter.close_window())
         after = count()
         left_s = (apparatus.horizon_s or 0.0) - solution_s
         window = solution

@@ -89,13 +89,14 @@ def measure_alternating(
     """
     bench = apparatus.bench
     switched = not bench.shared(cases)
-    with punctual(), ExitStack() as stack:
+    with ExitStack() as stack:
         sides: dict[Arm, _Side] = {}
         for slot in slots:
             side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
             sides[slot.arm] = side
         # What a reading adds to the counters, asked of the server that is awake.
         own = plans.between(side.count(), side.count())
+        stack.enter_context(punctual())
         for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
             for arm in pair:
                 side = sides[arm]

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
+from psutil import Process
 
 from tests.balance import counts_idle_exits
 from tests.conftest import Cli
+from tests.programs.in_window import until_in_window
+from tests.programs.waiting import wait_until
 
 QUICK = ["--duration", "0.4", "--energy-source", "none"]
 PLAIN = """\
@@ -42,6 +46,24 @@ def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbenc
     assert record["options"] == {"a": "run-0001", "b": "run-0002"}
     assert record["metrics"][0]["name"] == "c0_ms_per_query_server"
     assert record["differences"] == []
+
+
+def test_in_a_window_the_thread_that_waits_is_run_at_once_and_no_other(
+    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
+) -> None:
+    words = ["run", "plain:one", *plain, "--repeat", "2", "--duration", "3", "--rate", "50", "--energy-source", "none"]
+    process = powerprof_cli.start([*words, "--no-save"])
+    try:
+        # After the window in which the server is idle: there the thread has nobody to wait for.
+        wait_until(lambda: os.sched_getscheduler(process.pid) != os.SCHED_OTHER, "a block")
+        until_in_window(process, 3.0)
+        policies = {each.name(): os.sched_getscheduler(each.pid) for each in Process(process.pid).children(True)}
+        assert os.sched_getscheduler(process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+        assert {"mariadbd", "sysbench"} <= set(policies)
+        assert set(policies.values()) == {os.SCHED_OTHER}
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
 
 
 def test_a_sweep_goes_on_where_it_was_interrupted(
