@@ -23,7 +23,7 @@ PARALLEL := $(PYTEST) --numprocesses 4 --dist loadfile --no-loadscope-reorder \
 	tests $(addprefix --ignore=,$(ALONE) $(WAITING))
 PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "setup: going on without $(HISTORICAL)" >&2; \
 	export TEST_CACHE="$$(mktemp -d)"; trap 'rm -rf "$$TEST_CACHE"' EXIT; \
-	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"; .ci/ungrouped $$$$
+	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
 .PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
@@ -81,7 +81,7 @@ test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \
 		echo "not root: the tests in tests/root will fail or say what they need; sudo make test runs all" >&2
 	@status=0; $(PREPARE); \
-	$(PARALLEL) --reruns 1 || status=1; \
+	sh -c '.ci/ungrouped $$$$; exec $(PARALLEL) --reruns 1' || status=1; \
 	$(PYTEST) --numprocesses 3 --dist loadfile --no-loadscope-reorder --reruns 2 $(WAITING) $(addprefix --ignore=,$(ALONE)) || status=1; \
 	$(PYTEST) --reruns 3 --reruns-delay 10 $(ALONE) || status=1; \
 	touch "$$TEST_CACHE/run-again"; echo "run again: $$(wc -l <"$$TEST_CACHE/run-again") (CONTRIBUTING.md: each is a defect)"; \
@@ -110,7 +110,7 @@ soak: setup ## run the long tests
 	$(BIN)/python -m pytest -m soak
 
 steady: setup ## run the parallel part of the tests ten times, without a second chance for any (an hour and a quarter)
-	@status=0; $(PREPARE); for turn in 1 2 3 4 5 6 7 8 9 10; do \
+	@status=0; $(PREPARE); .ci/ungrouped $$$$; for turn in 1 2 3 4 5 6 7 8 9 10; do \
 	echo "turn $$turn of 10"; $(PARALLEL) || status=1; done; exit $$status
 
 deb: setup-demo ## build a Debian package of it in dist/ (docs/how-to/fleet.md)
