@@ -121,9 +121,8 @@ class PrivateServer(Closeable):
         launch.ready(self.build, self.directory)
 
     def _answers(self, timeout_s: float) -> bool:
-        timeout_s = max(timeout_s, 1.0)
         try:
-            with sql.connect(self.login, timeout_s=timeout_s, limits=Limits(answer_s=timeout_s)) as connection:
+            with self._connected(max(timeout_s, 1.0)) as connection:
                 return bool(sql.scalar(connection, "SELECT 1"))
         except PowerprofError:
             return False
@@ -199,14 +198,14 @@ class PrivateServer(Closeable):
 
         It is no stranger's: on a busy host it is waited for as long as when it started.
         """
-        patience_s = self.options.timeout_s
         try:
-            return sql.connect(
-                self.login, **{"timeout_s": patience_s, "limits": Limits(answer_s=patience_s), **options}
-            )
+            return self._connected(self.options.timeout_s, **options)
         except PowerprofError:
             self.check()
             raise
+
+    def _connected(self, patience_s: float, **options: Any) -> Sql:
+        return sql.connect(self.login, **{"timeout_s": patience_s, "limits": Limits(answer_s=patience_s), **options})
 
     def thread_names(self) -> dict[int, str]:
         """Kernel thread id → the server's name of it; empty where the server does not tell."""

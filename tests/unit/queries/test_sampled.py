@@ -83,9 +83,10 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
         assert sum(one.c0_s for one in [*every, parts.connections]) == pytest.approx(cpu_s)
         for one in every:
             if isinstance(one, Statement):
-                low, high = one.low_percent, one.high_percent
-                assert low is not None and high is not None and one.c0_percent is not None
-                assert low <= one.c0_percent <= high
+                assert one.c0_percent is not None
+                assert one.low_percent is not None
+                assert one.high_percent is not None
+                assert one.low_percent <= one.c0_percent <= one.high_percent
 
 
 def test_all_of_a_timed_server_is_100_percent() -> None:

@@ -61,3 +61,19 @@ def test_without_the_right_to_nothing_changes(monkeypatch: pytest.MonkeyPatch) -
     with punctual():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+_GIVEN_UP = """
+import os
+from powerprof.windows.punctual import punctual
+with punctual():
+    inside = os.sched_getscheduler(0)
+    os.setresuid(65534, 65534, 65534)
+print(inside & ~os.SCHED_RESET_ON_FORK, os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK)
+"""
+
+
+@ROOT
+def test_it_ends_for_who_has_given_up_root_meanwhile() -> None:
+    done = subprocess.run([sys.executable, "-c", _GIVEN_UP], capture_output=True, check=True, encoding="utf-8")
+    assert done.stdout.split() == [str(os.SCHED_RR), str(os.SCHED_OTHER)]
