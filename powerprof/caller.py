@@ -30,7 +30,7 @@ _OF_THREAD = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 
 
 @dataclass(frozen=True)
-class Account:
+class HostUser:
     """A user of this host. `name` is None where the host knows only the number."""
 
     uid: int
@@ -44,16 +44,16 @@ class Account:
         return os.getgrouplist(self.name, self.gid) if self.name is not None else [self.gid]
 
 
-def account_of(uid: int) -> Account | None:
+def account_of(uid: int) -> HostUser | None:
     """The account of that number; None where the host has none."""
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         return None
-    return Account(entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), entry.pw_name)
+    return HostUser(entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), entry.pw_name)
 
 
-def caller() -> Account:
+def caller() -> HostUser:
     """Who typed the command: under sudo not root but the user in front of the terminal."""
     uid = os.geteuid()
     behind = os.environ.get("SUDO_UID", "")
@@ -63,7 +63,7 @@ def caller() -> Account:
             return account
     known = account_of(uid)
     home = os.environ.get("HOME") or (str(known.home) if known else "/")
-    return Account(uid, os.getegid(), Path(home), known.name if known else None)
+    return HostUser(uid, os.getegid(), Path(home), known.name if known else None)
 
 
 def is_delegated() -> bool:
@@ -71,15 +71,15 @@ def is_delegated() -> bool:
     return os.geteuid() == 0 and caller().uid != 0
 
 
-def unprivileged() -> Account | None:
+def unprivileged() -> HostUser | None:
     """Whom a child of root becomes that needs no rights at all: the caller, or nobody. None where we are not root."""
     if os.geteuid() != 0:
         return None
-    return caller() if is_delegated() else account_of(_NOBODY) or Account(_NOBODY, _NOBODY, Path("/"))
+    return caller() if is_delegated() else account_of(_NOBODY) or HostUser(_NOBODY, _NOBODY, Path("/"))
 
 
 @contextmanager
-def acting_as(account: Account) -> Iterator[None]:
+def acting_as(account: HostUser) -> Iterator[None]:
     """Files are opened, made, renamed and removed with the rights of `account`, by this thread, until the block ends.
 
     setfsuid(2) also takes away the capabilities that override permissions (capabilities(7), "effect of user ID
@@ -118,7 +118,7 @@ def _set_groups(libc: ctypes.CDLL, groups: list[int]) -> None:
 
 
 @contextmanager
-def known_as(account: Account | None) -> Iterator[None]:
+def known_as(account: HostUser | None) -> Iterator[None]:
     """As `acting_as`; also what this thread connects to within the block sees that account (SO_PEERCRED, unix(7)).
 
     None: as whom we are. Raises PowerprofError where the kernel refuses.

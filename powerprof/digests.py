@@ -39,12 +39,12 @@ def tree_digest(folder: Path, *, most_files: int = 5000, most_bytes: int = 1 << 
             os.close(top)
     except OSError as error:
         raise DataError(folder, f"cannot be read ({reason_of(error)})") from error
-    except _TooMuch as error:
+    except _NoDigest as error:
         raise DataError(folder, str(error)) from None
     return total.hexdigest()
 
 
-class _TooMuch(Exception):
+class _NoDigest(Exception):
     """What cannot have a digest."""
 
 
@@ -52,7 +52,7 @@ def _add(total: hashlib._Hash, directory: int, prefix: bytes, left: _Left) -> No
     for name in sorted(os.fsencode(entry) for entry in os.listdir(directory)):
         left.files -= 1
         if left.files < 0:
-            raise _TooMuch("holds too many files")
+            raise _NoDigest("holds too many files")
         info = os.lstat(name, dir_fd=directory)
         path = prefix + name
         if stat.S_ISLNK(info.st_mode):
@@ -68,7 +68,7 @@ def _add(total: hashlib._Hash, directory: int, prefix: bytes, left: _Left) -> No
             kind = b"program" if info.st_mode & 0o111 else b"file"
             _say(total, kind, path, _content(directory, name, left))
         else:
-            raise _TooMuch(f"{os.fsdecode(path)} is neither file, folder nor link")
+            raise _NoDigest(f"{os.fsdecode(path)} is neither file, folder nor link")
 
 
 def _say(total: hashlib._Hash, kind: bytes, path: bytes, what: bytes) -> None:
@@ -84,6 +84,6 @@ def _content(directory: int, name: bytes, left: _Left) -> bytes:
         while chunk := file.read(_CHUNK):
             left.size_bytes -= len(chunk)
             if left.size_bytes < 0:
-                raise _TooMuch("holds too many bytes")
+                raise _NoDigest("holds too many bytes")
             digest.update(chunk)
     return digest.digest()

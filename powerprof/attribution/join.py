@@ -45,7 +45,7 @@ NO_STACK = NamedStack((), (), False, "no user stack", False)
 _GONE = NamedStack((), (), False, "the process is gone", False)
 
 
-class _Cause(msgspec.Struct, frozen=True):
+class _CauseEntry(msgspec.Struct, frozen=True):
     """What is asked of each entry of layout.CAUSE: plain numbers, because a field of a numpy record takes 0.1 µs to
     read and a sum over three of them 3 µs."""
 
@@ -79,7 +79,7 @@ class BlamedRow:
     stack: NamedStack
     origin: Origin
     mechanism: Mechanism
-    main: _Cause
+    main: _CauseEntry
     rows: list[int] = field(default_factory=list)
     count: int = 0
     after_exits_ns: float = 0.0
@@ -132,8 +132,8 @@ def shares_of(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tup
     return shares, {key: count for key, count in spare.items() if count}
 
 
-def _plain(exits: Array) -> Iterator[_Cause]:
-    return (_Cause(*values) for values in exits[list(_Cause.__struct_fields__)].tolist())
+def _plain(exits: Array) -> Iterator[_CauseEntry]:
+    return (_CauseEntry(*values) for values in exits[list(_CauseEntry.__struct_fields__)].tolist())
 
 
 def _period_ms(row: BlamedRow) -> float | None:
@@ -241,7 +241,7 @@ class Blamer:
                 self._note_waker(row, cause)
         return sorted(grouped.values(), key=lambda row: (-row.count, row.thread, row.stack.pcs))
 
-    def _note_waker(self, row: BlamedRow, cause: _Cause) -> None:
+    def _note_waker(self, row: BlamedRow, cause: _CauseEntry) -> None:
         tid, pid = cause.waker_tid, cause.waker_tgid
         if not cause.flags & _WAKER or not tid:
             return

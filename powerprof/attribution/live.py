@@ -156,12 +156,12 @@ def capture(
         unseen = _unseen(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
 
-        around = Around(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
-        return captured(around, window, stacks, energy, names)
+        context = CaptureContext(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
+        return captured(context, window, stacks, energy, names)
 
 
 @dataclass(frozen=True)
-class Around:
+class CaptureContext:
     """What a capture says of the host and the target beside what was traced."""
 
     target: Target
@@ -173,10 +173,10 @@ class Around:
 
 
 def captured(
-    around: Around, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
+    context: CaptureContext, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
 ) -> Capture:
     """A traced window with its stacks, and every name while the processes still live. `names` are the server's."""
-    target = around.target
+    target = context.target
     completed = energy.complete(window.residency)
     whole = host_energy(completed.energy)
     floor = energy.floor(whole, window.residency.cpus, completed.c0_percent, completed.steal_percent)
@@ -184,7 +184,7 @@ def captured(
     states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
-    tasks = _tasks(causes, stacks.wakings, around.look_up)
+    tasks = _tasks(causes, stacks.wakings, context.look_up)
     own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
     tool = ToolCost(
         version=__version__,
@@ -203,7 +203,7 @@ def captured(
         started_at=window.residency.started_at,
         window_s=window.window_s,
         target=_target_info(target, stacks.images),
-        host=around.host,
+        host=context.host,
         tool=tool,
         exits=window.trace.sample.tobytes(),
         causes=causes.tobytes(),
@@ -216,8 +216,8 @@ def captured(
         edges=list(window.edges.values()),
         states=states,
         functions=window.trace.addresses,
-        interrupts=around.interrupts,
-        tasks=_with_units(_called(tasks, stacks.images), around.units, stacks.ended_groups),
+        interrupts=context.interrupts,
+        tasks=_with_units(_called(tasks, stacks.images), context.units, stacks.ended_groups),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
@@ -236,7 +236,7 @@ def captured(
         energy=completed.energy,
         idle_watts=None if floor is None else floor.watts,
         wakeup_joules=energy.wakeup_joules(whole.kind),
-        notes=[*completed.notes, *floor_notes, *around.notes, *gone],
+        notes=[*completed.notes, *floor_notes, *context.notes, *gone],
         energy_source=energy.source,
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,

@@ -23,7 +23,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Place:
+class WakingPlace:
     """Where a thread was woken: what it ran after idle exits there until it slept, how many these were, and how often
     it was woken there while a CPU ran."""
 
@@ -32,7 +32,7 @@ class Place:
     other_wakings: int = 0
 
 
-def divided(total_ns: float, places: Sequence[Place]) -> list[float]:
+def divided(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
     """What a thread ran in all, onto the places at which it was woken; the sum is the total.
 
     What it ran after idle exits was measured. The rest followed wakings that ended none: each is taken to have cost
@@ -69,7 +69,7 @@ def own_ns(causes: Array, ran: RunTimes | None) -> Array:
             places.setdefault(who, []).append(place)
     counts = causes["count"].tolist()
     for who, mine in places.items():
-        own[mine] = divided(total[who], [Place(own[place], counts[place]) for place in mine])
+        own[mine] = divided(total[who], [WakingPlace(own[place], counts[place]) for place in mine])
     return own
 
 
@@ -107,12 +107,12 @@ def give(
         return {}
     threads = ran.threads[ran.threads["kind"] != RunKind.KERNEL]
     total = {tid: ns for tid, pid, ns in threads[["tid", "pid", "ns"]].tolist() if in_target(pid, tid)}
-    places: dict[int, list[tuple[BlamedRow | WokenKey, Place]]] = {}
+    places: dict[int, list[tuple[BlamedRow | WokenKey, WakingPlace]]] = {}
     for row, share in zip(rows, shares, strict=True):
         other = max(0, (share or 0) - row.count)
-        places.setdefault(row.thread, []).append((row, Place(row.after_exits_ns, row.count, other)))
+        places.setdefault(row.thread, []).append((row, WakingPlace(row.after_exits_ns, row.count, other)))
     for key, count in left.items():
-        places.setdefault(key[0], []).append((key, Place(0.0, 0, count)))
+        places.setdefault(key[0], []).append((key, WakingPlace(0.0, 0, count)))
     elsewhere = dict.fromkeys(left, 0.0)
     for tid, known in places.items():
         for (who, _), ns in zip(known, divided(total.get(tid, 0.0), [place for _, place in known]), strict=True):

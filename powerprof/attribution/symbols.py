@@ -89,13 +89,13 @@ class SymbolsRequest:
 
 
 @dataclass(frozen=True)
-class _Server:
+class _NoServerChosen:
     server: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
 
 
-_NO_SERVER: ServerChoice = _Server()
+_NO_SERVER: ServerChoice = _NoServerChosen()
 
 
 def symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Consent) -> Symbols:
@@ -105,12 +105,12 @@ def symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Co
             "--fetch needs a server in DEBUGINFOD_URLS", "powerprof symbols without --fetch prints the whole command"
         )
     label, images, record = _looked_at(chosen, request, say)
-    found = _Found(images, record)
+    found = _FilesFound(images, record)
     fetched: dict[str, bool] = {}
     asked = debuginfod.Request(time.monotonic() + _PATIENCE_S)
     if request.fetch:
         fetched = _fetch(found, asked, say, consent)
-        found = _Found(images, record)
+        found = _FilesFound(images, record)
     return Symbols(
         label=label,
         pids=[image.pid for image in images],
@@ -144,7 +144,7 @@ def _looked_at(
     return target.label, [snapshot(pid) for pid in target.pids], None
 
 
-class _Found:
+class _FilesFound:
     """The files of some processes, and which of them wake-ups go through."""
 
     def __init__(self, images: Sequence[ProcessImage], record: Attribution | None) -> None:
@@ -205,7 +205,7 @@ def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
             yield waking.stack, waking.wakings_count
 
 
-def _fetch(found: _Found, asked: debuginfod.Request, say: Say, consent: Consent) -> dict[str, bool]:
+def _fetch(found: _FilesFound, asked: debuginfod.Request, say: Say, consent: Consent) -> dict[str, bool]:
     """Ask the servers for what is lacking: whether each build id came.
 
     Raises PowerprofError without consent, and where servers failed and nothing came.

@@ -21,7 +21,7 @@ from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.cure.records import CurePrediction
-    from powerprof.cure.remedies import Plan
+    from powerprof.cure.remedies import PlannedChange
     from powerprof.processes.targets import Target
 
 Pid = Annotated[str, typer.Option("--pid", metavar="ID|NAME", help="The process id or name.")]
@@ -104,7 +104,7 @@ def command(
     from powerprof.cure import session
     from powerprof.cure.candidates import resolved
 
-    def consent(plan: Plan, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
+    def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.wording.cures import touched
 
         _agree(found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted), yes)

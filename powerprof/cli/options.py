@@ -311,7 +311,7 @@ class Given:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoadOptions:
+class OfferedLoadOptions:
     """How much each condition has to do."""
 
     design: Annotated[

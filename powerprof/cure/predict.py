@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from powerprof import files, interrupts, paths
 from powerprof.cure.choices import CureRequest, SlackChoice
 from powerprof.cure.records import CurePrediction
-from powerprof.cure.remedies import Plan
+from powerprof.cure.remedies import PlannedChange
 from powerprof.diagnosis.collect import rows_of, timers_hz
 from powerprof.diagnosis.slack import predicted
 from powerprof.errors import CapabilityError
@@ -59,7 +59,7 @@ def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
     return None
 
 
-def prediction(plan: Plan, target: Target, request: CureRequest, say: Say) -> CurePrediction | None:
+def prediction(plan: PlannedChange, target: Target, request: CureRequest, say: Say) -> CurePrediction | None:
     """Of timer slack; None where it is not known whether the thread's waits react to it, and for variables.
 
     Raises PowerprofError where the process has gone.

@@ -30,7 +30,7 @@ _UNIT_NAME = re.compile(r"/([A-Za-z0-9:_.@-]{1,120}\.service)(?:/|$)")
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedChange:
     """What is going to be changed: the setting as it is written down and put back, and its words."""
 
     setting: Setting
@@ -44,7 +44,7 @@ class Plan:
         return "target_wakings_hz" if self.remedy.thread is None else "thread_wakings_hz"
 
 
-def plan(pid: int, request: CureRequest) -> Plan:
+def plan(pid: int, request: CureRequest) -> PlannedChange:
     """Look at what is to be changed; nothing is changed yet. Raises UsageError, CapabilityError, PowerprofError."""
     check_owner(pid)
     started = started_ticks(pid)
@@ -59,7 +59,7 @@ def plan(pid: int, request: CureRequest) -> Plan:
         setting, before, remedy = _variable(pid, request, request.choice)
     file = request.defaults_file
     options = None if file is None else str(file.absolute())
-    return Plan(setting, before, remedy, Held(setting, before, pid, started, options))
+    return PlannedChange(setting, before, remedy, Held(setting, before, pid, started, options))
 
 
 def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:

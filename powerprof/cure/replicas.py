@@ -73,7 +73,7 @@ class Behind:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _ChannelsSeen:
     at_s: float
     channels: Sequence[ReplicationStatus]
 
@@ -87,7 +87,7 @@ class ReplicaLooks(Closeable, Part):
     def __init__(self, pid: int, request: CureRequest) -> None:
         self._pid, self._request = pid, request
         self._connection: Sql | None = None
-        self._looks: list[_Look] = []
+        self._looks: list[_ChannelsSeen] = []
         self._applied_before: _Applied = {}
         self._applied: _Applied = {}
         self._has_times = False
@@ -161,7 +161,7 @@ class ReplicaLooks(Closeable, Part):
         if self._connection is None:
             return
         try:
-            self._looks.append(_Look(time.monotonic(), read_status(self._connection)[:_CHANNELS]))
+            self._looks.append(_ChannelsSeen(time.monotonic(), read_status(self._connection)[:_CHANNELS]))
             if self._has_times:
                 self._applied |= self._ask_times(self._connection)
         except PowerprofError as error:  # it has ended, or hangs: no window waits for it again

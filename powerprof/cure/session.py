@@ -14,7 +14,7 @@ from powerprof.cure.choices import CureRequest
 from powerprof.cure.latencies import Hurt, StatementLatencies, Watch
 from powerprof.cure.predict import prediction
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
-from powerprof.cure.remedies import Plan, plan
+from powerprof.cure.remedies import PlannedChange, plan
 from powerprof.cure.replicas import ReplicaLooks
 from powerprof.cure.windows import CureWindows
 from powerprof.energy.windows import WindowEnergy
@@ -36,7 +36,7 @@ _SETTLE_S = 0.5
 _FOUR = 4
 
 # Told what is going to be changed, for how long, and what it is predicted to save; raises where that is not agreed to.
-Consent = Callable[[Plan, Target, float, CurePrediction | None], None]
+Consent = Callable[[PlannedChange, Target, float, CurePrediction | None], None]
 
 
 @dataclass
@@ -91,7 +91,13 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
 
 
 def _in_turns(
-    chosen: Plan, target: Target, request: CureRequest, energy: WindowEnergy, tried: _Tried, journal: Journal, say: Say
+    chosen: PlannedChange,
+    target: Target,
+    request: CureRequest,
+    energy: WindowEnergy,
+    tried: _Tried,
+    journal: Journal,
+    say: Say,
 ) -> None:
     say("changing it and putting it back once, to see that both can be done")
     with ChangedSettings([chosen.setting], journal, [chosen.before]) as once:
@@ -130,7 +136,7 @@ def _order(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
     return [(number, names[arm]) for number, pair in enumerate(order, first) for arm in pair]
 
 
-def _more(chosen: Plan, request: CureRequest, tried: _Tried, done: int) -> int:
+def _more(chosen: PlannedChange, request: CureRequest, tried: _Tried, done: int) -> int:
     """How many pairs more `--precision` needs now: fours, so that the blocks stay balanced; 0 where it is reached, or
     would need too many."""
     wanted = request.precision_percent
@@ -152,7 +158,7 @@ def _more(chosen: Plan, request: CureRequest, tried: _Tried, done: int) -> int:
 def _measure(
     windows: CureWindows,
     blocks: Sequence[tuple[int, Arm]],
-    chosen: Plan,
+    chosen: PlannedChange,
     expected: str | None,
     count: int,
     request: CureRequest,
@@ -178,7 +184,7 @@ def _measure(
             return
 
 
-def _check_value(chosen: Plan, expected: str | None) -> None:
+def _check_value(chosen: PlannedChange, expected: str | None) -> None:
     """That the value was ours over the window. Raises PowerprofError."""
     now = chosen.setting.read()
     if now is None:
@@ -191,7 +197,7 @@ def _check_value(chosen: Plan, expected: str | None) -> None:
         )
 
 
-def _gone(chosen: Plan) -> PowerprofError:
+def _gone(chosen: PlannedChange) -> PowerprofError:
     if chosen.remedy.thread is not None:
         return PowerprofError(
             f"{chosen.remedy.name} is gone: its thread has ended", "choose a thread that lives as long as its server"
@@ -210,7 +216,7 @@ def _check_notes(changed: ChangedSettings) -> None:
 def _record(
     request: CureRequest,
     target: Target,
-    chosen: Plan,
+    chosen: PlannedChange,
     tried: _Tried,
     after: str | None,
     started_at: str,
@@ -286,7 +292,7 @@ def _replication(tried: _Tried) -> str:
     return f"{measured}; in {stopped} of them its SQL thread did not run" if stopped else measured
 
 
-def _notes(chosen: Plan, tried: _Tried) -> Notes:
+def _notes(chosen: PlannedChange, tried: _Tried) -> Notes:
     notes: list[str] = list(tried.notes)
     if tried.untraced is not None:
         notes.append(f"not traced, so whose idle exits they are is unknown: {tried.untraced}")

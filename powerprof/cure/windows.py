@@ -57,7 +57,7 @@ class SwitchCounter(Part):
 
 
 @dataclass(frozen=True)
-class Measured:
+class CureWindow:
     """One window, and the signal that ended it early."""
 
     block: CureBlock
@@ -99,7 +99,7 @@ class CureWindows(Closeable):
     def close(self) -> None:
         self._stack.close()
 
-    def measure(self, duration_s: float, pair: int, arm: Arm) -> Measured:
+    def measure(self, duration_s: float, pair: int, arm: Arm) -> CureWindow:
         """One window. Raises PowerprofError where a counter cannot be read."""
         counter = self._counter
         probed = (
@@ -111,7 +111,7 @@ class CureWindows(Closeable):
             passed = pass_window(duration_s, *self._meter.parts, counter, *probed)
             window = self._energy.complete(self._meter.collect(passed))
             took = self._took()
-            return Measured(self._block(pair, arm, window, took), passed.tool_cpu_s, passed.interrupted, took)
+            return CureWindow(self._block(pair, arm, window, took), passed.tool_cpu_s, passed.interrupted, took)
         opened, looks = self._traced
         passed = pass_window(duration_s, *opened.parts, counter, *probed)
         taken, stacks = opened.collect(passed), looks.collect()
@@ -128,7 +128,7 @@ class CureWindows(Closeable):
             traced_s=(stacks.counted_to_ns - stacks.counted_from_ns) / 1e9,
             **self._exits(taken.trace.causes, taken.trace.lost_count),
         )
-        return Measured(block, passed.tool_cpu_s, passed.interrupted, took)
+        return CureWindow(block, passed.tool_cpu_s, passed.interrupted, took)
 
     @property
     def _ours(self) -> int | None:

@@ -83,14 +83,14 @@ def monitoring(evidence: Evidence) -> list[Finding]:
 
 
 @dataclass(frozen=True)
-class Asker:
+class AskingClient:
     """The connection that asks, and what shows it."""
 
     client: Client
     why: str
 
 
-def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> Asker | None:
+def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> AskingClient | None:
     """Who sends most of these statements (what, times a second): by the server's count of each connection's
     statements, else the only connection there is, else the one connection that was seen with such a statement and is
     woken as often as they are asked.
@@ -109,11 +109,11 @@ def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> Asker | Non
     if first is not None and evidence.window_s > 0:
         often = first[1] / evidence.window_s
         if often >= _MOST_OF_THEM * total_hz:
-            return Asker(known[first[0]], f"the server counted {rate(often)} on it")
+            return AskingClient(known[first[0]], f"the server counted {rate(often)} on it")
         return None
     before = {client.id for client in evidence.clients_before if _asks(client)}
     if len(known) == 1 and before == set(known) and not evidence.moved("Connections"):
-        return Asker(next(iter(known.values())), "it is the only connection")
+        return AskingClient(next(iter(known.values())), "it is the only connection")
     seen = Counter(
         client.id
         for sample in evidence.samples
@@ -128,7 +128,7 @@ def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> Asker | Non
     if len(matching) != 1:
         return None
     client, woken = matching[0]
-    return Asker(client, f"it was seen asking, and its thread is woken {rate(woken)}")
+    return AskingClient(client, f"it was seen asking, and its thread is woken {rate(woken)}")
 
 
 def _asks(client: Client) -> bool:

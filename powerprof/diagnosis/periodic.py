@@ -16,7 +16,7 @@ _REPORT_TO = {"mariadb": "MariaDB (jira.mariadb.org)", "mysql": "MySQL (bugs.mys
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaceSetting:
     """A setting that changes a thread's pace. `value` is what ends or slows it; where it is a time, `value` is empty
     and `unit` says in what: longer is slower. `when` is for whom that is right, `live` that SET GLOBAL takes it."""
 
@@ -36,12 +36,12 @@ class Periodic:
 
     name: str
     does: str
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[PaceSetting, ...] = ()
     functions: tuple[str, ...] = ()
     usual_hz: float = POLLING_HZ
 
 
-_STALLS = (Setting("thread_pool_stall_limit", unit="ms"),)
+_STALLS = (PaceSetting("thread_pool_stall_limit", unit="ms"),)
 
 PERIODIC = (
     # tpool_generic.cc: the pool's maintenance timer, 400 ms, whether or not there is work.
@@ -53,7 +53,7 @@ PERIODIC = (
     Periodic(
         "innodb/page_cleaner",
         "writes dirty pages",
-        (Setting("innodb_max_dirty_pages_pct_lwm", "0", live=True),),
+        (PaceSetting("innodb_max_dirty_pages_pct_lwm", "0", live=True),),
         ("buf_flush_page_cleaner",),
         2.0,
     ),
@@ -65,7 +65,7 @@ PERIODIC = (
     Periodic(
         "innodb/srv_monitor",
         "writes InnoDB's monitor output",
-        (Setting("innodb_status_output", "OFF", live=True),),
+        (PaceSetting("innodb_status_output", "OFF", live=True),),
         ("srv_monitor_thread",),
     ),
     Periodic("innodb/srv_purge", "removes old row versions, as long as old transactions are open", (), ("srv_purge",)),
@@ -75,9 +75,9 @@ PERIODIC = (
         "innodb/io_",
         "waits for asynchronous I/O",
         (
-            Setting("innodb_use_native_aio", "ON"),
-            Setting("innodb_read_io_threads", "1", when="after a restart"),
-            Setting("innodb_write_io_threads", "1", when="after a restart"),
+            PaceSetting("innodb_use_native_aio", "ON"),
+            PaceSetting("innodb_read_io_threads", "1", when="after a restart"),
+            PaceSetting("innodb_write_io_threads", "1", when="after a restart"),
         ),
         ("io_handler_thread",),
     ),
@@ -94,16 +94,18 @@ PERIODIC = (
     Periodic(
         "innodb/log_",
         "has its part in writing the redo log",
-        (Setting("innodb_log_writer_threads", "OFF", when="on a server with few commits"),),
+        (PaceSetting("innodb_log_writer_threads", "OFF", when="on a server with few commits"),),
         usual_hz=5.0,
     ),
     Periodic("innodb/buf_resize", "waits for a change of the buffer pool's size"),
-    Periodic("innodb/dict_stats", "recomputes statistics", (Setting("innodb_stats_auto_recalc", "OFF", live=True),)),
+    Periodic(
+        "innodb/dict_stats", "recomputes statistics", (PaceSetting("innodb_stats_auto_recalc", "OFF", live=True),)
+    ),
     Periodic("innodb/fts_optimize", "tidies full-text indexes"),
     Periodic(
         "aria/checkpoint",
         "makes Aria's checkpoints, every 30 s",
-        (Setting("aria_checkpoint_interval", unit="s"),),
+        (PaceSetting("aria_checkpoint_interval", unit="s"),),
         ("ma_checkpoint_background",),
     ),
     Periodic("thread_pool/timer", "looks for stalled thread groups", _STALLS, ("timer_thread",)),
@@ -111,38 +113,41 @@ PERIODIC = (
     Periodic(
         "sql/event_scheduler",
         "waits for the next event",
-        (Setting("event_scheduler", "OFF", when="where no event is needed", live=True),),
+        (PaceSetting("event_scheduler", "OFF", when="where no event is needed", live=True),),
         ("Event_scheduler::run",),
     ),
     Periodic(
-        "sql/manager", "flushes tables every flush_time", (Setting("flush_time", "0", live=True),), ("handle_manager",)
+        "sql/manager",
+        "flushes tables every flush_time",
+        (PaceSetting("flush_time", "0", live=True),),
+        ("handle_manager",),
     ),
-    Periodic("feedback/sender", "sends feedback", (Setting("feedback", "OFF"),)),
+    Periodic("feedback/sender", "sends feedback", (PaceSetting("feedback", "OFF"),)),
     Periodic("sql/binlog_background", "tidies the binary log"),
     Periodic("sql/slave_background", "tidies GTID positions"),
     Periodic(
         "iou-wrk",
         "is the kernel's own worker of io_uring, and ends itself when idle",
-        (Setting("innodb_use_native_aio", "OFF"),),
+        (PaceSetting("innodb_use_native_aio", "OFF"),),
     ),
     # PostgreSQL's processes, by what they say that they are. Idle, the writers sleep 50 and 25 times as long
     # (bgwriter.c, walwriter.c).
-    Periodic("background writer", "writes dirty pages", (Setting("bgwriter_delay", unit="ms"),)),
-    Periodic("walwriter", "writes the log of transactions", (Setting("wal_writer_delay", unit="ms"),)),
-    Periodic("autovacuum launcher", "looks for tables to tidy", (Setting("autovacuum_naptime", unit="s"),)),
+    Periodic("background writer", "writes dirty pages", (PaceSetting("bgwriter_delay", unit="ms"),)),
+    Periodic("walwriter", "writes the log of transactions", (PaceSetting("wal_writer_delay", unit="ms"),)),
+    Periodic("autovacuum launcher", "looks for tables to tidy", (PaceSetting("autovacuum_naptime", unit="s"),)),
     Periodic("stats collector", "counts what the others report"),
     Periodic("logical replication launcher", "looks for subscriptions"),
     # server.c of Redis and Valkey: serverCron runs `hz` times a second, idle as busy.
     Periodic(
         "redis-server",
         "runs its own chores (serverCron)",
-        (Setting("hz", "1", when="in redis.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
+        (PaceSetting("hz", "1", when="in redis.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
         usual_hz=5.0,
     ),
     Periodic(
         "valkey-server",
         "runs its own chores (serverCron)",
-        (Setting("hz", "1", when="in valkey.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
+        (PaceSetting("hz", "1", when="in valkey.conf, or CONFIG SET hz: how often it does so (10 by default)"),),
         usual_hz=5.0,
     ),
     Periodic("mc-lrumaint", "tidies memcached's lists, more often while they change"),
@@ -177,7 +182,7 @@ def live_settings(periodic: Periodic | None, evidence: Evidence) -> list[LiveRem
     ]
 
 
-def _advice(setting: Setting, evidence: Evidence) -> str:
+def _advice(setting: PaceSetting, evidence: Evidence) -> str:
     now = evidence.variables.get(setting.name)
     if now is None and evidence.variables:
         return ""  # this release has no such setting

@@ -87,10 +87,10 @@ def predicted(
     them, which set themselves again before they let another timer end early. `wall_clock`: whether it waits for locks
     by the wall clock; None: unknown, and then it is a bound. Rows of one place have one count of wakings.
     """
-    places: dict[tuple[str, ...], _Place] = {}
+    places: dict[tuple[str, ...], _WaitingPlace] = {}
     now = 0.0
     for row in rows:
-        place = places.setdefault(tuple(row.stack), _Place())
+        place = places.setdefault(tuple(row.stack), _WaitingPlace())
         hertz = woken_hz(row)
         if row.origin != "own_timer":
             place.others_hz += hertz
@@ -125,7 +125,7 @@ def then_text(then_hz: float, most_hz: float | None, is_bound: bool) -> str:
 
 
 @dataclass
-class _Place:
+class _WaitingPlace:
     """Where a thread waits: how often its own timer ends that, and somebody else."""
 
     timers_hz: float = 0.0

@@ -57,7 +57,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
                 server = bench.server(case_a)
                 collected.server = {"version": server.version, "private": server.private}
                 collected.notes += bench.notes
-                _Run(bench, (case_a, case_b), collected, energy, say).run()
+                _PairRun(bench, (case_a, case_b), collected, energy, say).run()
     except Interrupted:
         collected.interrupted = True
         if not collected.blocks:
@@ -72,7 +72,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
     return collected
 
 
-class _Run:
+class _PairRun:
     """One comparison on a bench that is up."""
 
     def __init__(

@@ -34,7 +34,7 @@ _AT_A_RATE = ("statements", "pgbench", "connector-j")
 
 
 @dataclass
-class _Side:
+class _SaturatedSide:
     """One condition: what it can do, and the trials of each round."""
 
     case: Case
@@ -61,7 +61,7 @@ def saturate(
                 f"saturate takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
             )
     check_comparable(cases)
-    sides, started_at, interrupted = [_Side(case) for case in cases], now_text(), False
+    sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], now_text(), False
     notes: list[str] = []
     server: dict[str, object] = {}
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
@@ -92,12 +92,12 @@ def saturate(
     return _record(sides, limit, started_at, server, notes, options, steps, interrupted=interrupted)
 
 
-def _whole(sides: Sequence[_Side]) -> int:
+def _whole(sides: Sequence[_SaturatedSide]) -> int:
     return min(len(side.rounds) for side in sides)
 
 
 def _round(
-    bench: Bench, side: _Side, limit: Limit, steps: int, options: ExperimentOptions, number: int, say: Say
+    bench: Bench, side: _SaturatedSide, limit: Limit, steps: int, options: ExperimentOptions, number: int, say: Say
 ) -> list[Trial]:
     def trial(rate_hz: float) -> Trial:
         own = replace(options, rate_hz=rate_hz)
@@ -114,7 +114,7 @@ def _round(
 
 
 def _record(
-    sides: Sequence[_Side],
+    sides: Sequence[_SaturatedSide],
     limit: Limit,
     started_at: str,
     server: dict[str, object],

@@ -31,7 +31,7 @@ from powerprof.text import Say, about
 from powerprof.windows.sampling import now_text
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Step, Study
+from powerprof.workloads.studies import Study, StudyCommand
 
 # Of idle, of a sweep, and the windows of one condition.
 _IDLE_WINDOW_S, _IDLE_REPEAT = 8.0, 5
@@ -58,7 +58,7 @@ class StudyOptions:
     runs_dir: Path | None = None
     keeps: bool = True
 
-    def loaded(self, step: Step) -> ExperimentOptions:
+    def loaded(self, step: StudyCommand) -> ExperimentOptions:
         """The windows of a run, a comparison or a sweep."""
         if step.command == "sweep":
             pairs, window_s = (_QUICK_ROUNDS if self.quick else _SWEEP_ROUNDS), _SWEEP_WINDOW_S
@@ -79,7 +79,7 @@ class StudyOptions:
             options = replace(options, baseline_windows=QUICK_BASELINES)
         return replace(options, warm_up_pairs=0) if step.command == "sweep" else options
 
-    def idle(self, step: Step) -> IdlePlan:
+    def idle(self, step: StudyCommand) -> IdlePlan:
         """The windows of silent servers."""
         return IdlePlan(
             clients=step.clients,
@@ -96,7 +96,7 @@ def seconds(study: Study, options: StudyOptions) -> float:
     return sum(_seconds(step, options) for step in study.steps if not options.only or step.name in options.only)
 
 
-def _seconds(step: Step, options: StudyOptions) -> float:
+def _seconds(step: StudyCommand, options: StudyOptions) -> float:
     if step.command == "idle":
         return options.idle(step).seconds
     if step.command == "sweep":
@@ -120,7 +120,7 @@ def measure_study(
     options: StudyOptions,
     keep: Keep,
     say: Say,
-    measure: Callable[[Step, StudyOptions, Say], Measured] | None = None,
+    measure: Callable[[StudyCommand, StudyOptions, Say], Measured] | None = None,
 ) -> StudyRun:
     """Measure step by step. What cannot be measured here is noted with its step, and the next one begins.
 
@@ -215,7 +215,7 @@ def record_of(
     )
 
 
-def measure_step(step: Step, options: StudyOptions, say: Say) -> Measured:
+def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
     """One step. Raises PowerprofError where nothing of it can be measured here."""
     if step.command == "idle":
         return measure_idle(options.idle(step), say)

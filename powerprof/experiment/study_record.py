@@ -14,7 +14,7 @@ from powerprof.experiment.sweep_record import Sweep
 from powerprof.figures import RunMetric
 from powerprof.idle_records import IdleRun
 from powerprof.records import Estimate, Kind, Notes, Phase
-from powerprof.workloads.studies import Expected, Finding, Study
+from powerprof.workloads.studies import Expected, PublishedFinding, Study
 
 Measured = IdleRun | LoadRun | Comparison | Sweep
 """What a step of a study leaves."""
@@ -80,7 +80,7 @@ def rows_of(study: Study, measured: Mapping[str, Measured], seed: int) -> list[S
     return [_row(finding, measured, seed) for finding in study.findings]
 
 
-def _row(finding: Finding, measured: Mapping[str, Measured], seed: int) -> StudyRow:
+def _row(finding: PublishedFinding, measured: Mapping[str, Measured], seed: int) -> StudyRow:
     empty = StudyRow(
         label=finding.label,
         then=finding.then,
@@ -137,7 +137,9 @@ class _Between(NamedTuple):
     is_found: bool = True
 
 
-def _between(finding: Finding, a: RunMetric, b: RunMetric, measured: Mapping[str, Measured], seed: int) -> _Between:
+def _between(
+    finding: PublishedFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, Measured], seed: int
+) -> _Between:
     """The difference b − a and the ratio b / a with their intervals."""
     first, second = (str(side).partition(":") for side in (finding.a, finding.b))
     record = measured[first[0]] if first[0] == second[0] else None

@@ -14,7 +14,7 @@ from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.errors import PowerprofError
 from powerprof.live import serving
 from powerprof.live.intervals import LiveInterval, RowKey
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.live.ranking import Ranking
 from powerprof.live.statementtotals import StatementTotals
@@ -66,7 +66,7 @@ def run(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
     rows: Ranking[RowKey] = Ranking(plan.top, plan.stale_s)
     served = None if plan.statements is None else StatementTotals.of(stale_s=plan.stale_s)
     totals = Totals(rows, Ranking(plan.top, plan.stale_s), served, per_cpu=per_cpu)
-    shared = Shared(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
+    shared = SharedTotals(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
     target = resolve(plan.words, cgroup=None, system=not plan.words)
     monitor = HostMonitor(
         MonitorPlan(

@@ -31,7 +31,7 @@ Rows = Mapping[Any, float]
 
 
 @dataclass
-class Shared:
+class SharedTotals:
     """Totals that one thread adds to and others read. `built` are the labels of `powerprof_build_info`.
 
     Figures that are older than `deadline_s` are not shown (None: they are, however old): who keeps the measuring thread
@@ -67,7 +67,7 @@ class Shared:
             self.totals.read()
 
 
-def render(shared: Shared, accept: str = "") -> tuple[bytes, str]:
+def render(shared: SharedTotals, accept: str = "") -> tuple[bytes, str]:
     """What a reader gets, and its media type: OpenMetrics where `accept` asks for it, else Prometheus' text."""
     from prometheus_client import CollectorRegistry
     from prometheus_client.exposition import choose_encoder
@@ -82,7 +82,7 @@ def render(shared: Shared, accept: str = "") -> tuple[bytes, str]:
 class _Collector:
     """What prometheus_client asks for metrics."""
 
-    def __init__(self, shared: Shared) -> None:
+    def __init__(self, shared: SharedTotals) -> None:
         self._shared = shared
 
     def describe(self) -> Iterable[Metric]:
@@ -189,7 +189,7 @@ def _statement_gauges(found: StatementTotals | None, family: Callable[..., Metri
         yield family("powerprof_statement_info", "The text of a statement, without values, cut.", labels, info)
 
 
-def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
+def _gauges(totals: Totals, shared: SharedTotals) -> Iterator[Metric]:
     from prometheus_client.core import GaugeMetricFamily
 
     def family(name: str, help_text: str, labels: tuple[str, ...], rows: Rows) -> Metric:
@@ -233,7 +233,7 @@ def _gauges(totals: Totals, shared: Shared) -> Iterator[Metric]:
     yield from _always(shared)
 
 
-def _always(shared: Shared) -> Iterator[Metric]:
+def _always(shared: SharedTotals) -> Iterator[Metric]:
     """What is true however long ago the last interval ended."""
     from prometheus_client.core import GaugeMetricFamily
 

@@ -19,7 +19,7 @@ import msgspec
 from powerprof import privileges
 from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.live import Around, captured
+from powerprof.attribution.live import CaptureContext, captured
 from powerprof.attribution.records import Attribution
 from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.closeable import Closeable
@@ -31,7 +31,7 @@ from powerprof.live.accounts import Span, changed_note, interval_of, span_betwee
 from powerprof.live.busy import BusyProcesses
 from powerprof.live.cost import OwnTime
 from powerprof.live.intervals import LiveInterval
-from powerprof.live.pace import Pace
+from powerprof.live.pace import IntervalClock
 from powerprof.live.pending import Pending
 from powerprof.live.served import ServedServer
 from powerprof.live.servers import ASK_EVERY_S, Servers
@@ -121,7 +121,7 @@ class HostMonitor(Closeable):
         # What loading took is in no interval.
         self._own.begin()
         self._suspended.since_s()
-        self._pace = Pace(plan.interval_s, time.monotonic())
+        self._pace = IntervalClock(plan.interval_s, time.monotonic())
         self._busy = BusyProcesses() if plan.keep_newest else None
 
     def close(self) -> None:
@@ -170,8 +170,10 @@ class HostMonitor(Closeable):
             self._purse.wake()
         naming.look_at(self._looks, unknown, self._purse)
         interrupts = self._interrupts.of(window.trace.causes)
-        around = Around(self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up)
-        capture = captured(around, window, stacks, self._energy, self._servers.thread_names())
+        context = CaptureContext(
+            self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up
+        )
+        capture = captured(context, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         online = online_cpus()
         interval = interval_of(

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 
-class Pace:
+class IntervalClock:
     """Ends of intervals `interval_s` apart, in seconds of a clock that only rises.
 
     What is done after an interval's end (naming, blaming, asking) is in the time of the next one, which ends when it

@@ -26,7 +26,7 @@ _CLEARLY = 1.5
 
 
 @dataclass
-class Place:
+class RankedCounters:
     """A key's counters, and what of them was read. `seen`: somebody has read its 0."""
 
     exits_count: int = 0
@@ -39,7 +39,7 @@ class Place:
 
 
 @dataclass
-class _Known:
+class _CostSeen:
     cost: float = 0.0
     idle_for_s: float = 0.0
 
@@ -50,11 +50,11 @@ class Ranking(Generic[K]):
 
     top: int = TOP
     stale_s: float = STALE_S
-    places: dict[K, Place] = field(default_factory=dict)
-    rest: Place = field(default_factory=Place)
-    _known: dict[K, _Known] = field(default_factory=dict)
+    places: dict[K, RankedCounters] = field(default_factory=dict)
+    rest: RankedCounters = field(default_factory=RankedCounters)
+    _known: dict[K, _CostSeen] = field(default_factory=dict)
     # Series that have ended since somebody read them: one that begins again before the next reading goes on.
-    _ended: dict[K, Place] = field(default_factory=dict)
+    _ended: dict[K, RankedCounters] = field(default_factory=dict)
 
     def add(
         self,
@@ -100,7 +100,7 @@ class Ranking(Generic[K]):
             known.cost *= fade
             known.idle_for_s += window_s
         for key, cost in costs.items():
-            known = self._known.setdefault(key, _Known())
+            known = self._known.setdefault(key, _CostSeen())
             known.idle_for_s = 0.0
             # A second in C0 and the waking itself both cost: half of the score is the share of each.
             known.cost += (1.0 - fade) * (cost[0] / exits + cost[1] / c0_s) / 2.0
@@ -121,7 +121,7 @@ class Ranking(Generic[K]):
                 )
 
     def _begin(self, key: K) -> None:
-        self.places[key] = self._ended.pop(key, Place())
+        self.places[key] = self._ended.pop(key, RankedCounters())
 
     def _order(self, key: K) -> tuple[float, Any]:
         return -self._known[key].cost, key

@@ -15,7 +15,7 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.live.intervals import ServedStatement, ServedStatements
 from powerprof.processes.listening import tcp_ports
 from powerprof.processes.targets import name_of
-from powerprof.queries.probing import COSTLY_PERCENT, Probes, Trial
+from powerprof.queries.probing import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Method, Queries, Statement
@@ -25,7 +25,7 @@ from powerprof.statements.normal import bounded
 from powerprof.untrusted import printable
 
 # Where the probes were too expensive they are tried again after so long, or when the server does half of what a trial
-# has to see to tell (Trial.is_costly).
+# has to see to tell (ProbeTrial.is_costly).
 _AGAIN_S, _QUIET = 600.0, 0.05
 # Of a statement, where the kernel does not let us time the programs (it asks for CAP_SYS_ADMIN) and too few statements
 # were traced while it did: what docs/design/queries.md has of a busy server. It chooses between the ways, and is shown
@@ -103,7 +103,9 @@ class ServedServer(Closeable):
             return ServedStatements(server=self._label)
         self.trouble = ""
         cost_s = measured.cost_s if measured.bpf_s is not None else measured.seen_count * self._each_s
-        self._choose(measured.method, Trial(measured.window_s, record.server_c0_s, cost_s or 0.0, measured.seen_count))
+        self._choose(
+            measured.method, ProbeTrial(measured.window_s, record.server_c0_s, cost_s or 0.0, measured.seen_count)
+        )
         return _served(self._label, record, measured.window_s, measured.bpf_s)
 
     def _reached(self) -> Reach:
@@ -143,7 +145,7 @@ class ServedServer(Closeable):
                 f"probes cost more than {COSTLY_PERCENT:g} % of the server, and samples: {error.message}", error.hint
             ) from error
 
-    def _choose(self, method: Method, seen: Trial) -> None:
+    def _choose(self, method: Method, seen: ProbeTrial) -> None:
         """The way of the next interval, which opens it where it is another."""
         if method == "probes" and seen.is_costly:
             self._postpone()

@@ -68,15 +68,15 @@ class MetricsServer(Closeable):
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
         config = config or WebConfig()
-        self._place: _Place | None = None
+        self._place: _SocketPlace | None = None
         context = tls_context(config.tls_server_config) if config.tls_server_config else None
         handler = _handler(answer, Doorkeeper(config.basic_auth_users))
         try:
             if isinstance(address, Path):
-                self._place = _Place(address)
-                self._server: _Server = _UnixServer(self._place, handler)
+                self._place = _SocketPlace(address)
+                self._server: _ScrapeServer = _UnixServer(self._place, handler)
             else:
-                kind = _Server6 if ":" in address[0] else _Server
+                kind = _Server6 if ":" in address[0] else _ScrapeServer
                 self._server = kind(address, handler)
         except OSError as error:
             if self._place is not None:
@@ -113,7 +113,7 @@ class MetricsServer(Closeable):
                 self._server.handle_request()
 
 
-class _Server(ThreadingMixIn, HTTPServer):
+class _ScrapeServer(ThreadingMixIn, HTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 16
@@ -178,11 +178,11 @@ class _Server(ThreadingMixIn, HTTPServer):
         """A reader that breaks off is its own business."""
 
 
-class _Server6(_Server):
+class _Server6(_ScrapeServer):
     address_family = socket.AF_INET6
 
 
-class _UnixServer(_Server):
+class _UnixServer(_ScrapeServer):
     address_family = socket.AF_UNIX
 
     def server_bind(self) -> None:
@@ -190,7 +190,7 @@ class _UnixServer(_Server):
         place.bind(self.socket)
 
 
-class _Place:
+class _SocketPlace:
     """Where a unix socket is made: a name in a folder that is held open, with the rights of who typed the command.
 
     By its path, the folder could become another one between two steps: root would remove and make sockets where a

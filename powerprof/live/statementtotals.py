@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from powerprof.live.intervals import ServedStatement, ServedStatements
-from powerprof.live.ranking import TOP, Place, Ranking
+from powerprof.live.ranking import TOP, RankedCounters, Ranking
 from powerprof.records import Kind
 
 # What is remembered of texts of statements without a place.
@@ -64,7 +64,7 @@ class StatementTotals:
         if self.up:
             self.rows.read()
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, RankedCounters]:
         """The counters by the statement's id, `other` for all that has none."""
         return {**self.rows.places, "other": self.rows.rest}
 

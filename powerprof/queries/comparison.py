@@ -20,7 +20,7 @@ _FEWEST_CALLS = 5
 _ALIKE = 0.10  # a change of all statements from which on a note names it
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
     """A statement in one of the two windows. `percent_of_cpu`: of one CPU, whatever the other statements use."""
 
     percent_of_cpu: float
@@ -39,8 +39,8 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     schema_name: str | None
     became: Became
     change_percent_of_cpu: float
-    a: Side | None = None
-    b: Side | None = None
+    a: StatementSide | None = None
+    b: StatementSide | None = None
     ratio: float | None = None
     low: float | None = None
     high: float | None = None
@@ -118,8 +118,8 @@ def _side(record: Queries) -> QueriesSide:
     )
 
 
-def _of(statement: Statement, record: Queries) -> Side:
-    return Side(
+def _of(statement: Statement, record: Queries) -> StatementSide:
+    return StatementSide(
         percent_of_cpu=100 * statement.c0_s / record.window_s,
         calls_hz=statement.calls_hz,
         c0_ms_per_call=statement.c0_ms_per_call,

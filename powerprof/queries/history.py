@@ -72,7 +72,7 @@ class QueriesHistory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass
-class _Used:
+class _UsedSoFar:
     c0_s: float = 0.0
     calls: int | None = None
     joules: float | None = None
@@ -93,7 +93,7 @@ class _Step:
     calls: int = 0
     joules: float | None = 0.0
     lost: int = 0
-    statements: dict[Key, _Used] = field(default_factory=dict)
+    statements: dict[Key, _UsedSoFar] = field(default_factory=dict)
 
     def add(self, other: _Step) -> None:
         """The one that follows."""
@@ -105,7 +105,7 @@ class _Step:
         self.joules = None if self.joules is None or other.joules is None else self.joules + other.joules
         self.lost += other.lost
         for key, used in other.statements.items():
-            self.statements.setdefault(key, _Used()).add(used.c0_s, used.calls, used.joules)
+            self.statements.setdefault(key, _UsedSoFar()).add(used.c0_s, used.calls, used.joules)
         self.bound()
 
     def bound(self) -> None:
@@ -143,10 +143,10 @@ class HistoryKeeper:
         first, last = self._first, self._last
         if first is None or last is None:
             return None
-        totals: dict[Key, _Used] = {}
+        totals: dict[Key, _UsedSoFar] = {}
         for step in self._steps:
             for key, used in step.statements.items():
-                totals.setdefault(key, _Used()).add(used.c0_s, used.calls, used.joules)
+                totals.setdefault(key, _UsedSoFar()).add(used.c0_s, used.calls, used.joules)
         most = sorted(totals.items(), key=lambda pair: (-pair[1].c0_s, pair[0][0]))[:_MOST_STATEMENTS]
         window_s = sum(step.window_s for step in self._steps)
         c0_s = sum(step.c0_s for step in self._steps)
@@ -186,7 +186,7 @@ class HistoryKeeper:
         )
         for one in window.statements:
             key = one.text, one.schema_name
-            step.statements.setdefault(key, _Used()).add(one.c0_s, one.calls_count, one.joules)
+            step.statements.setdefault(key, _UsedSoFar()).add(one.c0_s, one.calls_count, one.joules)
             self._ids.setdefault(key, one.id)
         step.bound()
         if len(self._ids) > 4 * self._most * _EACH_STEP:
@@ -202,7 +202,7 @@ class HistoryKeeper:
         self._steps = firsts
         self._each *= 2
 
-    def _statement(self, key: Key, used: _Used, window_s: float) -> HistoryStatement:
+    def _statement(self, key: Key, used: _UsedSoFar, window_s: float) -> HistoryStatement:
         course = [
             100 * step.statements[key].c0_s / step.window_s if key in step.statements else 0.0 for step in self._steps
         ]

@@ -16,7 +16,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.queries import notes
 from powerprof.queries.join import parts_of
 from powerprof.queries.reach import Reach, asked
-from powerprof.queries.record import Measured
+from powerprof.queries.record import MeasuredStatements
 from powerprof.records import Window
 from powerprof.tracing.captures.oncpu import OnCpuCapture
 from powerprof.tracing.captures.statements import StatementTrace, TextSeen
@@ -35,13 +35,13 @@ class Taken(NamedTuple):
     """A window, the texts as clients sent them, and where statements were probed the trace, and samples of stacks
     beside."""
 
-    measured: Measured
+    measured: MeasuredStatements
     texts: Sequence[TextSeen] = ()
     trace: StatementTrace | None = None
     sampled: OnCpuCapture | None = None
 
 
-class Trial(NamedTuple):
+class ProbeTrial(NamedTuple):
     """A moment of probes: what the server used in it, and what they took of that."""
 
     window_s: float
@@ -118,7 +118,7 @@ class Probes(Closeable):
         known = performance.merged(self._known, after)
         parts = parts_of(trace, known)
         cost = trace.cost
-        measured = Measured(
+        measured = MeasuredStatements(
             method="probes",
             parts=parts,
             known=known,
@@ -138,7 +138,7 @@ class Probes(Closeable):
         )
         return Taken(measured, trace.texts, trace)
 
-    def trial(self) -> Trial:
+    def trial(self) -> ProbeTrial:
         """What the probes take of the server, in a moment before the window."""
         tracer = self._tracer
         tracer.attach()
@@ -147,7 +147,7 @@ class Probes(Closeable):
         tracer.end()
         trace = tracer.collect()
         took_s = (trace.cost.bpf_s or 0.0) + trace.cost.trap_ns / 1e9
-        return Trial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
+        return ProbeTrial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
 
     def _before(self) -> Known:
         """What the server reports as the window begins; what it reported at the end of one just before."""

@@ -19,7 +19,7 @@ from powerprof.database.products.local import IN_PROCESSES, enter, enter_statist
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.titles import client_of, database_of, part_of, server_titles
 from powerprof.statements.identity import Family
-from powerprof.tracing.statements.members import Members
+from powerprof.tracing.statements.members import ServerProcesses
 from powerprof.windows.runner import Part
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def asked(server: Reach, *, running: bool) -> Known:
 
 def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:
     """Of PostgreSQL's processes: what they say that they are, their clients' databases, and their accounts."""
-    titles = server_titles(Members(pid, is_family=True).pids())
+    titles = server_titles(ServerProcesses(pid, is_family=True).pids())
     names = {pid: name for pid, title in titles.items() if (name := part_of(title))}
     schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
     accounts = {pid: Account(*client) for pid, title in titles.items() if (client := client_of(title)) is not None}

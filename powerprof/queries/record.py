@@ -19,7 +19,7 @@ from powerprof.records import Notes, ToolCost, Window
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredStatements:
     """What a way of telling statements apart found. `process_cpu_s`: the kernel's own count, None where it has none.
 
     `version` is the server's as its program says, where it is not asked. `gap_before_s`: since the window before.
@@ -44,7 +44,7 @@ class Measured:
     interrupted: bool = False
 
 
-def record_of(server: Reach, taken: Measured, energy: WindowEnergy) -> Queries:
+def record_of(server: Reach, taken: MeasuredStatements, energy: WindowEnergy) -> Queries:
     """The record of a window."""
     from powerprof.host.describe import host_record
 

@@ -9,10 +9,10 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.queries import notes
 from powerprof.queries.probing import Taken
 from powerprof.queries.reach import Reach, ServerTime, asked
-from powerprof.queries.record import Measured
+from powerprof.queries.record import MeasuredStatements
 from powerprof.queries.sampled import moment_parts
 from powerprof.records import Window
-from powerprof.tracing.statements.members import Members
+from powerprof.tracing.statements.members import ServerProcesses
 from powerprof.tracing.statements.moments import MomentSampler
 from powerprof.windows.runner import Part, pass_window
 from powerprof.windows.sampling import WindowMeter
@@ -24,7 +24,7 @@ class Samples(Closeable):
     def __init__(self, server: Reach) -> None:
         self._server = server
         self._sampler = MomentSampler(server.pid, server.family)
-        members = Members(server.pid, is_family=server.family == "postgresql")
+        members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
         self._used = ServerTime(server.label, members.cpu_ns)
         self._known = Known()
 
@@ -59,7 +59,7 @@ class Samples(Closeable):
         moments = self._sampler.collect()
         known = merged(self._known, asked(server, running=False))
         parts, count = moment_parts(moments, known, cpu_s, window_s)
-        measured = Measured(
+        measured = MeasuredStatements(
             method="samples",
             parts=parts,
             known=known,

@@ -13,7 +13,7 @@ from powerprof.energy.request import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.queries.join import naming
-from powerprof.queries.probing import Probes, Taken, Trial
+from powerprof.queries.probing import Probes, ProbeTrial, Taken
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Queries
@@ -110,7 +110,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
     )
 
 
-def _too_costly(trial: Trial) -> Note:
+def _too_costly(trial: ProbeTrial) -> Note:
     each_us = 1e6 * trial.took_s / max(trial.statements_count, 1)
     rate_hz = trial.statements_count / trial.window_s
     return Note("probes_costly", {"percent": trial.percent, "each_us": each_us, "rate_hz": rate_hz})

@@ -15,7 +15,7 @@ from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError
 from powerprof.reversible.journal import Journal
-from powerprof.reversible.keeper import Answer, Order, put_all_back
+from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, put_all_back
 from powerprof.reversible.kinds import Changed, Setting
 
 # Of the keeper: to start, look and change; to put back before we go on without it.
@@ -60,7 +60,9 @@ class ChangedSettings(Closeable):
         until_s = time.monotonic() + _CHANGE_S
         assert self._keeper.stdin is not None  # noqa: S101  asked for above
         with suppress(BrokenPipeError):  # it has ended: its answer is missing
-            os.write(self._keeper.stdin.fileno(), msgspec.json.encode(Order(self._settings, self._expected)) + b"\n")
+            os.write(
+                self._keeper.stdin.fileno(), msgspec.json.encode(KeeperOrder(self._settings, self._expected)) + b"\n"
+            )
         while True:
             answer = self._answer(until_s)
             if answer is None:
@@ -104,7 +106,7 @@ class ChangedSettings(Closeable):
             setting, before = self._changed[number].setting, self._changed[number].before
             self.notes.append(f"{setting.name} could not be put back to {before!r}: {setting.by_hand(before)}")
 
-    def _answer(self, until_s: float) -> Answer | None:
+    def _answer(self, until_s: float) -> KeeperAnswer | None:
         """The keeper's next line; None where it ended, or says nothing in time."""
         assert self._keeper is not None  # noqa: S101
         assert self._keeper.stdout is not None  # noqa: S101
@@ -116,4 +118,4 @@ class ChangedSettings(Closeable):
                 return None
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=KeeperAnswer)

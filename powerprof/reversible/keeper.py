@@ -27,14 +27,14 @@ from powerprof.reversible.kinds import Changed, Setting
 _PATIENCE_S, _AGAIN_S = 60.0, 0.5
 
 
-class Order(msgspec.Struct, frozen=True):
+class KeeperOrder(msgspec.Struct, frozen=True):
     """What is to be changed; `expected` is what it must read now."""
 
     settings: list[Setting]
     expected: list[str] | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+class KeeperAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     """A line of the keeper's: one of these is set."""
 
     before: list[str] | None = None
@@ -44,7 +44,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     left: list[int] | None = None
 
 
-def _say(answer: Answer) -> None:
+def _say(answer: KeeperAnswer) -> None:
     with suppress(OSError):  # powerprof is gone
         os.write(1, msgspec.json.encode(answer) + b"\n")
 
@@ -56,15 +56,15 @@ def _write_down(journal: int | None, settled: bool) -> None:
             append(journal, Settled(settled))
 
 
-def _read_order(parent: int) -> Order:
+def _read_order(parent: int) -> KeeperOrder:
     """The settings; none where powerprof died before it had written them all."""
     data = b""
     while not data.endswith(b"\n"):
         piece = os.read(0, 1 << 16)
         if not piece:
-            return Order([])
+            return KeeperOrder([])
         data += piece
-    return msgspec.json.decode(data, type=Order) if os.getppid() == parent else Order([])
+    return msgspec.json.decode(data, type=KeeperOrder) if os.getppid() == parent else KeeperOrder([])
 
 
 def _before(setting: Setting) -> str:
@@ -119,19 +119,19 @@ def main() -> None:
         settings = order.settings
         before = [_before(setting) for setting in settings]
         _check_expected(settings, before, order.expected)
-        _say(Answer(before=before))
+        _say(KeeperAnswer(before=before))
         _write_down(journal, False)
         for setting, value in zip(settings, before, strict=True):
             changed.append(Changed(setting, value))
             changed[-1].since = setting.write(setting.value)
-        _say(Answer(since=[one.since for one in changed]))
+        _say(KeeperAnswer(since=[one.since for one in changed]))
         _wait_for_the_end(handle)
     except PowerprofError as error:
-        _say(Answer(error=error.message, hint=error.hint))
+        _say(KeeperAnswer(error=error.message, hint=error.hint))
     left = put_all_back(changed, _PATIENCE_S)
     if not left:
         _write_down(journal, True)
-    _say(Answer(left=left))
+    _say(KeeperAnswer(left=left))
 
 
 if __name__ == "__main__":

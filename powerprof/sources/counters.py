@@ -51,7 +51,7 @@ class Drop:
 
 
 @dataclass
-class Counted:
+class CounterSteps:
     """The steps of a counter, in order; between them may lie gaps."""
 
     steps: list[CounterStep] = field(default_factory=list)
@@ -70,9 +70,11 @@ def step_units(old: int, new: int, modulus: int | None) -> int | None:
     return (new - old) % modulus
 
 
-def count(samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float) -> Counted:
+def count(
+    samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float
+) -> CounterSteps:
     """The steps between the readable samples of one counter, in order of time."""
-    counted = Counted()
+    counted = CounterSteps()
     good = [(s.time_s, s.value) for s in samples if s.value is not None]
     usual = _usual_watts(good, joules_per_unit, limit_watts)
 

@@ -26,11 +26,10 @@ _RESTORERS = {
     True: (bytes.fromhex("48c7c00f0000000f05"), bytes.fromhex("b80f0000000f05")),
     False: (bytes.fromhex("681180d2010000d4"),),
 }
-_X86_CALL = {2: (0xD0, 0xF8), 3: (0x50, 0xB8), 6: (0x90, 0xF8)}
 
 
 @dataclass(frozen=True)
-class Step:
+class CallerRegisters:
     """The caller's registers by name, each relative to this frame's; `pc` is the return address. Absent: unknown."""
 
     pc: Value
@@ -38,7 +37,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Around:
+class FunctionBounds:
     """What is known of a function: where its symbol begins (None: no symbol), where at the latest the next one does,
     and which addresses are functions after which a thread or program is gone.
     """
@@ -52,7 +51,7 @@ class Around:
 class Leaving:
     """How a frame can be left: candidates in order. `is_bottom`: its code ends the thread or the program."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[CallerRegisters, ...]
     is_bottom: bool = False
 
 
@@ -84,11 +83,11 @@ def follows_call(before: bytes, machine: Machine) -> bool:
     return False
 
 
-class _Reading:
+class _CodeReading:
     """One reading of code, breadth first, each instruction once."""
 
-    def __init__(self, read: Callable[[int, int], bytes], around: Around, machine: Machine) -> None:
-        self._read, self._around, self._machine = read, around, machine
+    def __init__(self, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> None:
+        self._read, self._bounds, self._machine = read, bounds, machine
         self._left = MAX_INSTRUCTIONS
         self._seen: set[int] = set()
         self.met_end = False
@@ -120,21 +119,21 @@ class _Reading:
                     return
                 if flow.jump is not None:
                     waiting.append((flow.jump, state.copy()))
-                if flow.exits or (flow.call is not None and self._around.ends_all(flow.call)):
+                if flow.exits or (flow.call is not None and self._bounds.ends_all(flow.call)):
                     self.met_end = True
                     return
                 at = address + size
                 # Past its end a function goes on only by a jump: what lies there is another.
-                if not flow.on or at == self._around.end:
+                if not flow.on or at == self._bounds.end:
                     return
             if at == began:
                 return
 
 
-def leaving(pc: int, read: Callable[[int, int], bytes], around: Around, machine: Machine) -> Leaving:
+def leaving(pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> Leaving:
     """How a frame that stands at `pc` (link-time) is left. `read` gives the code at an address."""
-    steps: list[Step] = []
-    forward = _Reading(read, around, machine)
+    steps: list[CallerRegisters] = []
+    forward = _CodeReading(read, bounds, machine)
     for state in forward.states(pc, None):
         step = _returned(state, machine)
         if step is not None and step not in steps:
@@ -142,8 +141,8 @@ def leaving(pc: int, read: Callable[[int, int], bytes], around: Around, machine:
         if len(steps) >= MAX_CANDIDATES:
             break
     is_bottom = forward.met_end and not steps
-    if around.start is not None and around.start <= pc:
-        for state in _Reading(read, around, machine).states(around.start, pc):
+    if bounds.start is not None and bounds.start <= pc:
+        for state in _CodeReading(read, bounds, machine).states(bounds.start, pc):
             step = _entered(state, machine)
             if step is not None and step not in steps:
                 steps.append(step)
@@ -151,15 +150,15 @@ def leaving(pc: int, read: Callable[[int, int], bytes], around: Around, machine:
     return Leaving(tuple(steps), is_bottom)
 
 
-def _returned(state: State, machine: Machine) -> Step | None:
+def _returned(state: State, machine: Machine) -> CallerRegisters | None:
     names = convention(machine)
     kept = {name: state.registers[name] for name in names.kept if name in state.registers}
     sp = state.at(names.sp, 0 if names.link else WORD)
     pc = state.registers.get(names.link) if names.link else state.load(names.sp, 0)
-    return None if sp is None or pc is None else Step(pc, {**kept, names.sp: sp})
+    return None if sp is None or pc is None else CallerRegisters(pc, {**kept, names.sp: sp})
 
 
-def _entered(state: State, machine: Machine) -> Step | None:
+def _entered(state: State, machine: Machine) -> CallerRegisters | None:
     """The caller's registers, computed from what was done since the function was entered."""
     names = convention(machine)
     # Where the stack pointer was at the start: by the register that still lies at a known distance from it.
@@ -183,7 +182,7 @@ def _entered(state: State, machine: Machine) -> Step | None:
             kept[name] = Value(name, 0)
     if names.link is None:
         kept[names.sp] = Value(base, entry.offset + WORD)
-        return Step(Value(base, entry.offset, True), kept)
+        return CallerRegisters(Value(base, entry.offset, True), kept)
     pc = kept.pop(names.link, None)
     kept[names.sp] = entry
-    return None if pc is None else Step(pc, kept)
+    return None if pc is None else CallerRegisters(pc, kept)

@@ -32,7 +32,6 @@ _U32 = struct.Struct("<I")
 _TWO = struct.Struct("<II")
 _KINDS = {"Q": "u", "H": "u", "I": "u", "h": "i", "i": "i", "q": "i"}
 _UNDEFINED = 0x07  # DW_CFA_undefined
-_OMIT = 0xFF
 _FORMATS = {0x00: "<Q", 0x02: "<H", 0x03: "<I", 0x04: "<Q", 0x0A: "<h", 0x0B: "<i", 0x0C: "<q"}
 # Operands of the call frame instructions that have any: u = uleb128, a byte count, b = block, e = encoded address.
 _OPERANDS = {
@@ -62,7 +61,7 @@ _OPERANDS = {
 
 
 @dataclass(frozen=True)
-class Functions:
+class FunctionRanges:
     """Link-time addresses [start, end) of functions in order, as u64 arrays; `bottoms` are those whose caller is
     undefined.
     """
@@ -144,7 +143,7 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
 
 
 @loader
-def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> Functions:
+def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> FunctionRanges:
     """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
     `column` is the return address's.
 
@@ -181,12 +180,12 @@ def functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_co
             decoded = _decoded(whole, vaddr, kind, body_at[mine], end_at[mine])
             parts.append((*decoded, np.full(len(decoded[0]), number)))
     if not parts:
-        return Functions(np.array([], "<u8"), np.array([], "<u8"), ())
+        return FunctionRanges(np.array([], "<u8"), np.array([], "<u8"), ())
     low, high, code_at, code_end, of = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     bottom = _bottoms(data, whole, list(kinds), code_at, code_end, of, column)
     order = np.lexsort((high, low))
     low, high, bottom = low[order], high[order], bottom[order]
-    return Functions(low, high, tuple(zip(low[bottom].tolist(), high[bottom].tolist(), strict=True)))
+    return FunctionRanges(low, high, tuple(zip(low[bottom].tolist(), high[bottom].tolist(), strict=True)))
 
 
 def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tuple[Array, ...]:

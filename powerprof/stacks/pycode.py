@@ -63,7 +63,7 @@ def read_frames(pid: int, read: Read, interpreter: Interpreter, chains: Iterable
     codes = list(dict.fromkeys(code for code, word in wanted if not _is_shim(interpreter, word)))[:MOST_CODES]
     objects = dict(zip(codes, _read(read, [(code, shape.bytecode) for code in codes]), strict=True))
     sound = {code: data for code, data in objects.items() if _is_code(interpreter, data)}
-    parts = _Parts(read, interpreter)
+    parts = _CodeParts(read, interpreter)
     parts.take(word for data in sound.values() for word in (_at(data, shape.filename), _at(data, shape.qualname)))
     parts.take_tables(_at(data, shape.linetable) for data in sound.values())
     frames = []
@@ -90,7 +90,7 @@ def _read(read: Read, wanted: list[tuple[int, int]]) -> list[bytes]:
     return read([(at, size) if 0 < at < _ADDRESSES else (0, 0) for at, size in wanted])
 
 
-class _Parts:
+class _CodeParts:
     """Texts and line tables by their addresses, no more than so many bytes of them."""
 
     def __init__(self, read: Read, interpreter: Interpreter) -> None:
@@ -131,7 +131,7 @@ class _Parts:
         return _read(self._read, kept)
 
 
-def _named(frame: PythonFrame, data: bytes, parts: _Parts) -> PythonFrame:
+def _named(frame: PythonFrame, data: bytes, parts: _CodeParts) -> PythonFrame:
     shape = parts.interpreter.shape
     units, start = _at(data, 16), frame.code + shape.bytecode
     instruction = frame.instruction & (1 << _ENTRY_SHIFT) - 1

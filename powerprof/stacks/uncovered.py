@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from powerprof.errors import DataError
-from powerprof.stacks.codesteps import Around, Leaving, Step, follows_call, is_restorer, leaving
+from powerprof.stacks.codesteps import CallerRegisters, FunctionBounds, Leaving, follows_call, is_restorer, leaving
 from powerprof.stacks.effects import WORD, Value, convention
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.opening import Opened
@@ -93,7 +93,7 @@ class Uncovered:
         pc = saved.pop("rip" if is_x86 else "pc")
         return Caller({**saved, "pc": pc}, True) if self._image.mapping_at(pc) is not None else None
 
-    def _taken(self, step: Step, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | None:
+    def _taken(self, step: CallerRegisters, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | None:
         # What a call left in the link register is this frame's own place.
         if step.pc == Value(self._names.link or "", 0) and not exact:
             return None
@@ -142,8 +142,12 @@ class Uncovered:
             return Leaving(())
         bias = mapping.bias or 0
         tables = self._store.tables(self._image, mapping)
-        around = _around(tables, at - bias) if not isinstance(tables, str) else Around(None, 1 << 64, lambda _: False)
-        return leaving(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), around, self._machine)
+        bounds = (
+            _bounds(tables, at - bias)
+            if not isinstance(tables, str)
+            else FunctionBounds(None, 1 << 64, lambda _: False)
+        )
+        return leaving(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), bounds, self._machine)
 
     def _code(self, at: int, size: int) -> bytes:
         """Up to `size` bytes of code; b"" where none can be read."""
@@ -187,11 +191,11 @@ class Uncovered:
             return b""
 
 
-def _around(tables: ModuleTables, vaddr: int) -> Around:
+def _bounds(tables: ModuleTables, vaddr: int) -> FunctionBounds:
     symbols = tables.symbols
     hit = symbols.lookup(vaddr)
     end = hit[2] if hit is not None else symbols.next_start(vaddr)
-    return Around(None if hit is None else hit[1], end, partial(_is_end, tables))
+    return FunctionBounds(None if hit is None else hit[1], end, partial(_is_end, tables))
 
 
 def _is_end(tables: ModuleTables, target: int) -> bool:

@@ -35,7 +35,7 @@ class UnwindCounts:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _WalkSeen:
     """A walk and the stack words that it read: another stack with the same words unwinds the same."""
 
     reads: tuple[tuple[int, bytes], ...]
@@ -44,7 +44,7 @@ class _Seen:
 
 
 # Walks of one process by the registers that steer them.
-_Memo = dict[tuple[int, ...], list[_Seen]]
+_Memo = dict[tuple[int, ...], list[_WalkSeen]]
 
 
 class Unwinder:
@@ -88,7 +88,7 @@ class Unwinder:
                 memo.clear()
             variants = memo.setdefault(key, [])
             if len(variants) < _VARIANTS:
-                variants.append(_Seen(reads, len(stack), result))
+                variants.append(_WalkSeen(reads, len(stack), result))
         self._captured += 1
         if result.complete:
             self._complete += 1
@@ -114,7 +114,7 @@ class Unwinder:
         return frames
 
     @staticmethod
-    def _remembered(walks: Iterable[_Seen], stack: bytes) -> Unwound | None:
+    def _remembered(walks: Iterable[_WalkSeen], stack: bytes) -> Unwound | None:
         for seen in walks:
             # A walk that wanted bytes beyond its copy may get further in a longer one.
             if (seen.result.complete or seen.size == len(stack)) and all(

@@ -50,7 +50,7 @@ class _Module:
 
 
 @dataclass
-class _Found:
+class _FramesFound:
     """The frames of a walk so far, and why it stopped."""
 
     pcs: list[int] = field(default_factory=list)
@@ -185,7 +185,7 @@ class Walker:
     def _walk_once(self, registers: bytes, sp: int, stack: bytes) -> Unwound:
         self._stack, self._sp, self._reads, self._fault = stack, sp, [], None
         self._uncovered.begin()
-        found = _Found()
+        found = _FramesFound()
         frame: Caller | None = Caller(self._machine.by_name(self._machine.unsigned(registers)), True)
         while frame is not None and len(found.pcs) < MAX_FRAMES:
             mapping = self._place(found, frame.registers.get("pc", 0), frame.exact)
@@ -197,7 +197,7 @@ class Walker:
                 frame = self._by_code(found, frame)
         return self._ended(found)
 
-    def _place(self, found: _Found, pc: int, exact: bool) -> Mapping | None:
+    def _place(self, found: _FramesFound, pc: int, exact: bool) -> Mapping | None:
         """The mapping of a frame to come; the innermost is kept wherever it lies."""
         if not pc:
             return None
@@ -212,7 +212,7 @@ class Walker:
         module = self._module(mapping)
         return module.table is not None and module.table.covers(at - (mapping.bias or 0))
 
-    def _by_code(self, found: _Found, frame: Caller) -> Caller | None:
+    def _by_code(self, found: _FramesFound, frame: Caller) -> Caller | None:
         """A frame that no table covers, and the one above it."""
         pc = frame.registers["pc"]
         at = pc if frame.exact else pc - 1
@@ -228,7 +228,7 @@ class Walker:
         found.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
         return None
 
-    def _by_tables(self, found: _Found, frame: Caller) -> Caller | None:
+    def _by_tables(self, found: _FramesFound, frame: Caller) -> Caller | None:
         """The frames from this one on, up to the first that no table covers."""
         # Drgn takes the innermost pc for exact: that of a call is looked up one byte before, as it does further up.
         back = 0 if frame.exact else 1
@@ -259,7 +259,7 @@ class Walker:
                 return None
         return None
 
-    def _ended(self, found: _Found) -> Unwound:
+    def _ended(self, found: _FramesFound) -> Unwound:
         last = found.last
         why = found.why
         if not found.complete and why is None:

@@ -21,7 +21,7 @@ from powerprof.sources.cpuidle import list_of
 
 
 @dataclass
-class _Total:
+class _StateTotal:
     """The sums of one state, by its name, over all CPUs that have it."""
 
     polling: bool
@@ -45,7 +45,7 @@ def _plus(total: int | None, before: int | None, after: int | None) -> int | Non
 
 @dataclass
 class _Sums:
-    totals: dict[str, _Total] = field(default_factory=dict)
+    totals: dict[str, _StateTotal] = field(default_factory=dict)
     cpus: list[int] = field(default_factory=list)
     wall_us: float | None = 0.0
     forced: int = 0
@@ -138,7 +138,7 @@ def _add(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None,
         wall_us = (new.at_ns - old.at_ns) / 1e3
     sums.wall_us = None if sums.wall_us is None or wall_us is None else sums.wall_us + wall_us
     for index, state in enumerate(old.states):
-        total = sums.totals.setdefault(state.name, _Total(state.polling))
+        total = sums.totals.setdefault(state.name, _StateTotal(state.polling))
         forced = new.forced[index] if new.forced else 0
         sums.forced += forced
         total.add(old, new, index, forced)
@@ -158,7 +158,7 @@ def _bound(sums: _Sums) -> str:
 
 
 def _states(
-    totals: Mapping[str, _Total], wall_us: float | None, window_s: float | None, idle_us: int
+    totals: Mapping[str, _StateTotal], wall_us: float | None, window_s: float | None, idle_us: int
 ) -> list[StateResidency]:
     base_us = wall_us or float(idle_us)
     residencies = []

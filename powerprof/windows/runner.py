@@ -67,7 +67,7 @@ class Passed:
     interrupted: Interrupted | None = None
 
 
-class Running:
+class OpenWindow:
     """A window that is open, from here to `end`; for work that is a window itself. Else see `pass_window`."""
 
     def __init__(self, *parts: Part, settle: bool = False, source: str = "") -> None:
@@ -105,11 +105,11 @@ class Running:
 def pass_window(
     length_s: float, *parts: Part, until: int | None = None, settle: bool = False, source: str = "", hold: bool = False
 ) -> Passed:
-    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`, `source`: `Running`.
+    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`, `source`: `OpenWindow`.
 
     `hold`: signals wait from the window's end on, until what it gave is saved (`interrupts.release`).
     """
-    running, interrupted = Running(*parts, settle=settle, source=source), None
+    running, interrupted = OpenWindow(*parts, settle=settle, source=source), None
     try:
         running.wait(length_s, until)
         if hold:

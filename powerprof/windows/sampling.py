@@ -23,7 +23,7 @@ from powerprof.sources.cpuidle import online_cpus
 from powerprof.text import Say
 from powerprof.windows.counted import open_source
 from powerprof.windows.residency import merge_notes
-from powerprof.windows.runner import Metered, Part, Passed, Running, pass_window
+from powerprof.windows.runner import Metered, OpenWindow, Part, Passed, pass_window
 
 _WAITED_S = 0.1
 # The groups of processes that are servers, whose files' devices are listed separately.
@@ -127,7 +127,7 @@ class WindowMeter(Closeable, Part):
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
         ends."""
-        self.running = Running(*self.parts)
+        self.running = OpenWindow(*self.parts)
 
     def close_window(self) -> Window:
         """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""

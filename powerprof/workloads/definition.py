@@ -41,11 +41,11 @@ PrimaryMetric = Literal[
 ]
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
+class StrictTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of a file that people write: a key that it does not have is an error."""
 
 
-class TopologyMember(_Table, frozen=True, kw_only=True):
+class TopologyMember(StrictTable, frozen=True, kw_only=True):
     """What one server of a topology has beside [server]: `server_id` may be one that another has."""
 
     my_cnf: dict[Variable, Value] = {}
@@ -54,7 +54,7 @@ class TopologyMember(_Table, frozen=True, kw_only=True):
     connect_retry_s: Annotated[int, Meta(ge=1, le=3600)] | None = None
 
 
-class Topology(_Table, frozen=True, kw_only=True):
+class Topology(StrictTable, frozen=True, kw_only=True):
     """How many servers there are and how they are joined; the load runs on the first.
 
     They are called primary, replica-1, …; node-1, node-2, …; or router, host-a, host-b, where `routes` says which host
@@ -67,7 +67,7 @@ class Topology(_Table, frozen=True, kw_only=True):
     routes: dict[Literal["host-a", "host-b"], list[Identifier]] = {}
 
 
-class ServerDefinition(_Table, frozen=True, kw_only=True):
+class ServerDefinition(StrictTable, frozen=True, kw_only=True):
     """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
     changed at run time.
 
@@ -89,7 +89,7 @@ class ServerDefinition(_Table, frozen=True, kw_only=True):
         return {**self.my_cnf, **self.postgresql_conf}
 
 
-class Dataset(_Table, frozen=True, kw_only=True):
+class Dataset(StrictTable, frozen=True, kw_only=True):
     """The tables. `world` is generated (or read from the official world.sql), `sql` is your own files."""
 
     kind: Literal["none", "world", "sql"] = "none"
@@ -100,7 +100,7 @@ class Dataset(_Table, frozen=True, kw_only=True):
     seed: int = 1
 
 
-class Load(_Table, frozen=True, kw_only=True):
+class Load(StrictTable, frozen=True, kw_only=True):
     """What the clients do. `counted` is a statement whose value says how much was done until then, where that is not
     the statements that were asked; `checks` have no rows as long as the data are whole. `reads_only`: on a given
     server by an account that may only SELECT in the load's schema, made for it and dropped.
@@ -132,7 +132,7 @@ class Load(_Table, frozen=True, kw_only=True):
         return self.kind in ("idle", "none")
 
 
-class PlanStep(_Table, frozen=True, kw_only=True):
+class PlanStep(StrictTable, frozen=True, kw_only=True):
     """One row of EXPLAIN as it must be; a list names every value that will do."""
 
     table: str
@@ -141,14 +141,14 @@ class PlanStep(_Table, frozen=True, kw_only=True):
     key: str | None = None
 
 
-class Explain(_Table, frozen=True, kw_only=True):
+class Explain(StrictTable, frozen=True, kw_only=True):
     """A statement whose plan is saved, and asserted before anything is measured."""
 
     statement: Statement
     plan: list[PlanStep] = []
 
 
-class Condition(_Table, frozen=True, kw_only=True):
+class Condition(StrictTable, frozen=True, kw_only=True):
     """One of the things to compare: what it changes in the servers, the load and the tables.
 
     `on_members` are statements that run once, after `setup`, on the named servers of a topology. `counters` says how
@@ -167,14 +167,14 @@ class Condition(_Table, frozen=True, kw_only=True):
     counters: dict[Annotated[str, Meta(pattern="^[A-Z][A-Za-z_]{1,63}$")], Annotated[float, Meta(ge=0)]] = {}
 
 
-class Parameter(_Table, frozen=True, kw_only=True):
+class Parameter(StrictTable, frozen=True, kw_only=True):
     """Something that `sweep` can vary: the dotted place of a key, and the points to try by default."""
 
     key: Annotated[str, Meta(pattern=r"^(load|server|topology)\.[A-Za-z0-9_.]+$")]
     values: list[Value] = []
 
 
-class Storm(_Table, frozen=True, kw_only=True):
+class Storm(StrictTable, frozen=True, kw_only=True):
     """A fault that may end by itself and that `trigger`, statements by server, starts again.
 
     It rages while `counter` of the first server's SHOW GLOBAL STATUS rises by `least_hz`.
@@ -185,7 +185,7 @@ class Storm(_Table, frozen=True, kw_only=True):
     trigger: Annotated[dict[Name, list[Statement]], Meta(min_length=1)]
 
 
-class Workload(_Table, frozen=True, kw_only=True):
+class Workload(StrictTable, frozen=True, kw_only=True):
     """A workload.toml. `slices_s`: how often within a window written bytes and wake-ups are read."""
 
     schema: Literal["powerprof.workload/1"]

@@ -17,7 +17,7 @@ from powerprof.errors import DataError, UsageError
 from powerprof.files import read_outside_text
 from powerprof.paths import data_dir
 from powerprof.untrusted import loader
-from powerprof.workloads.definition import Name, Value
+from powerprof.workloads.definition import Name, StrictTable, Value
 
 _LIMIT_BYTES = 1 << 20
 _SUFFIX = ".toml"
@@ -27,21 +27,17 @@ Side = Annotated[str, Meta(pattern="^[a-z0-9][a-z0-9-]{0,62}(:[A-Za-z0-9_.-]{1,6
 Expected = Literal["higher", "lower", "same"]
 
 
-class _Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    pass
-
-
-class Step(_Table, frozen=True, kw_only=True):
+class StudyCommand(StrictTable, frozen=True, kw_only=True):
     """One command of a study: `idle` with `clients`, `run` of one condition, `compare` of two, or `sweep` of one over
     `values` of `parameter`. `build` is a fetched server (`powerprof servers`); `on_cpu` needs root.
     """
 
     name: Name
     command: Literal["idle", "run", "compare", "sweep"]
-    conditions: list[str] = []
+    conditions: list[str] = msgspec.field(default_factory=list)
     clients: Annotated[int, Meta(ge=1, le=60_000)] = 16
     parameter: str = "clients"
-    values: list[Value] = []
+    values: list[Value] = msgspec.field(default_factory=list)
     rate_hz: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     attribute_s: Annotated[float, Meta(ge=0.5, le=3600)] | None = None
     build: str | None = None
@@ -64,7 +60,7 @@ class Step(_Table, frozen=True, kw_only=True):
         return " ".join(["powerprof", *words, *(["--on-cpu"] if self.on_cpu else [])])
 
 
-class Finding(_Table, frozen=True, kw_only=True):
+class PublishedFinding(StrictTable, frozen=True, kw_only=True):
     """A published finding and where today's figures are: `b` compared with `a`, or `b` alone.
 
     A side is `STEP:PART`: a phase of idle, a or b of compare, a value of sweep; `STEP` alone of run. `then` is the
@@ -81,14 +77,14 @@ class Finding(_Table, frozen=True, kw_only=True):
     within: Annotated[float, Meta(gt=0)] | None = None
 
 
-class Study(_Table, frozen=True, kw_only=True):
+class Study(StrictTable, frozen=True, kw_only=True):
     """A study: what was `published`, the steps in their order, and its findings. `page`: in docs/studies."""
 
     title: Text
     published: Annotated[str, Meta(min_length=1, max_length=1000)]
     page: Annotated[str, Meta(pattern=r"^[a-z0-9-]{1,60}\.md$")]
-    steps: Annotated[list[Step], Meta(min_length=1, max_length=50)]
-    findings: Annotated[list[Finding], Meta(min_length=1, max_length=200)]
+    steps: Annotated[list[StudyCommand], Meta(min_length=1, max_length=50)]
+    findings: Annotated[list[PublishedFinding], Meta(min_length=1, max_length=200)]
 
 
 def names() -> list[str]:

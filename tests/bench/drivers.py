@@ -24,8 +24,8 @@ from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import postgres
 from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.loads import Context, LoadFailed, LoadResult, Order, start_load
-from powerprof.experiment.loads.base import Running
+from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, LoadResult, start_load
+from powerprof.experiment.loads.base import RunningLoad
 from powerprof.experiment.loads.process import ProcessLoad
 from powerprof.experiment.measure.order import block_order
 from powerprof.sources.procfs import family_cpu_ns
@@ -136,10 +136,10 @@ def compare_tpcc(program: Path, clients: int, *, pairs: int, turn_s: float) -> C
             program, "tpcc", "run", "--host", "127.0.0.1", "--port", str(server.port), "--user", user, "--password",
             password, "--db", str(name), "--warehouses", "1", "--threads", str(clients),
         ]  # fmt: skip
-        order = Order(duration_s=_RUN_IN_S + turn_s + 1)
+        order = LoadOrder(duration_s=_RUN_IN_S + turn_s + 1)
         control = stack.enter_context(server.connect(database=name))
 
-        def turn(start: Callable[[], Running]) -> Callable[[], Turn]:
+        def turn(start: Callable[[], RunningLoad]) -> Callable[[], Turn]:
             return lambda: _orders(start(), lambda: plans.done(control, str(case.load.counted)), server.pid, turn_s)
 
         found = in_turns(
@@ -151,7 +151,7 @@ def compare_tpcc(program: Path, clients: int, *, pairs: int, turn_s: float) -> C
     return found
 
 
-def _orders(running: Running, done: Callable[[], int], pid: int, turn_s: float) -> Turn:
+def _orders(running: RunningLoad, done: Callable[[], int], pid: int, turn_s: float) -> Turn:
     try:
         time.sleep(_RUN_IN_S)
         before, cpu_ns, start_s = done(), family_cpu_ns(pid) or 0, time.monotonic()
@@ -230,7 +230,7 @@ def compare_pgbench(clients: int, *, pairs: int, turn_s: float) -> dict[str, Com
 def _own_turns(case: Case, context: Context, turn_s: float) -> Callable[[], Turn]:
     def turn() -> Turn:
         cpu_ns = _cpu_ns(context)
-        running = start_load(case, context, Order(duration_s=turn_s))
+        running = start_load(case, context, LoadOrder(duration_s=turn_s))
         try:
             result = running.finish(60)
         finally:

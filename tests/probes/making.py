@@ -12,7 +12,7 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from powerprof.tracing.bpf import carried, objects
-from powerprof.tracing.bpf.carried import Carried, Place
+from powerprof.tracing.bpf.carried import Carried, Placeholder
 from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan
 from tests.probes.shapes import Definitions, Shape
 
@@ -80,7 +80,9 @@ def _without_numbers(plan: MapPlan) -> MapPlan:
     return carried.with_entries(plan, 0)
 
 
-def _program_places(program: int, plans: Sequence[ProgramPlan], numbers: Sequence[Mapping[str, int]]) -> list[Place]:
+def _program_places(
+    program: int, plans: Sequence[ProgramPlan], numbers: Sequence[Mapping[str, int]]
+) -> list[Placeholder]:
     places = []
     if len({(plan.name, len(plan.code)) for plan in plans}) != 1:
         raise DifferentError(f"{[(plan.name, len(plan.code)) for plan in plans]}")
@@ -95,11 +97,11 @@ def _program_places(program: int, plans: Sequence[ProgramPlan], numbers: Sequenc
                     base, terms = _solved(numbers, values)
                 except DifferentError as error:
                     raise DifferentError(f"{plans[0].name}: instruction {at}: {error}") from None
-                places.append(Place(program=program, at=at, is_offset=is_offset, base=base, terms=terms))
+                places.append(Placeholder(program=program, at=at, is_offset=is_offset, base=base, terms=terms))
     return places
 
 
-def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]) -> list[Place]:
+def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]) -> list[Placeholder]:
     """Where the results of compilations with these numbers differ, and by what. Raises DifferentError."""
     places = []
     if len({tuple(map(_without_numbers, one.maps)) for one in compiled}) != 1:
@@ -110,7 +112,7 @@ def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]
         entries = [one.maps[number].entries for one in compiled]
         if len(set(entries)) > 1:
             base, terms = _solved(numbers, entries)
-            places.append(Place(program=-1, at=number, is_offset=False, base=base, terms=terms))
+            places.append(Placeholder(program=-1, at=number, is_offset=False, base=base, terms=terms))
     for number in range(len(compiled[0].programs)):
         places += _program_places(number, [one.programs[number] for one in compiled], numbers)
     return places

@@ -10,7 +10,7 @@ from powerprof.database.clients.performance import merged
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach, asked
 from powerprof.queries.sampled import moment_parts
-from powerprof.tracing.statements.members import Members
+from powerprof.tracing.statements.members import ServerProcesses
 from powerprof.tracing.statements.moments import Moments, MomentSampler
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
@@ -18,7 +18,7 @@ _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 
 def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
     """What threads were met at while `work` ran."""
-    members = Members(server.pid, is_family=server.family == "postgresql")
+    members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
     with MomentSampler(server.pid, server.family) as sampler:
         asked_before = asked(server, running=False)
         before = members.cpu_ns()

@@ -19,7 +19,7 @@ from powerprof.sources.cpuidle import online_cpus
 from powerprof.tracing.idle.build import trace_exits
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.runner import Running
+from powerprof.windows.runner import OpenWindow
 
 LAST = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")
@@ -90,7 +90,7 @@ def idles(tracer: IdleTracer) -> None:
 def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
     """Whoever ran last before the CPU went did not run until it came back."""
     with trace_exits() as tracer, TraceWindow(tracer) as opened:
-        running = Running(*opened.parts)
+        running = OpenWindow(*opened.parts)
         idles(tracer)
         switch(False)
         gone_ns = time.monotonic_ns()

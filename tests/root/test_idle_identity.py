@@ -15,7 +15,7 @@ from powerprof.records import Cause
 from powerprof.tracing.idle.build import trace_exits
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.runner import Running
+from powerprof.windows.runner import OpenWindow
 
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 _SLEEPS, _SLEEP_S, _WINDOWS = 40, 0.004, 20
@@ -42,7 +42,7 @@ def sleeps_as(name: str, number: int | None = None) -> int:
 def traced(tracer: IdleTracer, *names: str, again: bool) -> tuple[list[int], list[Cause]]:
     """Processes of these names, one after the other; with `again` they have one number."""
     with TraceWindow(tracer) as opened:
-        running = Running(*opened.parts)
+        running = OpenWindow(*opened.parts)
         pids: list[int] = []
         for name in names:
             pids.append(sleeps_as(name, pids[0] if again and pids else None))

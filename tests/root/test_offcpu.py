@@ -32,7 +32,7 @@ def target(tmp_path: Path, compilers: Sequence[str]) -> Iterator[Running]:
 def traced(target: Running) -> tuple[OffCpuTrace, int, list[int]]:
     """A window as long as the program's work; what it says of its own sleeps and waits."""
     with OffCpuTracer([target.pid]) as tracer:
-        window = runner.Running(tracer)
+        window = runner.OpenWindow(tracer)
         target.begin()
         line = target.line()
         trace = tracer.collect(window.end())

@@ -14,7 +14,7 @@ import pytest
 from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
 from powerprof.tracing.captures.oncpu import Event, OnCpuCapture
 from powerprof.tracing.oncpu.tracer import OnCpuTracer
-from powerprof.windows.runner import Running
+from powerprof.windows.runner import OpenWindow
 from tests.root.truth import compiled
 
 pytestmark = pytest.mark.usefixtures("root_bpf")
@@ -47,7 +47,7 @@ def measure(
         pid = int(process.stdout.readline())
         pids = None if every_process else [pid]
         with OnCpuTracer(pids, event, frequency_hz=frequency_hz, ring_pages=ring_pages) as tracer:
-            window = Running(tracer)
+            window = OpenWindow(tracer)
             process.stdin.write("\n")
             process.stdin.flush()
             window.wait(duration_s)

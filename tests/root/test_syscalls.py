@@ -33,7 +33,7 @@ def target(tmp_path: Path, compilers: Sequence[str], monkeypatch: pytest.MonkeyP
 def traced(target: Running) -> tuple[SyscallProfile, int, int]:
     """A window as long as the program's work; how long it waited by its clock, and its requests of io_uring."""
     with SyscallTracer([target.pid]) as tracer:
-        window = runner.Running(tracer)
+        window = runner.OpenWindow(tracer)
         target.begin()
         line = target.line()
         trace = tracer.collect(window.end())

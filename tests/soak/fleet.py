@@ -23,7 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import Totals
 from powerprof.windows.sampling import now_text
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
@@ -35,7 +35,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 def made_up() -> bytes:
     """The page of a host with 20 rows."""
-    shared = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
+    shared = SharedTotals(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
     for _ in range(3):
         rows = (row(f"function_number_{n}", 10 + n) for n in range(20))
         shared.add(interval(*rows, untraced=1, ended_at=now_text()))

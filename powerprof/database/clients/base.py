@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from powerprof.caller import Account
+from powerprof.caller import HostUser
 from powerprof.errors import Retryable
 from powerprof.statements.identity import Family
 
@@ -110,7 +110,7 @@ class Login:
         database: str | None = None,
         tls: Mapping[str, str] | None = None,
         family: Family = "mysql",
-        account: Account | None = None,
+        account: HostUser | None = None,
         pid: int | None = None,
     ) -> None:
         self.user = user
@@ -156,7 +156,7 @@ class Login:
             **{
                 **fields,
                 "socket": Path(socket) if socket else None,
-                "account": Account(**{**account, "home": Path(account["home"])}) if account else None,
+                "account": HostUser(**{**account, "home": Path(account["home"])}) if account else None,
             }
         )
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from powerprof.caller import Account, acting_as, caller, is_delegated
+from powerprof.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.database.clients import optionfiles, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.locate import server_pid
@@ -50,13 +50,13 @@ def given_login(url: str | None = None, socket: Path | None = None, defaults_fil
     )
 
 
-def password_in(path: Path, account: Account | None) -> str:
+def password_in(path: Path, account: HostUser | None) -> str:
     """The password of an option file, read with that account's rights; empty where it has none. Raises DataError."""
     found = _options(path, account).get("password")
     return "" if found is None else found.value
 
 
-def _options(path: Path | None, account: Account | None) -> dict[str, optionfiles.Option]:
+def _options(path: Path | None, account: HostUser | None) -> dict[str, optionfiles.Option]:
     if path is None:
         return {}
     if account is None:

@@ -25,7 +25,7 @@ _COUNTED = (
 )
 
 
-class Counted(NamedTuple):
+class CountedStatement(NamedTuple):
     """Of one statement, by all users: how often, rows sent or changed, and the server's number of it."""
 
     calls: int
@@ -33,7 +33,7 @@ class Counted(NamedTuple):
     query_id: int | None
 
 
-Statistics = dict[tuple[str | None, str], Counted]
+Statistics = dict[tuple[str | None, str], CountedStatement]
 """By database and text with parameters for values."""
 
 
@@ -67,9 +67,9 @@ def counted(connection: Sql) -> Statistics:
         return found  # it is there and not loaded, say
     for database, text, number, calls, sent in rows:
         name = (printable(str(database)[:_MOST_NAME]), str(text or ""))
-        old = found.get(name, Counted(0, 0, None))
+        old = found.get(name, CountedStatement(0, 0, None))
         query_id = int(number) if number and str(number).lstrip("-").isdigit() else old.query_id
-        found[name] = Counted(old.calls + (sql.count(calls) or 0), old.rows + (sql.count(sent) or 0), query_id)
+        found[name] = CountedStatement(old.calls + (sql.count(calls) or 0), old.rows + (sql.count(sent) or 0), query_id)
     return found
 
 
@@ -77,11 +77,11 @@ def since(before: Statistics, after: Statistics) -> Statistics:
     """What was counted between two looks: those that were executed."""
     moved = {}
     for name, now in after.items():
-        then = before.get(name, Counted(0, 0, None))
+        then = before.get(name, CountedStatement(0, 0, None))
         if now.calls < then.calls:  # it was reset meanwhile
-            then = Counted(0, 0, None)
+            then = CountedStatement(0, 0, None)
         if now.calls > then.calls:
-            moved[name] = Counted(now.calls - then.calls, now.rows - then.rows, now.query_id)
+            moved[name] = CountedStatement(now.calls - then.calls, now.rows - then.rows, now.query_id)
     return moved
 
 

@@ -21,7 +21,7 @@ from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
-from powerprof.caller import Account, known_as
+from powerprof.caller import HostUser, known_as
 from powerprof.database.clients.base import Limits
 from powerprof.database.clients.peers import check_listener, listener
 
@@ -49,7 +49,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         self,
         limits: Limits,
         connect_s: float,
-        account: Account | None = None,
+        account: HostUser | None = None,
         pid: int | None = None,
         *,
         defer_connect: bool = False,

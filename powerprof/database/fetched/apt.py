@@ -52,7 +52,7 @@ APT::Install-Recommends "false";
 
 
 @dataclass(frozen=True)
-class Package:
+class WantedPackage:
     """A package that is wanted: its file, and what that must be."""
 
     file_name: str
@@ -91,12 +91,12 @@ class Suite:
         (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
         (place / "apt.conf").write_text(_CONFIGURATION.format(place=place) + "\n".join(_passed()) + "\n")
 
-    def wanted(self, packages: Sequence[str]) -> list[Package]:
+    def wanted(self, packages: Sequence[str]) -> list[WantedPackage]:
         """These packages and all that they need, by the signed lists. Raises PowerprofError."""
         self._run("update")
         need_room(self._place, _MOST_BYTES)
         output = self._run("install", "--print-uris", "--yes", *packages)
-        listed = [Package(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
+        listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
         if not listed or sum(package.size_bytes for package in listed) > _MOST_BYTES:
             raise PowerprofError(
                 f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",
@@ -104,7 +104,7 @@ class Suite:
             )
         return sorted(listed, key=lambda package: package.file_name)
 
-    def download(self, packages: Sequence[str], wanted: Sequence[Package], shelf: Path) -> list[Path]:
+    def download(self, packages: Sequence[str], wanted: Sequence[WantedPackage], shelf: Path) -> list[Path]:
         """Their files, each of which is what the signed lists say.
 
         What is whole when this ends early is put on `shelf`, and taken from there the next time. Raises PowerprofError,
@@ -151,7 +151,7 @@ def _passed() -> list[str]:
     return [line for line in done.stdout.splitlines() if _PASSED.fullmatch(line)]
 
 
-def check(path: Path, package: Package) -> None:
+def check(path: Path, package: WantedPackage) -> None:
     """Raises DataError where the file is not the one that the signed lists name."""
     try:
         digest = _sha256(path)

@@ -82,12 +82,12 @@ def _data(file: IO[bytes], package: Path, room: Room) -> _Bounded:
         if name.startswith("data.tar"):
             if name not in _OPENERS:
                 raise DataError(package.name, f"packed in a way that is not known here ({name})")
-            return _Bounded(_OPENERS[name](_Part(file, size)), 2 * room.size_bytes, package)
+            return _Bounded(_OPENERS[name](_FilePart(file, size)), 2 * room.size_bytes, package)
         file.seek(size + size % 2, os.SEEK_CUR)
     raise DataError(package.name, "damaged package (it has no data)")
 
 
-class _Part(io.RawIOBase):
+class _FilePart(io.RawIOBase):
     """So many bytes of a file, from where it is now."""
 
     def __init__(self, file: IO[bytes], size: int) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pwd
 
-from powerprof.caller import Account, account_of, unprivileged
+from powerprof.caller import HostUser, account_of, unprivileged
 
 
 def server_account() -> tuple[int, int] | None:
@@ -19,7 +19,7 @@ def server_account() -> tuple[int, int] | None:
     return (owner.uid, owner.gid) if owner is not None else None
 
 
-def server_owner() -> Account | None:
+def server_owner() -> HostUser | None:
     """As `server_account`, with all that the host knows of it."""
     if os.geteuid() != 0:
         return None

@@ -56,7 +56,7 @@ class Compared(NamedTuple):
     step: float | None = None
 
 
-class _Metered(NamedTuple):
+class _MeteredBlock(NamedTuple):
     """A block, and the joules that the run's meters give it."""
 
     block: Block
@@ -69,7 +69,7 @@ class _Values(NamedTuple):
 
     name: str
     unit: str
-    of: Callable[[_Metered], float | None]
+    of: Callable[[_MeteredBlock], float | None]
     kind: Kind = "measured"
     source: str | None = None
 
@@ -118,7 +118,7 @@ def rest_percent(window: Window) -> float | None:
     return max(0.0, window.c0_percent - sum(process.percent or 0.0 for process in window.processes))
 
 
-def _joules_net(metered: _Metered, baseline: Baseline) -> float | None:
+def _joules_net(metered: _MeteredBlock, baseline: Baseline) -> float | None:
     joules, window_s = metered.host.joules, metered.block.window.window_s
     return None if joules is None or window_s is None or baseline.watts is None else joules - baseline.watts * window_s
 
@@ -162,16 +162,16 @@ def _nought(figures: Figures) -> bool:
     return figures.name.startswith(_RATES_OF_MEMBERS) and max(figures.known) < _NOUGHT_HZ
 
 
-def _metered(block: Block, meters: HostMeters | None) -> _Metered:
+def _metered(block: Block, meters: HostMeters | None) -> _MeteredBlock:
     solution = host_energy(block.solution_energy, meters).joules if block.solution_energy else block.solution_joules
-    return _Metered(block, host_energy(block.window.energy, meters), solution)
+    return _MeteredBlock(block, host_energy(block.window.energy, meters), solution)
 
 
 def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
 
-    def each(of: Callable[[Block], float | None]) -> Callable[[_Metered], float | None]:
+    def each(of: Callable[[Block], float | None]) -> Callable[[_MeteredBlock], float | None]:
         return lambda m: _per_query(of(m.block), m.block)
 
     return [
@@ -207,14 +207,14 @@ def _per_execution(blocks: Sequence[Block], baseline: Baseline, meters: HostMete
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
 
-    def each(of: Callable[[_Metered], float | None]) -> Callable[[_Metered], float | None]:
-        def per_execution(m: _Metered) -> float | None:
+    def each(of: Callable[[_MeteredBlock], float | None]) -> Callable[[_MeteredBlock], float | None]:
+        def per_execution(m: _MeteredBlock) -> float | None:
             value, count = of(m), m.block.executions_count
             return None if value is None or not count else value / count
 
         return per_execution
 
-    def host_s(m: _Metered) -> float | None:
+    def host_s(m: _MeteredBlock) -> float | None:
         used = _c0_ms(m.block.window)
         return None if used is None else used / 1e3
 
@@ -263,7 +263,7 @@ def _prepares(blocks: Sequence[Block]) -> bool:
     return any((block.status.get("Com_stmt_prepare") or 0) > _PREPARES_OF_OTHERS for block in blocks)
 
 
-def _round_trips(metered: _Metered) -> float | None:
+def _round_trips(metered: _MeteredBlock) -> float | None:
     """Commands of a query that the server answered: the query or its execution, and its preparation where that was
     asked. Closing a statement has no answer (client/server protocol, COM_STMT_CLOSE)."""
     block = metered.block
@@ -271,13 +271,13 @@ def _round_trips(metered: _Metered) -> float | None:
     return None if prepares is None or not block.queries else 1 + prepares / block.queries
 
 
-def _rate(metered: _Metered) -> float | None:
+def _rate(metered: _MeteredBlock) -> float | None:
     block = metered.block
     seconds = block.solution_s or block.window.window_s
     return None if block.queries is None or not seconds else block.queries / seconds
 
 
-def _edp(metered: _Metered) -> float | None:
+def _edp(metered: _MeteredBlock) -> float | None:
     joules, mean_ms = _per_query(metered.host.joules, metered.block), metered.block.mean_ms
     return None if joules is None or mean_ms is None else joules * mean_ms / 1e3
 
@@ -285,7 +285,7 @@ def _edp(metered: _Metered) -> float | None:
 def _residencies(blocks: Sequence[Block]) -> list[_Values]:
     names = dict.fromkeys(state.name for block in blocks for state in block.window.states if not state.polling)
 
-    def percent(name: str) -> Callable[[_Metered], float | None]:
+    def percent(name: str) -> Callable[[_MeteredBlock], float | None]:
         return lambda m: next((state.residency_percent for state in m.block.window.states if state.name == name), None)
 
     return [_Values(metric_of("residency_percent", name), "%", percent(name)) for name in names]
@@ -311,14 +311,14 @@ def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source:
     return values
 
 
-def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[_Metered], float | None]:
+def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[_MeteredBlock], float | None]:
     return lambda m: next((pick(share) for share in m.block.members if share.name == name), None)
 
 
-def _member_watts(name: str, baseline: Baseline) -> Callable[[_Metered], float | None]:
+def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], float | None]:
     """Its part of the power above the idle host's, by its share of C0."""
 
-    def of(metered: _Metered) -> float | None:
+    def of(metered: _MeteredBlock) -> float | None:
         window = metered.block.window
         cpu_s = next((share.cpu_s for share in metered.block.members if share.name == name), None)
         if cpu_s is None or not window.window_s:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order, Running
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult, RunningLoad
 from powerprof.experiment.loads.choose import start_load
 
-__all__ = ["Context", "LoadFailed", "LoadResult", "Order", "Running", "start_load"]
+__all__ = ["Context", "LoadFailed", "LoadOrder", "LoadResult", "RunningLoad", "start_load"]

@@ -20,7 +20,7 @@ class LoadFailed(Retryable):
 
 
 @dataclass(frozen=True)
-class Order:
+class LoadOrder:
     """How much to run: for `duration_s` at `rate_hz` (None: as fast as it goes), or `queries` in all.
 
     With both a rate and a number of queries they are spread at that rate.
@@ -72,7 +72,7 @@ class LoadResult:
         return None if self.ends_s is None else sum(start_s <= at_s < end_s for at_s in self.ends_s)
 
 
-class Running(Protocol):
+class RunningLoad(Protocol):
     """A load under way."""
 
     @property

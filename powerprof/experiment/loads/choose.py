@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from powerprof.experiment.loads import command, connectorj, gated, idle, pgbench, slap, sysbench
-from powerprof.experiment.loads.base import Context, Order, Running
+from powerprof.experiment.loads.base import Context, LoadOrder, RunningLoad
 from powerprof.workloads.reading import Case
 
 
-def start_load(case: Case, context: Context, order: Order) -> Running:
+def start_load(case: Case, context: Context, order: LoadOrder) -> RunningLoad:
     """Start the load of `case`. Raises CapabilityError, LoadFailed, UsageError."""
     if case.load.is_silent:
         return idle.IdleLoad(context, case.load.clients if case.load.kind == "idle" else 0)

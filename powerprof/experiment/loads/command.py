@@ -10,7 +10,7 @@ from pathlib import Path
 
 from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
-from powerprof.experiment.loads.base import Context, LoadResult, Order
+from powerprof.experiment.loads.base import Context, LoadOrder, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.folders import Folder, give
 from powerprof.workloads.reading import Case
@@ -19,7 +19,7 @@ _PLACE = re.compile(r"\{([a-z_]+)\}")
 _COUNT = re.compile(r"^(queries|p50_ms|p95_ms|p99_ms)[=: ]+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 
 
-def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
 
     The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is

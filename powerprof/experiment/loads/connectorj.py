@@ -15,7 +15,7 @@ from powerprof import programs
 from powerprof.database.fetched import connectors
 from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
-from powerprof.experiment.loads.base import Context, LoadFailed, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder
 from powerprof.experiment.loads.command import own_folder, parse
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.paths import data_dir
@@ -32,7 +32,7 @@ _POLL_S = 0.02
 _JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 
-def start(load: Load, statements: Sequence[str], context: Context, order: Order) -> ProcessLoad:
+def start(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
     """Start it, and wait until its clients are connected.
 
     Raises CapabilityError without a JDK or the connector, LoadFailed where it does not come so far.
@@ -69,7 +69,7 @@ def _wait(running: ProcessLoad) -> None:
         time.sleep(_POLL_S)
 
 
-def properties(load: Load, statements: Sequence[str], context: Context, order: Order) -> str:
+def properties(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> str:
     """The runner's settings, as java.util.Properties reads them. Raises UsageError for what it cannot ask."""
     if len(statements) != 1 or load.session or load.reconnect or load.transaction:
         raise UsageError("a load of kind connector-j asks one statement, on connections that stay", "one in load.sql")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from powerprof import programs
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.experiment.loads.sysbench import arguments, percentile
 from powerprof.windows.runner import wait_out
@@ -175,7 +175,7 @@ class OpenGate:
     clients do not connect.
     """
 
-    def __init__(self, load: Load, statements: Sequence[str], context: Context, order: Order) -> None:
+    def __init__(self, load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> None:
         if not is_possible():
             raise CapabilityError(f"statements cannot be counted on {platform.machine()}", "use a load of kind pgbench")
         self._load = GatedLoad(load, statements, context, order.rate_hz or 0.0, order.seed)

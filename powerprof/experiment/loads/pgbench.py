@@ -18,7 +18,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.database.products import postgres
 from powerprof.errors import UsageError
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.folders import Folder
 from powerprof.workloads.definition import Load
@@ -30,7 +30,7 @@ _LOG = "pgbench-log"
 _LIMIT_BYTES = 256 << 20
 
 
-def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start pgbench on the statements of a case. Raises CapabilityError where it is not installed."""
     load, login = case.load, context.login
     for old in context.directory.glob(f"{_LOG}.*"):

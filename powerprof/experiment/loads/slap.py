@@ -8,7 +8,7 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.errors import UsageError
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -16,7 +16,7 @@ from powerprof.workloads.reading import Case
 _DELIMITER = ";\n"
 
 
-def start(case: Case, context: Context, order: Order) -> ProcessLoad:
+def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start mariadb-slap with `order.queries` queries. Raises CapabilityError where it is not installed."""
     program = programs.which("mariadb-slap") or programs.which("mysqlslap")
     if program is None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.database.clients.base import Login
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.loads.process import ProcessLoad, private_file
 from powerprof.paths import data_dir
 from powerprof.workloads.definition import Load
@@ -24,7 +24,7 @@ from powerprof.workloads.reading import Case
 _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 
 
-def start(load: Load, statements: Sequence[str], context: Context, order: Order) -> ProcessLoad:
+def start(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
     """Start sysbench on these statements. Raises CapabilityError where it is not installed."""
     program = programs.need("sysbench", "sysbench")
     pacing = [
@@ -37,7 +37,7 @@ def start(load: Load, statements: Sequence[str], context: Context, order: Order)
     return ProcessLoad(argv, context, parse, user=context.owner)
 
 
-def start_tpcc(case: Case, context: Context, order: Order) -> ProcessLoad:
+def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start TPC-C's transactions, as fast as they go. Raises CapabilityError where sysbench is not installed."""
     load = case.load
     config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode(), context.owner)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from powerprof.experiment.bench import plans
-from powerprof.experiment.loads import LoadFailed, LoadResult, Order, start_load
+from powerprof.experiment.loads import LoadFailed, LoadOrder, LoadResult, start_load
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
-from powerprof.experiment.measure.observers import Beside
+from powerprof.experiment.measure.observers import CaseObservers
 from powerprof.experiment.options import RAMP_S
 from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
 from powerprof.processes.stat import process_stat
@@ -67,8 +67,8 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     """The same rate for the same time: the window lies within the load."""
     window_s = apparatus.options.window_s
     lasts_s = math.ceil(RAMP_S + window_s + _TAIL_S * _LONGER ** (attempts - 1))
-    order = Order(duration_s=lasts_s, rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
-    with apparatus.meter(apparatus.bench.pids(case)) as meter, Beside(apparatus.bench, case) as beside:
+    order = LoadOrder(duration_s=lasts_s, rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
+    with apparatus.meter(apparatus.bench.pids(case)) as meter, CaseObservers(apparatus.bench, case) as beside:
         # Before the load: on a busy host perf's counters take the kernel a second and more to open.
         meter.open()
         with punctual():
@@ -125,7 +125,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
             running = start_load(
                 case,
                 apparatus.bench.context(case),
-                Order(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed),
+                LoadOrder(queries=apparatus.offer.queries, rate_hz=None, seed=slot.seed),
             )
             try:
                 result = running.finish(max(_PATIENCE_S, 20 * apparatus.options.window_s))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import plans
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.loads import LoadFailed, Order, start_load
+from powerprof.experiment.loads import LoadFailed, LoadOrder, start_load
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Design
 from powerprof.workloads.reading import Case
@@ -60,9 +60,9 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
 def capacity(bench: Bench, case: Case, duration_s: float) -> float:
     """Queries/s of a condition with all its clients busy, by the server's count. Raises LoadFailed."""
     bench.enter(case)
-    order = Order(duration_s=duration_s, seed=1)
+    order = LoadOrder(duration_s=duration_s, seed=1)
     if case.load.kind == "slap":
-        order = Order(queries=max(case.load.queries or 0, 20 * case.load.clients))
+        order = LoadOrder(queries=max(case.load.queries or 0, 20 * case.load.clients))
     with bench.connect(case) as control:
         before = plans.counters(control)
         running = start_load(case, bench.context(case), order)

@@ -20,7 +20,7 @@ from powerprof.errors import Interrupted, PowerprofError
 from powerprof.experiment.records import Arm, Block
 from powerprof.records import ProcessTime, Window
 from powerprof.sources.procfs import children_cpu_s
-from powerprof.windows.runner import Running
+from powerprof.windows.runner import OpenWindow
 from powerprof.windows.sampling import WindowMeter
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def fit(command: Command, window_s: float) -> None:
 
     Raises PowerprofError where it cannot be started, or fails.
     """
-    _, elapsed_s = _execute(command, Running())
+    _, elapsed_s = _execute(command, OpenWindow())
     command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
 
 
@@ -86,7 +86,7 @@ def _with_command(window: Window, cpu_s: float) -> Window:
     return msgspec.structs.replace(window, processes=[group, *window.processes])
 
 
-def _execute(command: Command, running: Running) -> tuple[int, float]:
+def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
     """Its exit code, as a shell says it, and how long it took; what it left running is ended. `running`: its window."""
     with tempfile.TemporaryFile() as stderr:
         start_s = time.monotonic()
@@ -104,7 +104,7 @@ def _execute(command: Command, running: Running) -> tuple[int, float]:
     return code, elapsed_s
 
 
-def _wait(process: subprocess.Popen[bytes], running: Running) -> None:
+def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> None:
     """Until it ends, asleep in the kernel: Popen.wait with a time-out would wake the CPU twenty times a second."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)

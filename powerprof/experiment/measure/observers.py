@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench.servers import Bench
 
 
-class Beside(Closeable):
-    """`with Beside(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
+class CaseObservers(Closeable):
+    """`with CaseObservers(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
 
     Does nothing for a single server without a storm and slices. Raises PowerprofError where a server is gone.
     """

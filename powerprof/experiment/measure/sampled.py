@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.errors import Interrupted
 from powerprof.experiment.judge.functionchanges import SampledWindow
-from powerprof.experiment.loads import LoadFailed, Order, start_load
+from powerprof.experiment.loads import LoadFailed, LoadOrder, start_load
 from powerprof.experiment.measure.order import block_order
 from powerprof.experiment.measure.traced import load_at
 from powerprof.experiment.options import RAMP_S
@@ -64,7 +64,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
     """
     bench.enter(case)
     with _sampler(bench, case, say) as tracer:
-        running = start_load(case, bench.context(case), Order(duration_s=_LOAD_S, rate_hz=rate_hz, seed=seed))
+        running = start_load(case, bench.context(case), LoadOrder(duration_s=_LOAD_S, rate_hz=rate_hz, seed=seed))
         try:
             wait_out((), RAMP_S)
             capture = tracer.measure(WINDOW_S)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from powerprof.diagnosis.replication import role_of
-from powerprof.experiment.measure.observers import Beside
+from powerprof.experiment.measure.observers import CaseObservers
 from powerprof.experiment.records import Arm, TraceSummary
 from powerprof.workloads.reading import Case
 
@@ -73,7 +73,7 @@ def _traced(
 
     pids = tuple(members.values())
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
-    with Beside(bench, case) as beside, load_at(bench, case, rate_hz):
+    with CaseObservers(bench, case) as beside, load_at(bench, case, rate_hz):
         beside.start()
         taken = live.capture(Target(pids, label, roots=pids), AttributeRequest(duration_s=duration_s), names, say)
         _, storm = beside.finish(os.cpu_count() or 1)
@@ -85,12 +85,12 @@ def _traced(
 @contextmanager
 def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
     """The condition's clients at work, or silent where they are to be, for as long as the context lasts."""
-    from powerprof.experiment.loads import Order, start_load
+    from powerprof.experiment.loads import LoadOrder, start_load
     from powerprof.experiment.loads.gated import GatedLoad, is_possible
 
     context = bench.context(case)
     if case.load.is_silent:
-        held = start_load(case, context, Order())
+        held = start_load(case, context, LoadOrder())
         try:
             yield
         finally:

@@ -67,7 +67,7 @@ def turn_length_s(
 
 
 @dataclass
-class _Side:
+class _TurnSide:
     """One condition of the pair: its client, and what its turns gave."""
 
     slot: Slot
@@ -90,7 +90,7 @@ def measure_alternating(
     bench = apparatus.bench
     switched = not bench.shared(cases)
     with ExitStack() as stack:
-        sides: dict[Arm, _Side] = {}
+        sides: dict[Arm, _TurnSide] = {}
         for slot in slots:
             side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
             sides[slot.arm] = side
@@ -112,7 +112,7 @@ def measure_alternating(
     return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
 
 
-def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _Side:
+def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _TurnSide:
     """A side with its client connected and run in: one turn is in no figure."""
     apparatus.bench.enter(case)  # a server that sleeps lets nobody connect
     control = stack.enter_context(apparatus.bench.connect(case))
@@ -131,7 +131,7 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
     meter = stack.enter_context(apparatus.meter(apparatus.bench.pids(case), load.pids))
     count = counting(control, apparatus.bench.server(case).pid)
     _turn(load, turn_s)
-    return _Side(slot, case, load, meter, count, load.tally())
+    return _TurnSide(slot, case, load, meter, count, load.tally())
 
 
 def _turn(load: GatedLoad, turn_s: float) -> None:
@@ -140,7 +140,7 @@ def _turn(load: GatedLoad, turn_s: float) -> None:
     load.shut(_PATIENCE_S)
 
 
-def _block(apparatus: Apparatus, side: _Side, attempts: int) -> Block:
+def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
     """All turns of a side as one block."""
     result = side.load.tally().since(side.start)
     plans.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)

@@ -29,7 +29,7 @@ class OtlpProfile:
     samples: Sequence[tuple[Frames, Attributes, int]]
 
 
-class _Table:
+class _MessageTable:
     """Messages by index; the first one is empty, which means none."""
 
     def __init__(self) -> None:
@@ -48,8 +48,8 @@ class _Dictionary:
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
         self.strings = Strings()
-        self._mappings, self._locations, self._functions = _Table(), _Table(), _Table()
-        self._attributes, self._stacks = _Table(), _Table()
+        self._mappings, self._locations, self._functions = _MessageTable(), _MessageTable(), _MessageTable()
+        self._attributes, self._stacks = _MessageTable(), _MessageTable()
 
     def attribute(self, key: str, value: str | int) -> int:
         return self._attributes[number(1, self.strings[key]) + block(2, _any(value))]
@@ -71,7 +71,7 @@ class _Dictionary:
                 self._mappings.written(1),
                 self._locations.written(2),
                 self._functions.written(3),
-                _Table().written(4),  # links to traces: none
+                _MessageTable().written(4),  # links to traces: none
                 b"".join(text(5, name) for name in self.strings.indexes),
                 self._attributes.written(6),
                 self._stacks.written(7),

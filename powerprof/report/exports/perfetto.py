@@ -20,7 +20,7 @@ def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
 
-class _Lanes:
+class _CauseTracks:
     """Tracks of the causes: the first of a cause that is free at a time."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
             "args": args,
         }
 
-    lanes, events = _Lanes(), list[dict[str, Any]]()
+    lanes, events = _CauseTracks(), list[dict[str, Any]]()
     for number, period in enumerate(ordered, 1):
         blame = f"{period.mechanism.replace('_', '-')}: {period.cause}"
         end = period.exit_ns if period.next_ns is None else period.next_ns

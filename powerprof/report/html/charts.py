@@ -17,7 +17,7 @@ Ends = tuple[float | None, float | None, float | None]
 """Mean, low, high."""
 
 
-class _Metric(Protocol):
+class _ChartedMetric(Protocol):
     @property
     def name(self) -> str: ...
     @property
@@ -26,7 +26,7 @@ class _Metric(Protocol):
     def kind(self) -> str: ...
 
 
-M = TypeVar("M", bound=_Metric)
+M = TypeVar("M", bound=_ChartedMetric)
 
 
 def one_curve(metric: RunMetric) -> list[Ends]:

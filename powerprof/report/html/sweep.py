@@ -11,7 +11,7 @@ from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.extras import Extras
 from powerprof.report.html.figures import clean
 from powerprof.report.html.page import page
-from powerprof.report.html.tradeoff import Setting, tradeoff
+from powerprof.report.html.tradeoff import TradeoffPoint, tradeoff
 from powerprof.report.tables.metrics import paces_table, sweep_table
 from powerprof.report.tables.table import Places
 
@@ -66,5 +66,5 @@ def _tradeoff(record: Sweep) -> Markup:
         if joules is None or queries is None or joules.estimate.mean is None or queries.estimate.mean is None:
             continue
         kind = joules.kind
-        settings.append(Setting(clean(point.value, 20), queries.estimate.mean, joules.estimate.mean))
+        settings.append(TradeoffPoint(clean(point.value, 20), queries.estimate.mean, joules.estimate.mean))
     return tradeoff(settings, clean(record.parameter, 60), kind)

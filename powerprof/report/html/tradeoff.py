@@ -23,7 +23,7 @@ _ACROSS = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries pe
 
 
 @dataclass(frozen=True)
-class Setting:
+class TradeoffPoint:
     """One value of the parameter: queries per second and joules per query."""
 
     label: str
@@ -31,7 +31,7 @@ class Setting:
     joules: float
 
 
-def tradeoff(settings: Sequence[Setting], parameter: str, kind: str) -> Markup:
+def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Markup:
     """The chart; nothing for fewer than two settings. `kind`: measured or estimated."""
     if len(settings) < 2:
         return Markup()

@@ -43,27 +43,27 @@ class Flame:
 
 
 @dataclass
-class _Node:
+class _FlameNode:
     label: str
     value: float = 0.0
     own: float = 0.0
     a: float = 0.0
     width: float = 0.0
-    children: dict[str, _Node] = field(default_factory=dict)
+    children: dict[str, _FlameNode] = field(default_factory=dict)
 
 
-def _grow(root: _Node, frames: tuple[str, ...], value: float, a: float) -> None:
+def _grow(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> None:
     node, width = root, max(value, a)
     for depth, label in enumerate(("", *frames)):
         if depth:
-            node = node.children.setdefault(label, _Node(label))
+            node = node.children.setdefault(label, _FlameNode(label))
         node.value += value
         node.a += a
         node.width += width
     node.own += value
 
 
-def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
+def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Flame:
     placed: list[FlameFrame] = []
     hidden = depth_seen = 0
     total = root.width
@@ -88,7 +88,7 @@ def _placed(root: _Node, unit: str, limit: int, *, difference: bool) -> Flame:
 
 def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
     """The graph of one set of stacks, of at most `limit` frames."""
-    top = _Node(root)
+    top = _FlameNode(root)
     for frames, value in merged(stacks):
         _grow(top, frames, value, 0.0)
     return _placed(top, unit, limit, difference=False)
@@ -99,7 +99,7 @@ def flame_difference(
 ) -> Flame:
     """B compared with A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
     before, after = dict(merged(a)), dict(merged(b))
-    top = _Node(root)
+    top = _FlameNode(root)
     for frames in sorted(before.keys() | after.keys()):
         _grow(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))
     return _placed(top, unit, limit, difference=True)

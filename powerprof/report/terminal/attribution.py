@@ -23,7 +23,7 @@ _STACK_LINES, _WAKER_LINES = 8, 3
 
 
 @dataclass(frozen=True)
-class _Group:
+class _LabelGroup:
     """Rows that share a label, summed."""
 
     label: str
@@ -115,14 +115,14 @@ _LABELS: dict[str, Callable[[Wakeup], str]] = {
 }
 
 
-def _not_units(record: Attribution) -> list[_Group]:
+def _not_units(record: Attribution) -> list[_LabelGroup]:
     """What no unit of a whole system caused: the kernel itself, and powerprof. With the units it is the host's sum."""
     groups: dict[str, list[Cause]] = {}
     for cause in record.other_causes if record.target.system else []:
         label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
         groups.setdefault(label, []).append(cause)
     return [
-        _Group(
+        _LabelGroup(
             label,
             sum(cause.count for cause in causes),
             sum(cause.wakeups_hz for cause in causes),
@@ -133,12 +133,12 @@ def _not_units(record: Attribution) -> list[_Group]:
     ]
 
 
-def _grouped(record: Attribution, by: str) -> list[_Group]:
+def _grouped(record: Attribution, by: str) -> list[_LabelGroup]:
     groups: dict[str, list[Wakeup]] = {}
     for row in record.wakeups:
         groups.setdefault(_LABELS[by](row), []).append(row)
     grouped = [
-        _Group(
+        _LabelGroup(
             label,
             sum(row.count for row in rows),
             sum(row.rate_hz for row in rows),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from powerprof import text
-from powerprof.queries.comparison import QueriesComparison, Side, StatementChange, became
+from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, became
 from powerprof.report.tables.distinguish import distinguishable
 from powerprof.report.wording.notes import texts
 
@@ -80,11 +80,11 @@ def _cells(change: StatementChange) -> tuple[str, ...]:
     )
 
 
-def _share(side: Side | None) -> str:
+def _share(side: StatementSide | None) -> str:
     return "0.00" if side is None else text.number(side.percent_of_cpu, 2)
 
 
-def _each(side: Side | None) -> str:
+def _each(side: StatementSide | None) -> str:
     value = side.c0_ms_per_call if side is not None else None
     if value is None:
         return "–" if side is None else text.UNKNOWN

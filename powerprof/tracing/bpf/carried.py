@@ -53,7 +53,7 @@ _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _PID, _TGID = "OFFSET_task_struct_pid", "OFFSET_task_struct_tgid"
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
     """A number to be filled in: `base` and so many times each definition.
 
     `program`: its place among the programs, and `at` the instruction's; −1: the entries of the map `at`.
@@ -74,7 +74,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     shape: dict[str, int | str]
     numbers: list[str]
     compiled: Compiled
-    places: list[Place]
+    places: list[Placeholder]
 
 
 def numbers_of(definitions: Definitions) -> dict[str, int]:

@@ -91,7 +91,7 @@ def _linker_code(pid: int) -> Iterator[tuple[int, int]]:
             yield start, end - start
 
 
-class _Asked:
+class _AskedToEnd:
     """Whether to come to an end: a signal came, or a pipe that somebody held was closed.
 
     `lifeline` is closed with the first signal, so that whoever waits for its end is asked too.
@@ -120,7 +120,7 @@ class _Asked:
         return self._now
 
 
-def _look_after(dtrace: int, linker: Linker, end: _Asked) -> int:
+def _look_after(dtrace: int, linker: Linker, end: _AskedToEnd) -> int:
     """Wait for our child DTrace and end it when asked to; its exit status, 128 + N where signal N ended it."""
     begun = sent = False
     while True:
@@ -150,7 +150,7 @@ def _start(script: int, words: list[str], pid_pipe: int) -> subprocess.Popen[byt
         return None
 
 
-def _stand_by(worker: int, pid_pipe: int, linker: Linker, end: _Asked) -> int:
+def _stand_by(worker: int, pid_pipe: int, linker: Linker, end: _AskedToEnd) -> int:
     """Sleep until the worker ends, and take over from one that is killed; DTrace's exit status."""
     pid_text = b""
     while piece := os.read(pid_pipe, 64):  # until the worker has gone, and what it started is DTrace or nothing
@@ -174,10 +174,10 @@ def main(arguments: list[str]) -> int:
     if worker:
         os.close(tell)
         os.close(held)
-        return _stand_by(worker, pid_pipe, linker, _Asked(0, lifeline=lifeline))
+        return _stand_by(worker, pid_pipe, linker, _AskedToEnd(0, lifeline=lifeline))
     os.close(pid_pipe)
     os.close(lifeline)
-    end = _Asked(0, held)
+    end = _AskedToEnd(0, held)
     dtrace = _start(int(arguments[1]), arguments[2:], tell)
     # Held until the end: a Popen that nobody holds waits for its child itself.
     return _look_after(dtrace.pid, linker, end) if dtrace else 127

@@ -50,7 +50,7 @@ def definitions(btf: Btf, size: int) -> dict[str, int | str]:
 
 
 @dataclass(frozen=True)
-class _Target:
+class _TracedProcess:
     image: ProcessImage
     names: Found
 
@@ -86,7 +86,7 @@ class FunctionTracer(Closeable, Part):
         features.need(features.ATTACH_COOKIE)
         self.pattern = pattern
         tables = TableStore()
-        self._targets = [_Target(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
+        self._targets = [_TracedProcess(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
         refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
         names: dict[tuple[str, str, int], Function] = {}
         for target in self._targets:

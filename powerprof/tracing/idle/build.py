@@ -28,11 +28,11 @@ from powerprof.tracing.idle import running
 from powerprof.tracing.idle.demand import DemandLooks
 from powerprof.tracing.idle.joining import Joining
 from powerprof.tracing.idle.looks import WindowLooks
-from powerprof.tracing.idle.members import Members, Remember, every_program, latest_program
+from powerprof.tracing.idle.members import Remember, TargetMembers, every_program, latest_program
 from powerprof.tracing.idle.sample import Sample
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks
-from powerprof.tracing.idle.sums import Sums
+from powerprof.tracing.idle.sums import IdleSums
 from powerprof.tracing.idle.tracer import IdleTracer
 from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
 
@@ -145,7 +145,7 @@ def trace_exits(more: Mapping[str, int | str] | None = None) -> Iterator[IdleTra
     """Idle exits alone. `more`: definitions beside the kernel's. Raises CapabilityError, PowerprofError."""
     btf = _tracing_btf()
     with load(btf, {**idle_definitions(btf), **(more or {})}) as program:
-        yield IdleTracer(program, Sums(program), Sample(program), kernel_functions)
+        yield IdleTracer(program, IdleSums(program), Sample(program), kernel_functions)
 
 
 @contextmanager
@@ -176,11 +176,11 @@ def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandLooks]]:
 @contextmanager
 def _with_stacks(
     target: Target, remember: Remember, more: Mapping[str, int | str]
-) -> Iterator[tuple[LoadedProgram, Sums, Stacks, Members]]:
+) -> Iterator[tuple[LoadedProgram, IdleSums, Stacks, TargetMembers]]:
     """The program with stacks, and the parts that keep what it gives. No process is looked at yet."""
     btf, machine, joining = _tracing_btf(), this_machine(), Joining(target)
     definitions = {**stack_definitions(btf, machine, joining, system=target.system), **more}
-    with load(btf, definitions) as program, closing(Members(program, target, joining, remember)) as members:
-        sums = Sums(program, members)
+    with load(btf, definitions) as program, closing(TargetMembers(program, target, joining, remember)) as members:
+        sums = IdleSums(program, members)
         stacks = Stacks(program, sums, members, machine, direct=bool(definitions["DIRECT"]))
         yield program, sums, stacks, members

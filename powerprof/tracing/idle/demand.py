@@ -15,16 +15,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Shared
-from powerprof.tracing.idle.members import Members
+from powerprof.tracing.idle.members import TargetMembers
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks, StackTrace
-from powerprof.tracing.idle.sums import Sums
+from powerprof.tracing.idle.sums import IdleSums
 
 
 class DemandLooks:
-    """Beside idle exits (`tracer.Beside`) that `TraceMonitor` reads: `members` are those that were looked at."""
+    """Beside idle exits (`tracer.TracePart`) that `TraceMonitor` reads: `members` are those that were looked at."""
 
-    def __init__(self, program: LoadedProgram, sums: Sums, stacks: Stacks, members: Members) -> None:
+    def __init__(self, program: LoadedProgram, sums: IdleSums, stacks: Stacks, members: TargetMembers) -> None:
         self.members = members
         self._program, self._sums, self._stacks = program, sums, stacks
         self._counted_from_ns = self._counted_to_ns = 0

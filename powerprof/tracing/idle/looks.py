@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Shared
-from powerprof.tracing.idle.members import Members
+from powerprof.tracing.idle.members import TargetMembers
 from powerprof.tracing.idle.shared import share
 from powerprof.tracing.idle.stacks import Stacks, StackTrace
 
@@ -18,9 +18,9 @@ _LOOK_FOR_MEMBERS_S, _LOOK_BESIDE_ONE_S = 2.0, 20.0
 
 
 class WindowLooks:
-    """Beside idle exits (`tracer.Beside`): `members` are the target's processes."""
+    """Beside idle exits (`tracer.TracePart`): `members` are the target's processes."""
 
-    def __init__(self, program: LoadedProgram, stacks: Stacks, members: Members) -> None:
+    def __init__(self, program: LoadedProgram, stacks: Stacks, members: TargetMembers) -> None:
         self.members = members
         self._program, self._stacks = program, stacks
         self._counted_from_ns = self._counted_to_ns = 0

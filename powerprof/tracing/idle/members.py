@@ -59,7 +59,7 @@ def _entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -
     return _TARGET.pack(*ranges, judged, *(interpreter.packed() if interpreter else _NO_INTERPRETER))
 
 
-class Members:
+class TargetMembers:
     """Who is of one target, as the program knows it, and the images by which their stacks are named."""
 
     def __init__(self, program: LoadedProgram, target: Target, joining: Joining, remember: Remember) -> None:

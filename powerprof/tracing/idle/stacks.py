@@ -10,10 +10,10 @@ from powerprof.stacks.pycode import PythonFrame
 from powerprof.stacks.registers import Machine
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Count, Shared, StackKind
-from powerprof.tracing.idle.members import Images, Members
+from powerprof.tracing.idle.members import Images, TargetMembers
 from powerprof.tracing.idle.shared import share, shared
 from powerprof.tracing.idle.sites import SavedSite, SiteWakings, SleepingStack, decode
-from powerprof.tracing.idle.sums import Sums
+from powerprof.tracing.idle.sums import IdleSums
 
 # What one window may keep of stacks: five thousand threads with one site of 12 KiB.
 STACK_BYTES = 64 << 20
@@ -49,7 +49,9 @@ class StackTrace:
 class Stacks:
     """Takes them as they come, and gives what came since the last time."""
 
-    def __init__(self, program: LoadedProgram, sums: Sums, members: Members, machine: Machine, *, direct: bool) -> None:
+    def __init__(
+        self, program: LoadedProgram, sums: IdleSums, members: TargetMembers, machine: Machine, *, direct: bool
+    ) -> None:
         """`direct`: the kernel itself tells where registers are, and nothing has to be found."""
         self._program, self._sums, self._members = program, sums, members
         self._register_bytes, self._direct = machine.register_bytes, direct

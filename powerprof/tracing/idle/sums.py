@@ -14,17 +14,17 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import CAUSE_HALF, Filling, Shared
 from powerprof.tracing.idle.ended import ENOUGH, EndedThreads, summed_causes, summed_wakings
 from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, SUMS, WOKEN, WOKEN_COUNT, WOKEN_KEY
-from powerprof.tracing.idle.members import Members
+from powerprof.tracing.idle.members import TargetMembers
 from powerprof.tracing.idle.shared import share
 
 Array = npt.NDArray[Any]
 _FUNCTIONS = ("timer_function", "work_function", "waker_timer_function")
 
 
-class Sums:
+class IdleSums:
     """Keeps the sums of one program, also beyond what its tables have room for."""
 
-    def __init__(self, program: LoadedProgram, members: Members | None = None) -> None:
+    def __init__(self, program: LoadedProgram, members: TargetMembers | None = None) -> None:
         """`members`: whose wakings the program counts; their processes stay what they are in what is kept."""
         self._members = members
         self._causes = Halves(

@@ -21,7 +21,7 @@ from powerprof.tracing.idle.cpus import CpuWindows
 from powerprof.tracing.idle.filling import Fillings
 from powerprof.tracing.idle.running import RunTimeReader, RunTimes
 from powerprof.tracing.idle.sample import Sample
-from powerprof.tracing.idle.sums import Sums
+from powerprof.tracing.idle.sums import IdleSums
 from powerprof.windows.runner import Part
 
 Array = npt.NDArray[Any]
@@ -48,7 +48,7 @@ class IdleTrace:
     addresses: dict[int, str] = field(default_factory=dict)
 
 
-class Beside(Protocol):
+class TracePart(Protocol):
     """What is looked at beside idle exits: the tracer tells it what happens to the trace."""
 
     @property
@@ -78,10 +78,10 @@ class IdleTracer(Part):
     def __init__(
         self,
         program: LoadedProgram,
-        sums: Sums,
+        sums: IdleSums,
         sample: Sample,
         name_functions: Callable[[set[int]], dict[int, str]],
-        beside: Beside | None = None,
+        beside: TracePart | None = None,
     ) -> None:
         """`name_functions`: names of the kernel's functions at these addresses."""
         self.program, self.cpus = program, CpuWindows(program)

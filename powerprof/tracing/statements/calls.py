@@ -33,13 +33,13 @@ def returns_of(elf: Elf, functions: Collection[int]) -> Iterator[tuple[int, int]
             yield from ((int(place), function) for place in returns[returns + distances == function])
 
 
-class Functions:
+class ProgramFunctions:
     """The functions of a program by its unwind table, to tell an instruction from bytes that look like one."""
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
         section = elf.section(".eh_frame")
-        self._table: fde.Functions | None = None
+        self._table: fde.FunctionRanges | None = None
         if section is not None:
             try:
                 data = elf.read(section.offset, section.size)

@@ -14,7 +14,7 @@ _MOST_PROCESSES = 65_536
 
 
 @dataclass(frozen=True)
-class Members:
+class ServerProcesses:
     """A server that is one process; with `is_family` one that works in processes, which it and they start."""
 
     pid: int

@@ -82,7 +82,7 @@ class ThreadCounters(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Sums:
+class StatementSums:
     """What was counted of statements: by identity and thread, their texts, and identity → class of time → calls."""
 
     uses: dict[tuple[int, int], StatementUse]
@@ -90,7 +90,7 @@ class Sums:
     latencies: dict[int, dict[int, int]]
 
 
-def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entries = ()) -> Sums:
+def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entries = ()) -> StatementSums:
     """The tables of what has ended. `add_open` adds the threads' last statements."""
     uses = {}
     for key, value in totals:
@@ -103,7 +103,7 @@ def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entri
     for key, value in latencies:
         id, bucket = _PAIR.unpack(key)
         classes.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
-    return Sums(uses, {text.id: text for text in texts_seen(texts, pieces)}, classes)
+    return StatementSums(uses, {text.id: text for text in texts_seen(texts, pieces)}, classes)
 
 
 def texts_seen(texts: Entries, pieces: Entries) -> Iterator[TextSeen]:
@@ -149,7 +149,7 @@ def read_past(values: bytes) -> Iterator[ThreadUse]:
             yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
 
 
-def add_open(sums: Sums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
+def add_open(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
     """The last statement of a thread, which no other followed: it has ended, or goes on beyond the window."""
     id, counts = thread.id, thread.command != COM_PART
     if not id:

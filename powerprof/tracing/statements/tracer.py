@@ -26,7 +26,7 @@ from powerprof.tracing.statements import waitplaces
 from powerprof.tracing.statements.activity import find_activity, texts_now
 from powerprof.tracing.statements.definitions import definitions, sees_run_queue
 from powerprof.tracing.statements.dispatch import find_dispatch
-from powerprof.tracing.statements.members import Members, comm, ran_ns
+from powerprof.tracing.statements.members import ServerProcesses, comm, ran_ns
 from powerprof.tracing.statements.tables import add_open, read_past, read_sums, read_threads, thread_use
 from powerprof.tracing.statements.textplace import TextPlace, find_text, packed
 from powerprof.tracing.statements.waitplaces import OF_CALL, OF_TYPE
@@ -62,7 +62,7 @@ class QueryTracer(Closeable, Part):
             raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
         check_process_ids()
         self.pid, self.family, self._has_stacks = pid, family, stacks
-        self.members = Members(pid, is_family=family == "postgresql")
+        self.members = ServerProcesses(pid, is_family=family == "postgresql")
         self._image = snapshot(pid)
         self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
         self._stack = ExitStack()

@@ -13,7 +13,7 @@ from itertools import islice
 
 from powerprof.stacks.elf import Elf
 from powerprof.tracing.bpf.shared_numbers import StatementWait as Wait
-from powerprof.tracing.statements.calls import CALL_BYTES, Functions, returns_of
+from powerprof.tracing.statements.calls import CALL_BYTES, ProgramFunctions, returns_of
 from powerprof.tracing.symbols.patterns import file_offset
 
 _BEGIN = ("thd_wait_begin", "_Z14thd_wait_beginP3THDi")
@@ -82,7 +82,7 @@ def wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str,
     end = next((functions[name] for name in _END if name in functions), None)
     if begin is None or end is None:
         return ()
-    known = Functions(elf)
+    known = ProgramFunctions(elf)
     sites: list[tuple[str, int]] = []
     for after, function in islice(returns_of(elf, (begin, end)), _MOST_SITES):
         before = known.before(after - CALL_BYTES)

@@ -14,7 +14,7 @@ from powerprof.database.isolation.accounts import server_account
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import mysqld
 from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.loads import Context, LoadFailed, Order, start_load
+from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, start_load
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.reading import resolve
 
@@ -28,7 +28,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         with server.connect(database=schema) as control:
             before = plans.done(control, str(case.load.counted))
             sql.execute(control, "CREATE TABLE seen (done BIGINT) ENGINE=InnoDB")
-        running = start_load(case, Context(server, server.login.within(schema), tmp_path), Order(duration_s=60))
+        running = start_load(case, Context(server, server.login.within(schema), tmp_path), LoadOrder(duration_s=60))
         deadline = time.monotonic() + 60
         done = before
         while done < before + 20:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.serving import MetricsServer
 from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
@@ -33,7 +33,7 @@ class Host:
 
     def __init__(self) -> None:
         self.storm = False
-        self._shared = Shared(
+        self._shared = SharedTotals(
             Totals(statements=StatementTotals()), {"version": "1", "kernel": "6.1", "driver": "intel_idle"}
         )
         self._end = threading.Event()

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
 from powerprof.windows.sampling import now_text
@@ -36,7 +36,9 @@ STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="two repl
 
 def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
     """Twelve minutes of a made-up host behind the real counters; how many series it had."""
-    shared = Shared(Totals(statements=StatementTotals()), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
+    shared = SharedTotals(
+        Totals(statements=StatementTotals()), {"version": "1", "kernel": "6.1", "driver": "intel_idle"}
+    )
     labels = {"job": "powerprof", "instance": name}
     now_s, page = time.time(), b""
     for number in range(round(MINUTES * 60 / EVERY_S)):

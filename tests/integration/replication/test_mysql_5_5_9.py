@@ -14,7 +14,7 @@ from powerprof.database.clients.base import Server
 from powerprof.database.products.builds import ServerBuild
 from powerprof.experiment.bench.options import BenchOptions
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.observers import Beside
+from powerprof.experiment.measure.observers import CaseObservers
 from powerprof.experiment.measure.traced import by_thread, trace_condition
 from powerprof.windows.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
@@ -54,7 +54,7 @@ def test_replicas_with_one_id_storm_until_one_gets_another(historical_build: Ser
         bench.enter(case)
         raging = []
         for _ in range(5):
-            with Beside(bench, case) as beside:
+            with CaseObservers(bench, case) as beside:
                 beside.start()
                 raging.append(wakeups_hz(2.0))
                 shares, storm = beside.finish(2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.diagnosis.periodic import PERIODIC, Periodic, Setting, remedy, settings_of
+from powerprof.diagnosis.periodic import PERIODIC, PaceSetting, Periodic, remedy, settings_of
 from powerprof.diagnosis.rules import diagnose
 from tests.unit.diagnosis.test_recorded_faults import evidence as recorded
 from tests.unit.diagnosis.test_rules import evidence, row
@@ -20,7 +20,7 @@ def polling(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("periodic", "setting"), _ALL, ids=lambda one: getattr(one, "name", ""))
-def test_what_is_in_force_is_not_recommended(periodic: Periodic, setting: Setting) -> None:
+def test_what_is_in_force_is_not_recommended(periodic: Periodic, setting: PaceSetting) -> None:
     for now in _SPELLINGS.get(setting.value, ("500",)):
         given = evidence(variables={setting.name: now, "port": "3306"})
         assert f"{setting.name}={setting.value}" not in settings_of(periodic, given)
@@ -31,7 +31,7 @@ def test_what_is_in_force_is_not_recommended(periodic: Periodic, setting: Settin
 
 
 @pytest.mark.parametrize(("periodic", "setting"), _ALL, ids=lambda one: getattr(one, "name", ""))
-def test_what_a_release_does_not_have_is_not_recommended(periodic: Periodic, setting: Setting) -> None:
+def test_what_a_release_does_not_have_is_not_recommended(periodic: Periodic, setting: PaceSetting) -> None:
     told = remedy(periodic, evidence(variables={"port": "3306"}), "20 times/s")
     assert not any(setting.name in line for line in told)
     assert told[-1].startswith("to report it to MariaDB (jira.mariadb.org), send: version MariaDB")

@@ -25,17 +25,17 @@ from powerprof.runs import RunStore
 from powerprof.text import Say
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Expected, Finding, Step, Study, find_study, names
+from powerprof.workloads.studies import Expected, PublishedFinding, Study, StudyCommand, find_study, names
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
-IDLE = Step(name="idle", command="idle")
-INDEX = Step(name="index", command="compare", conditions=["index", "no-index"])
-POINTS = Step(name="points", command="sweep", conditions=["city:index"], values=[1, 8])
-RUN = Step(name="run", command="run", conditions=["city:index"])
+IDLE = StudyCommand(name="idle", command="idle")
+INDEX = StudyCommand(name="index", command="compare", conditions=["index", "no-index"])
+POINTS = StudyCommand(name="points", command="sweep", conditions=["city:index"], values=[1, 8])
+RUN = StudyCommand(name="run", command="run", conditions=["city:index"])
 
 
-def finding(metric: str, a: str | None, b: str, **more: object) -> Finding:
-    return Finding(label=f"{metric} of {b}", then="then", metric=metric, a=a, b=b, **more)  # type: ignore[arg-type]
+def finding(metric: str, a: str | None, b: str, **more: object) -> PublishedFinding:
+    return PublishedFinding(label=f"{metric} of {b}", then="then", metric=metric, a=a, b=b, **more)  # type: ignore[arg-type]
 
 
 STUDY = Study(
@@ -55,7 +55,7 @@ STUDY = Study(
 RECORDS: dict[str, Measured] = {"idle": idle_run(), "index": comparison(), "points": sweep(), "run": load_run()}
 
 
-def measured(step: Step, options: StudyOptions, say: Say) -> Measured:
+def measured(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
     return RECORDS[step.name]
 
 
@@ -134,7 +134,7 @@ def test_an_interval_without_zero_that_is_no_answer_says_why(
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
-    def one_fails(step: Step, options: StudyOptions, say: Say) -> Measured:
+    def one_fails(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
         if step.name == "index":
             raise PowerprofError("no room", "make some")
         return measured(step, options, say)
@@ -144,7 +144,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
     assert record.rows[1].outcome == "not measured" and record.rows[3].b is not None
     assert not record.interrupted
 
-    def all_fail(step: Step, options: StudyOptions, say: Say) -> Measured:
+    def all_fail(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
         raise PowerprofError(f"{step.name} fails")
 
     with pytest.raises(PowerprofError, match="idle fails"):
@@ -152,7 +152,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
 
 
 def test_an_interrupted_study_keeps_what_is_done() -> None:
-    def ended(step: Step, options: StudyOptions, say: Say) -> Measured:
+    def ended(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
         if step.name == "points":
             raise Interrupted("interrupted")
         return measured(step, options, say)
@@ -162,7 +162,7 @@ def test_an_interrupted_study_keeps_what_is_done() -> None:
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
     assert "Ended early: this is what was measured until then; 3 not measured." in lines(record, 200)
 
-    def at_once(step: Step, options: StudyOptions, say: Say) -> Measured:
+    def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
         raise Interrupted("interrupted")
 
     with pytest.raises(Interrupted):

@@ -9,7 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import Totals
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row
@@ -18,8 +18,8 @@ WHOSE = {"server": "mariadbd:3306", "account": "mysql", "program": "/usr/sbin/ma
 OPEN = "application/openmetrics-text;version=1.0.0"
 
 
-def shared() -> Shared:
-    found = Shared(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
+def shared() -> SharedTotals:
+    found = SharedTotals(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
     finding = LiveFinding(rule="duplicate_server_id", severity="fault", text="two replicas have one id", **WHOSE)
     server = ServerState(name="mariadbd:3306", up=True, role="replica", replication_healthy=False, queries_count=40)
     server = msgspec.structs.replace(server, account="mysql", program="/usr/sbin/mariadbd")
@@ -98,7 +98,7 @@ def test_every_metric_has_a_line_in_the_reference() -> None:
 def test_figures_past_their_deadline_are_absent_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now_s[0])
-    made = Shared(Totals(), {"version": "1"}, deadline_s=75.0)
+    made = SharedTotals(Totals(), {"version": "1"}, deadline_s=75.0)
     server = ServerState(name="mariadbd:3306", up=True)
     made.add(interval(row("a", 10), servers=(server,), ended_at="1970-01-01T00:16:40.000Z"))
     now_s[0] += 75.0

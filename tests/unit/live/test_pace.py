@@ -8,11 +8,11 @@ import pytest
 from powerprof.live import busy
 from powerprof.live.busy import BusyProcesses
 from powerprof.live.intervals import Used
-from powerprof.live.pace import Pace
+from powerprof.live.pace import IntervalClock
 
 
 def test_what_follows_an_interval_is_in_the_time_of_the_next() -> None:
-    pace, now_s, ends = Pace(1.0, 100.0), 100.0, []
+    pace, now_s, ends = IntervalClock(1.0, 100.0), 100.0, []
     for after_s in (0.0, 0.3, 0.05, 0.4, 0.1):
         now_s = pace.next_end_s(now_s + after_s)
         ends.append(now_s)
@@ -21,7 +21,7 @@ def test_what_follows_an_interval_is_in_the_time_of_the_next() -> None:
 
 def test_what_comes_too_late_begins_anew() -> None:
     """Naming took 3.1 s once: the next interval is half as long from there on, and the ones after it whole."""
-    pace = Pace(1.0, 0.0)
+    pace = IntervalClock(1.0, 0.0)
     first = pace.next_end_s(0.0)
     late = pace.next_end_s(first + 3.1)
     assert (first, late) == pytest.approx((1.0, 4.6))

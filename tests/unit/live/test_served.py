@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.live import served as module
-from powerprof.live.metrics import Shared, render
+from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.ranking import Ranking
 from powerprof.live.served import ServedServer, label_text
 from powerprof.live.statementtotals import StatementTotals
 from powerprof.live.totals import Totals
-from powerprof.queries.probing import Trial
+from powerprof.queries.probing import ProbeTrial
 from powerprof.queries.reach import Reach
 from tests.unit.live.intervals import interval, row, served, statement
 from tests.unit.live.test_metrics import OPEN, values
@@ -26,11 +26,11 @@ from tests.unit.live.test_metrics import OPEN, values
 Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-def shared(top: int = 20) -> Shared:
-    return Shared(Totals(statements=StatementTotals.of(top)), {"version": "1"})
+def shared(top: int = 20) -> SharedTotals:
+    return SharedTotals(Totals(statements=StatementTotals.of(top)), {"version": "1"})
 
 
-def page(shown: Shared, accept: str = "") -> Found:
+def page(shown: SharedTotals, accept: str = "") -> Found:
     return values(render(shown, accept)[0].decode(), accept)
 
 
@@ -54,7 +54,7 @@ def test_each_statement_counts_from_when_its_zero_was_read() -> None:
 
 
 def test_without_the_option_there_is_no_such_series() -> None:
-    shown = Shared(Totals(), {"version": "1"})
+    shown = SharedTotals(Totals(), {"version": "1"})
     shown.add(interval(row("a", 1)))
     assert not [name for name, _ in page(shown) if "statement" in name]
 
@@ -164,7 +164,7 @@ def test_a_text_is_one_short_line_that_a_reader_gets_back() -> None:
         assert [dict(labels)["text"] for labels in info] == [text]
 
 
-CHEAP = Trial(0.5, 0.4, 0.01, 5_000)
+CHEAP = ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
 
 @dataclass
@@ -175,7 +175,7 @@ class Ways:
     cost_s: float = 0.01
     bpf_s: float | None = 0.01
     seen_count: int = 1000
-    trial: Trial = CHEAP
+    trial: ProbeTrial = CHEAP
     is_there: bool = True
     can_probe: bool = True
     can_sample: bool = True
@@ -192,7 +192,7 @@ class _Way:
     def ready(self) -> None: ...
     def close(self) -> None: ...
 
-    def trial(self) -> Trial:
+    def trial(self) -> ProbeTrial:
         return self._ways.trial
 
     def taken(self, _: object) -> Any:
@@ -274,16 +274,16 @@ def test_probes_that_cost_too_much_make_way_for_samples_and_are_tried_again(ways
     assert method(server) == "probes"  # 4 % of what the server used were seen in it
     assert [method(server) for _ in range(3)] == ["samples"] * 3
     ways.now_s += 601
-    ways.trial = Trial(0.5, 0.4, 0.02, 10_000)
+    ways.trial = ProbeTrial(0.5, 0.4, 0.02, 10_000)
     assert [method(server) for _ in range(2)] == ["samples"] * 2
     ways.server_s = 0.2  # hardly runs: what probes cost of it is nothing
     ways.cost_s = ways.bpf_s = 0.001
-    ways.trial = Trial(0.5, 0.01, 0.001, 20)
+    ways.trial = ProbeTrial(0.5, 0.01, 0.001, 20)
     assert [method(server) for _ in range(3)] == ["samples", "probes", "probes"]
 
 
 def test_where_programs_cannot_be_timed_the_trial_has_the_price(ways: Ways) -> None:
-    ways.trial = Trial(0.5, 0.4, 0.004, 1_000)  # 4 µs each
+    ways.trial = ProbeTrial(0.5, 0.4, 0.004, 1_000)  # 4 µs each
     server = ServedServer("mysqld")
     ways.bpf_s = ways.cost_s = None
     ways.seen_count = 7_000

@@ -9,9 +9,9 @@ import pytest
 
 from powerprof.errors import CapabilityError
 from powerprof.queries import session
-from powerprof.queries.probing import Taken, Trial
+from powerprof.queries.probing import ProbeTrial, Taken
 from powerprof.queries.reach import Reach
-from powerprof.queries.record import Measured
+from powerprof.queries.record import MeasuredStatements
 from powerprof.queries.session import QueriesRequest
 from powerprof.records import Note
 from powerprof.report.wording.notes import texts
@@ -20,8 +20,8 @@ SERVER = Reach(10, "mysqld (10)", None, None)
 NOTHING: Any = None
 
 
-def measured(method: Any) -> Measured:
-    return Measured(
+def measured(method: Any) -> MeasuredStatements:
+    return MeasuredStatements(
         method=method,
         parts=NOTHING,
         known=NOTHING,
@@ -35,14 +35,14 @@ def measured(method: Any) -> Measured:
     )
 
 
-COSTLY, CHEAP = Trial(0.5, 0.4, 0.02, 10_000), Trial(0.5, 0.4, 0.01, 5_000)
+COSTLY, CHEAP = ProbeTrial(0.5, 0.4, 0.02, 10_000), ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
 
 def test_more_than_three_percent_of_a_busy_server_is_costly() -> None:
     assert (COSTLY.percent, COSTLY.is_costly) == (pytest.approx(5.0), True)
     assert (CHEAP.percent, CHEAP.is_costly) == (pytest.approx(2.5), False)
-    assert not Trial(0.5, 0.04, 0.004, 100).is_costly  # 10 % of a server that hardly runs
-    assert not Trial(0.5, 0.0, 0.0, 0).is_costly
+    assert not ProbeTrial(0.5, 0.04, 0.004, 100).is_costly  # 10 % of a server that hardly runs
+    assert not ProbeTrial(0.5, 0.0, 0.0, 0).is_costly
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_more_than_three_percent_of_a_busy_server_is_costly() -> None:
     ],
 )
 def test_the_way_that_is_taken(
-    monkeypatch: pytest.MonkeyPatch, method: str, trial: Trial, samples: bool, way: str
+    monkeypatch: pytest.MonkeyPatch, method: str, trial: ProbeTrial, samples: bool, way: str
 ) -> None:
     class Probing:
         def __init__(self, *_: Any, **__: Any) -> None: ...
@@ -63,7 +63,7 @@ def test_the_way_that_is_taken(
             return self
 
         def __exit__(self, *_: object) -> None: ...
-        def trial(self) -> Trial:
+        def trial(self) -> ProbeTrial:
             return trial
 
         def window(self, *_: object) -> Taken:

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from powerprof.report.html import render_html
 from powerprof.report.html.figures import brief, qualified
 from powerprof.report.html.intervals import DrawnInterval, interval_axis
-from powerprof.report.html.tradeoff import Setting, tradeoff
+from powerprof.report.html.tradeoff import TradeoffPoint, tradeoff
 from tests.unit.report.sample_pages import html_of
 from tests.unit.report.sample_records import comparison
 
@@ -73,7 +73,7 @@ def test_a_comparison_without_intervals_has_no_empty_column() -> None:
 
 
 def test_the_best_points_of_a_sweep_are_marked() -> None:
-    settings = [Setting("1", 100.0, 3e-3), Setting("4", 300.0, 1e-3), Setting("16", 400.0, 2e-3)]
+    settings = [TradeoffPoint("1", 100.0, 3e-3), TradeoffPoint("4", 300.0, 1e-3), TradeoffPoint("16", 400.0, 2e-3)]
     drawn = tradeoff(settings, "clients", "estimated")
     assert drawn.count('class="best"') == 2
     assert "4: least energy<" in drawn and "16: most queries<" in drawn

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from powerprof.tracing.bpf import carried
-from powerprof.tracing.bpf.carried import Carried, Place, filled
+from powerprof.tracing.bpf.carried import Carried, Placeholder, filled
 from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan
 from tests.probes.making import DifferentError, places_of
 
@@ -37,9 +37,9 @@ def an_object() -> Carried:
 
 def test_places_are_found_and_filled_with_other_numbers(an_object: Carried) -> None:
     assert an_object.places[:3] == [
-        Place(program=-1, at=0, is_offset=False, base=0, terms={"EXIT_PAGES": 4096}),
-        Place(program=0, at=0, is_offset=True, base=8, terms={"OFFSET_a": 1}),
-        Place(program=0, at=1, is_offset=False, base=0, terms={"ARG_b": 8}),
+        Placeholder(program=-1, at=0, is_offset=False, base=0, terms={"EXIT_PAGES": 4096}),
+        Placeholder(program=0, at=0, is_offset=True, base=8, terms={"OFFSET_a": 1}),
+        Placeholder(program=0, at=1, is_offset=False, base=0, terms={"ARG_b": 8}),
     ]
     wanted = {**numbers(31, 0, 512), "HAVE_irq_work_entry": 1}
     assert filled(an_object, wanted) == compiled(31, 0, 512)

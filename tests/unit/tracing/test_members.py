@@ -15,7 +15,7 @@ from powerprof.stacks.image import ProcessGoneError, ProcessImage
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.idle import members
 from powerprof.tracing.idle.joining import Joining
-from powerprof.tracing.idle.members import Members, every_program
+from powerprof.tracing.idle.members import TargetMembers, every_program
 
 
 class Tables:
@@ -76,15 +76,15 @@ def tables() -> Tables:
 
 
 @pytest.fixture
-def looked(group: Group, tables: Tables) -> Iterator[Members]:
+def looked(group: Group, tables: Tables) -> Iterator[TargetMembers]:
     target = Target((10,), "group", cgroup=group.folder)
     program = cast(LoadedProgram, cast(Any, tables))
-    with closing(Members(program, target, Joining(target), every_program)) as found:
+    with closing(TargetMembers(program, target, Joining(target), every_program)) as found:
         yield found
 
 
 def test_who_is_started_while_the_target_is_looked_at_is_a_member(
-    group: Group, tables: Tables, looked: Members
+    group: Group, tables: Tables, looked: TargetMembers
 ) -> None:
     """Until a process is in the kernel's table, the kernel does not tell of its children."""
 
@@ -99,7 +99,7 @@ def test_who_is_started_while_the_target_is_looked_at_is_a_member(
     assert looked.notes() == []
 
 
-def test_the_look_for_more_ends_where_all_that_are_left_are_gone(group: Group, looked: Members) -> None:
+def test_the_look_for_more_ends_where_all_that_are_left_are_gone(group: Group, looked: TargetMembers) -> None:
     looked.add_all()
     group.start(11)
     group.gone = {11}
@@ -108,13 +108,13 @@ def test_the_look_for_more_ends_where_all_that_are_left_are_gone(group: Group, l
     assert set(looked.images) == {10}
 
 
-def test_the_look_for_more_ends_where_each_starts_others_for_ever(group: Group, looked: Members) -> None:
+def test_the_look_for_more_ends_where_each_starts_others_for_ever(group: Group, looked: TargetMembers) -> None:
     group.at_look = lambda pid: group.start(pid + 1)
     looked.begin()
     assert len(group.looked_at) < 20
 
 
-def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looked: Members) -> None:
+def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looked: TargetMembers) -> None:
     looked.add_all()
     looked.begin()
     group.start(11)
@@ -125,7 +125,7 @@ def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looke
     assert looked.notes() == []
 
 
-def test_who_came_by_itself_is_late(group: Group, looked: Members) -> None:
+def test_who_came_by_itself_is_late(group: Group, looked: TargetMembers) -> None:
     looked.add_all()
     looked.begin()
     group.start(11)

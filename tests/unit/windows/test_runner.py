@@ -14,7 +14,7 @@ import pytest
 
 from powerprof import interrupts, privileges
 from powerprof.errors import Interrupted, PowerprofError
-from powerprof.windows.runner import Part, Running, pass_window, wait_out
+from powerprof.windows.runner import OpenWindow, Part, pass_window, wait_out
 from tests.suspended import SuspendedClock
 
 
@@ -63,7 +63,7 @@ def test_parts_open_before_privileges_are_given_up_and_end_in_reverse(monkeypatc
     assert (passed.interrupted, passed.notes) == (None, [])
     assert passed.window_s >= 0 and passed.tool_cpu_s > 0
     log.clear()
-    Running(Noted("a", log)).end()
+    OpenWindow(Noted("a", log)).end()
     assert log == ["a opens", "a begins", "a ends"]
 
 
@@ -95,7 +95,7 @@ def test_what_is_due_is_so_over_many_short_waits(pipe: tuple[int, int]) -> None:
     """Thousands of executions of a command that takes a millisecond: a meter's counter would wrap unseen."""
     log: list[str] = []
     part = Noted("meter", log, 3600.0)
-    running = Running(part)
+    running = OpenWindow(part)
     os.write(pipe[1], b"x")
     running.wait(math.inf, pipe[0])
     assert log[2:] == []
@@ -181,7 +181,7 @@ def test_where_a_part_cannot_end_the_interrupt_is_what_happened(interrupting: No
 
 def test_time_asleep_is_a_note_of_every_window(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SuspendedClock(monkeypatch)
-    running = Running()
+    running = OpenWindow()
     clock.sleep(3600.0)
     (note,) = running.end().notes
     assert note.startswith("the host was suspended for 3600.0 s within this window")

@@ -12,7 +12,7 @@ import pytest
 from powerprof.database.clients.base import Login
 from powerprof.errors import CapabilityError, UsageError
 from powerprof.experiment.loads import command, connectorj, pgbench, slap, sysbench
-from powerprof.experiment.loads.base import Context, LoadFailed, Order
+from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder
 from powerprof.workloads.definition import Load
 
 # sysbench 1.0.20, --rate=100 --time=3 --histogram=on, shortened.
@@ -158,7 +158,7 @@ def _java_context(tmp_path: Path) -> Context:
 )
 def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
     load = Load(kind="connector-j", protocol=protocol, connector=connector, sql=[_SELECT])  # type: ignore[arg-type]
-    order = Order(duration_s=2.5, rate_hz=1000.0, seed=7)
+    order = LoadOrder(duration_s=2.5, rate_hz=1000.0, seed=7)
     text = connectorj.properties(load, [_SELECT], _java_context(tmp_path), order)
     assert all(word in text for word in said)
     lines = dict(line.split("=", 1) for line in text.splitlines())
@@ -183,23 +183,23 @@ def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector:
 )
 def test_what_a_java_connector_cannot_ask_is_refused(tmp_path: Path, load: Load) -> None:
     with pytest.raises(UsageError, match="connector-j"):
-        connectorj.properties(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+        connectorj.properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
 
 
 def test_without_a_jdk_or_the_connector_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(kind="connector-j", sql=["SELECT 1"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"^java is not installed") as caught:
-        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+        connectorj.start(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "apt install default-jdk-headless"
     # A runtime alone cannot run a source file.
     monkeypatch.setattr(connectorj.programs, "need", _only_java)
     with pytest.raises(CapabilityError, match=r"^javac is not installed"):
-        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+        connectorj.start(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     monkeypatch.setattr(connectorj.programs, "need", lambda name, package: Path("/bin/false"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
-        connectorj.start(load, load.sql, _java_context(tmp_path), Order(duration_s=1.0))
+        connectorj.start(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "powerprof servers fetch mysql-connector-j"
 
 
