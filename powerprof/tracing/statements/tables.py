@@ -73,11 +73,15 @@ class ThreadCounters(NamedTuple):
     def waited_until(self, at_ns: int) -> list[int]:
         """By `StatementWait`, of its open statement; what it waits for at that moment as well."""
         waits = list(struct.unpack(_WAITS_FORMAT, self.waits))
-        waits[StatementWait.RUN_QUEUE] = max(
-            (self.ended_delay if self.ended_at or self.sent_at else self.out_delay) - self.began_delay, 0
-        )
-        if self.why < len(waits) and not self.ended_at:
+        if self.ended_at:
+            waits[StatementWait.RUN_QUEUE] = max(self.ended_delay - self.began_delay, 0)
+            return waits
+        if self.why < len(waits):
             waits[self.why] += self.slept + (max(at_ns - self.out_at, 0) if self.out_at else 0)
+        # What is left of its time. The scheduler counts a wait for a CPU when it is over, and this one may not be; it may
+        # have sent its answer before.
+        ran = self.ran_until(at_ns) - self.began_ns
+        waits[StatementWait.RUN_QUEUE] = max(at_ns - self.began_at - ran - sum(waits), 0)
         return waits
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from powerprof.tracing.bpf.shared_numbers import COM_PART, COM_QUERY, COM_STMT_EXECUTE, COM_STMT_PREPARE, PREPARING
+from powerprof.tracing.bpf.shared_numbers import (
+    COM_PART,
+    COM_QUERY,
+    COM_STMT_EXECUTE,
+    COM_STMT_PREPARE,
+    PREPARING,
+    StatementWait,
+)
 from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse, class_of, class_range
 from powerprof.tracing.statements.tables import (
     TEXT_BYTES,
@@ -122,8 +129,23 @@ def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
     sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq80x", 3, 2, 1, 900, 500))], [], [])
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=_ENDED - 100, wakeups=8, began_wakeups=1)
     add_open(sums, _TID, thread, _TEXT, _ENDED)
-    assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1)
+    waits = (9_000_000 - 7_100, *[0] * 8)
+    assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1, waits_ns=waits)
     assert sums.latencies == {}
+
+
+@pytest.mark.parametrize("sent_at", [0, 6_000_000])
+@pytest.mark.parametrize(("in_at", "out_at"), [(0, 0), (_ENDED - 100, 0), (0, 9_000_000)])
+def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int, out_at: int) -> None:
+    """It waits for a CPU at the window's end, runs, or sleeps; its answer may be sent. Nothing has counted that wait."""
+    sums = read_sums([], [], [])
+    thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=in_at, sent_at=sent_at)._replace(
+        out_at=out_at, why=StatementWait.DISK, began_delay=500, out_delay=400_500, ended_delay=300_500
+    )
+    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    use = sums.uses[_ID, _TID]
+    assert use.cpu_ns + sum(use.waits_ns) == use.wall_ns == _ENDED - 1_000_000
+    assert use.waits_ns[StatementWait.DISK] == (_ENDED - out_at if out_at else 0)
 
 
 def test_parts_are_no_calls_and_commands_have_no_text() -> None:
