@@ -14,6 +14,7 @@ from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.experiment.loads import Context, LoadFailed
 from powerprof.experiment.loads.gated import GatedLoad
+from powerprof.processes.tasks import switches_of
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.workloads.definition import Load
 from tests.conftest import Cli
@@ -42,11 +43,14 @@ def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shu
             time.sleep(0.2)
             load.shut(5.0)
             quiet = load.tally()
-            used_ns = process_cpu_ns(load.pids[0])
+            used_ns, slept = process_cpu_ns(load.pids[0]), switches_of(load.pids[0])
             time.sleep(0.1)
             assert load.tally().done == quiet.done, turn
-            # Asleep in the kernel: a client that looked again and again would use a millisecond.
-            assert (process_cpu_ns(load.pids[0]) or 0) - (used_ns or 0) < 1_000_000
+            # Asleep in the kernel: a thread goes to sleep once at most, and none spins.
+            now = switches_of(load.pids[0])
+            assert now.keys() == slept.keys(), turn
+            assert max(now[tid] - slept[tid] for tid in now) <= 1, turn
+            assert (process_cpu_ns(load.pids[0]) or 0) - (used_ns or 0) < 20_000_000
         result = load.tally().since(start)
         # Exact: no statement is under way.
         assert _questions(server) - asked - own == result.queries
