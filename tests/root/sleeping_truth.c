@@ -4,6 +4,9 @@
  * `sleeper` sleeps 200 times for 5 ms (its own timer wakes it); MEAN_NS is what its clock says that they took.
  * `consumer` waits 300 times for a byte that `producer` writes into a pipe, 1 ms after the last was read; it need not
  * wait where it comes late. `producer` sleeps 300 times, and waits for an answer where that is late.
+ *
+ * Each sleeps once more for 5 ms when it has read its count. Where the kernel called nobody as a thread was switched to, its sleep is
+ * known by the next switch from it; the end of a thread may come after the window's.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -24,20 +27,22 @@ static int64_t now(void)
     return t.tv_sec * 1000000000LL + t.tv_nsec;
 }
 
+static const struct timespec rest = { 0, 5000000 };
+
 static long waits_of_this_thread(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_THREAD, &usage);
+    nanosleep(&rest, NULL);
     return usage.ru_nvcsw;
 }
 
 static void *sleeper(void *argument)
 {
-    struct timespec t = { 0, 5000000 };
     pthread_setname_np(pthread_self(), "sleeper");
     for (int i = 0; i < 200; i++) {
         int64_t start = now();
-        nanosleep(&t, NULL);
+        nanosleep(&rest, NULL);
         slept_ns += now() - start;
     }
     waits[0] = waits_of_this_thread();

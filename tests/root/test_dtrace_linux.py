@@ -75,9 +75,9 @@ def assert_exact(trace: FunctionTrace) -> None:
     assert rows["truth_jumper"] == (60, 60)
     assert rows["truth_deep"] == (100, 100)
     assert trace.lost_count == 0
-    assert 0.4 <= trace.window_s <= 20
     asleep = next(row for row in trace.functions if row.name == "truth_sleeper")
     assert asleep.self_wall_ns is not None and asleep.self_wall_ns >= 40 * 5e6
+    assert asleep.self_wall_ns / 1e9 < trace.window_s <= 20
 
 
 def beyond(trace: FunctionTrace, expected: dict[str, float]) -> list[tuple[str, float, float]]:
@@ -156,8 +156,8 @@ def test_wakings_are_those_that_the_kernel_counts(
     assert 250 <= consumer <= 302
     assert count == pytest.approx(consumer, abs=2)
     total = sum(row.count for row in found.wakeups)
-    # The three threads' waits, and the main thread's for its line, its threads and their end.
-    assert total == pytest.approx(sleeper + consumer + producer, abs=12)
+    # The three threads' waits, one more of each, and the main thread's for its line, its threads and their end.
+    assert total == pytest.approx(sleeper + consumer + producer + 3, abs=12)
     assert pairs[producer_tid, consumer_tid] <= producer - 298
     assert found.lost_count == 0
 
@@ -172,9 +172,9 @@ def test_sleeps_are_the_programs_own_in_number_and_length(
     mean_ns, *waits = (int(word) for word in said[0].split()[1:])
     counted = sorted((row.sleeps_count for row in found.threads), reverse=True)[:3]
     # A wait that is over before the thread is off its CPU is one for the kernel, and no sleep: the producer's for an
-    # answer, some of them. A thread's start and end can add two.
+    # answer, some of them. A sleep follows the count, and a thread's start and end can add two.
     for sleeps, kernel in zip(counted, sorted(waits, reverse=True), strict=True):
-        assert 0.95 * kernel - 2 <= sleeps <= kernel + 2
+        assert 0.95 * kernel - 2 <= sleeps <= kernel + 3
     sleeper = min(found.threads, key=lambda row: abs(row.sleeps_count - waits[0]))
     # One that is woken on its way off a CPU runs on without a wait: on a busy host a few.
     assert 0 <= sleeper.sleeps_count - sleeper.waits_count <= 0.05 * sleeper.sleeps_count

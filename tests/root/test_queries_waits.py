@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from powerprof.database.isolation import diskgroup
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
+from powerprof.processes.tasks import threads_of
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import Statement
 from powerprof.tracing.captures.statements import StatementTrace
 from powerprof.tracing.statements.tracer import QueryTracer
 from tests.conftest import each_release
-from tests.root.postgres_work import client, shop
+from tests.root.postgres_work import backend_of, client, shop
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 _HELD_S, _TIMES = 0.4, 3
@@ -40,25 +42,45 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-def holding(server: PrivateServer, begin: str, end: str, work: Any) -> float:
-    """Seconds that another connection made `work` wait: it executes `begin`, and `end` a known time after that."""
-    held, times = threading.Event(), [0.0]
+def on_cpus_ms(*threads: str) -> float:
+    """What threads ran and waited for a CPU: a busy host's doing, and no wait for a lock or disk."""
+    return sum(sum(map(int, Path(f"/proc/{one}/schedstat").read_text().split()[:2])) for one in threads) / 1e6
+
+
+def blocked_ms(server_thread: str, work: Any) -> float:
+    """How long `work` took, less what this thread and the server's did on CPUs or in a queue for one."""
+    threads = "thread-self", server_thread
+    before_ms, began = on_cpus_ms(*threads), time.monotonic()
+    work()
+    return 1e3 * (time.monotonic() - began) - (on_cpus_ms(*threads) - before_ms)
+
+
+def thread_of(server: PrivateServer, cursor: Any) -> str:
+    """The server's thread that works for a client: the one that computes as it asks for that."""
+    tasks = [f"{server.pid}/task/{tid}" for tid in threads_of(server.pid or 0)]
+    before_ms = {one: on_cpus_ms(one) for one in tasks}
+    cursor.execute("SELECT BENCHMARK(1000000, MD5('x'))")
+    return max(tasks, key=lambda one: on_cpus_ms(one) - before_ms[one])
+
+
+def holding(server: PrivateServer, begin: str, end: str, thread: str, work: Any) -> float:
+    """Milliseconds that `work` was blocked: another connection executes `begin`, and `end` some time later."""
+    held = threading.Event()
 
     def other() -> None:
         with server.connect(database="x") as connection, connection.cursor() as cursor:
             cursor.execute(begin)
             held.set()
             time.sleep(_HELD_S)
-            times[0] = time.monotonic()
             cursor.execute(end)
 
     worker = threading.Thread(target=other)
     worker.start()
     assert held.wait(30)
-    began = time.monotonic()
-    work()
+    waited_ms = blocked_ms(thread, work)
     worker.join()
-    return times[0] - began
+    assert waited_ms > 500 * _HELD_S
+    return waited_ms
 
 
 def stolen() -> float:
@@ -85,6 +107,7 @@ def test_waits_are_those_of_locks_that_were_held_for_known_times(server: Private
     rows, tables = [], []
     with server.connect(database="x") as connection, connection.cursor() as cursor:
         cursor.execute("SET autocommit = 1")
+        thread = thread_of(server, cursor)
 
         def work() -> None:
             for _ in range(_TIMES):
@@ -93,11 +116,13 @@ def test_waits_are_those_of_locks_that_were_held_for_known_times(server: Private
                         server,
                         "BEGIN NOT ATOMIC START TRANSACTION; SELECT b FROM t WHERE a = 1 FOR UPDATE; END",
                         "COMMIT",
+                        thread,
                         lambda: cursor.execute("UPDATE t SET b = b + 1 WHERE a = 1"),
                     )
                 )
+                read = "SELECT b FROM t"
                 tables.append(
-                    holding(server, "LOCK TABLES t WRITE", "UNLOCK TABLES", lambda: cursor.execute("SELECT b FROM t"))
+                    holding(server, "LOCK TABLES t WRITE", "UNLOCK TABLES", thread, lambda: cursor.execute(read))
                 )
             cursor.execute("SELECT SLEEP(0.3)")
 
@@ -107,7 +132,7 @@ def test_waits_are_those_of_locks_that_were_held_for_known_times(server: Private
         assert one.waits_ms is not None
         assert one.calls_count == _TIMES
         waited = getattr(one.waits_ms, name)
-        assert waited == pytest.approx(1e3 * sum(truth) / _TIMES, rel=0.05)
+        assert waited == pytest.approx(sum(truth) / _TIMES, rel=0.05)
         others = ("row_lock", "lock", "latch", "disk", "client", "sleep", "other")
         assert sum(getattr(one.waits_ms, other) for other in others if other != name) < 0.05 * waited
     sleep = found[SLEEP].waits_ms
@@ -158,19 +183,15 @@ def test_postgresql_says_what_its_processes_wait_for() -> None:
         def held(kind: str, begin: bytes, statement: bytes) -> None:
             holder.exec_(b"BEGIN")
             holder.exec_(begin)
-            ended = [0.0]
 
             def release() -> None:
                 time.sleep(_HELD_S)
-                ended[0] = time.monotonic()
                 holder.exec_(b"COMMIT")
 
             worker = threading.Thread(target=release)
             worker.start()
-            began = time.monotonic()
-            asking.exec_(statement)
+            truth[kind].append(blocked_ms(str(backend_of(asking)), lambda: asking.exec_(statement)))
             worker.join()
-            truth[kind].append(ended[0] - began)
 
         assert server.pid is not None
         with QueryTracer(server.pid, "postgresql") as tracer:
@@ -185,7 +206,7 @@ def test_postgresql_says_what_its_processes_wait_for() -> None:
         one = found[text]
         assert one.waits_ms is not None
         assert one.calls_count == _TIMES
-        assert getattr(one.waits_ms, name) == pytest.approx(1e3 * sum(times) / _TIMES, rel=0.05)
+        assert getattr(one.waits_ms, name) == pytest.approx(sum(times) / _TIMES, rel=0.05)
 
 
 @each_release("mysql-9.7", "mysql-5.5.9")
@@ -200,17 +221,17 @@ def test_other_releases_say_what_they_wait_for(historical_build: ServerBuild) ->
             cursor.execute("CREATE PROCEDURE x.hold() BEGIN START TRANSACTION; UPDATE x.t SET b = 7 WHERE a = 1; END")
             connection.commit()
         with other.connect(database="x") as connection, connection.cursor() as cursor:
+            thread, update = thread_of(other, cursor), "UPDATE t SET b = b + 1 WHERE a = 1"
 
             def work() -> None:
                 for _ in range(_TIMES):
-                    update = "UPDATE t SET b = b + 1 WHERE a = 1"
-                    truth.append(holding(other, "CALL hold()", "COMMIT", lambda: cursor.execute(update)))
+                    truth.append(holding(other, "CALL hold()", "COMMIT", thread, lambda: cursor.execute(update)))
 
             found = rows_of(traced(other, work))
             cursor.execute("SELECT 1")
     waits = found[UPDATE].waits_ms
     assert waits is not None
-    assert waits.row_lock == pytest.approx(1e3 * sum(truth) / _TIMES, rel=0.05)
+    assert waits.row_lock == pytest.approx(sum(truth) / _TIMES, rel=0.05)
 
 
 @pytest.mark.slowdisk
@@ -222,11 +243,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
         "innodb_buffer_pool_size": "8M",
         "innodb_read_ahead_threshold": "64",
     }
-    took_s: list[float] = []
-
-    def on_cpus_ms(*threads: str) -> float:
-        """What threads ran and waited for a CPU: a busy host's, not the disk's."""
-        return sum(sum(map(int, Path(f"/proc/{one}/schedstat").read_text().split()[:2])) for one in threads) / 1e6
+    blocked: list[float] = []
 
     with RunTree() as tree, PrivateServer(tree=tree, settings=settings) as slow:
         with slow.connect() as connection, connection.cursor() as cursor:
@@ -239,23 +256,19 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             cursor.execute("SELECT b FROM big WHERE a = 29999")  # the table is open, its root is read
             assert slow.pid is not None
             cursor.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
-            threads = "thread-self", f"{slow.pid}/task/{cursor.fetchone()[0]}"
-            spent_ms: list[float] = []
+            thread = f"{slow.pid}/task/{cursor.fetchone()[0]}"
             diskgroup.limit(tree, "slow", slow.directory, slow.pid, 20)
 
             def work() -> None:
                 for number in range(1, 31):
-                    before_ms, began = on_cpus_ms(*threads), time.monotonic()
-                    cursor.execute(f"SELECT b FROM big WHERE a = {number * 700}")
-                    cursor.fetchall()
-                    took_s.append(time.monotonic() - began)
-                    spent_ms.append(on_cpus_ms(*threads) - before_ms)
+                    read = f"SELECT b FROM big WHERE a = {number * 700}"
+                    blocked.append(blocked_ms(thread, partial(cursor.execute, read)))
 
             try:
                 one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
             finally:
                 diskgroup.limit(tree, "slow", slow.directory, slow.pid, None)
-    truth_ms = (1e3 * sum(took_s) - sum(spent_ms)) / len(took_s)
+    truth_ms = sum(blocked) / len(blocked)
     assert truth_ms > 35  # the delay is there
     assert one.waits_ms is not None
     assert one.calls_count == 30

@@ -78,8 +78,7 @@ class ThreadCounters(NamedTuple):
             return waits
         if self.why < len(waits):
             waits[self.why] += self.slept + (max(at_ns - self.out_at, 0) if self.out_at else 0)
-        # What is left of its time. The scheduler counts a wait for a CPU when it is over, and this one may not be; it may
-        # have sent its answer before.
+        # What is left of its time: the scheduler counts a wait for a CPU when it is over, and this one may not be.
         ran = self.ran_until(at_ns) - self.began_ns
         waits[StatementWait.RUN_QUEUE] = max(at_ns - self.began_at - ran - sum(waits), 0)
         return waits

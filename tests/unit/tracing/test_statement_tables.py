@@ -137,7 +137,7 @@ def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
 @pytest.mark.parametrize("sent_at", [0, 6_000_000])
 @pytest.mark.parametrize(("in_at", "out_at"), [(0, 0), (_ENDED - 100, 0), (0, 9_000_000)])
 def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int, out_at: int) -> None:
-    """It waits for a CPU at the window's end, runs, or sleeps; its answer may be sent. Nothing has counted that wait."""
+    """It waits for a CPU at the window's end, which nothing has counted, runs, or sleeps; its answer may be sent."""
     sums = read_sums([], [], [])
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=in_at, sent_at=sent_at)._replace(
         out_at=out_at, why=StatementWait.DISK, began_delay=500, out_delay=400_500, ended_delay=300_500
