@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from powerprof.processes.tasks import switches_of
 from tests.balance import check_balance
 from tests.programs import ground_truth
 from tests.root.attribution import perf
@@ -29,9 +31,10 @@ _WAKERS = {"pipe": "wake_pipe", "futex": "wake_futex"}
 Attribute = Callable[..., Attributed]
 
 
-def _within_two_percent(counted: int, expected: float) -> bool:
-    # A count over a window of any length is uncertain by one.
-    return abs(counted - expected) <= max(1.0, 0.02 * expected)
+def _is_near(counted: int, expected: float, late: float) -> bool:
+    # Two per cent; a count over a window of any length is uncertain by one.
+    most = max(1.0, 0.02 * expected)
+    return -most - late <= counted - expected <= most
 
 
 def _whole(found: Attributed, *, cut_stacks: int = 0) -> None:
@@ -118,10 +121,17 @@ def test_each_function_of_a_musl_program_at_its_rate(
             assert functions.index(function) < functions.index(first), functions
 
 
+def _sleeps(truths: list[Any]) -> dict[int, int]:
+    """How often each thread of the programs has slept so far."""
+    return {tid: count for truth in truths for tid, count in switches_of(truth["pid"]).items()}
+
+
 def test_functions_of_other_languages_in_several_processes(attribute: Attribute, built: Callable[[str], Path]) -> None:
     with ExitStack() as running:
         truths: list[Any] = [running.enter_context(ground_truth.running(built(program))) for program in _OTHERS]
+        slept_before, began_s = _sleeps(truths), time.monotonic()
         found = attribute(",".join(str(truth["pid"]) for truth in truths), duration=4)
+        slept_times, passed_s = _sleeps(truths), time.monotonic() - began_s
     # Where Go wakes a thread of its own it stands on the scheduler's stack: what called runtime.systemstack is on the
     # goroutine's.
     _whole(found, cut_stacks=1)
@@ -133,6 +143,8 @@ def test_functions_of_other_languages_in_several_processes(attribute: Attribute,
             inside = [row for row in rows if any(function in (frame["function"] or "") for frame in row["stack"])]
             counted = sum(row["wakings_count"] for row in inside)
             expected = thread["rate_hz"] * found.record["wakings_window_s"]
-            assert _within_two_percent(counted, expected), (name, counted, expected)
+            # On a busy host a thread does not sleep where it is late for its next deadline, as the kernel's count says.
+            late = thread["rate_hz"] * passed_s - (slept_times[thread["tid"]] - slept_before[thread["tid"]])
+            assert _is_near(counted, expected, max(late, 0.0)), (name, counted, expected, late)
             assert sum(row["wakings_count"] for row in inside if row["origin"] == "own_timer") >= 0.95 * counted
             assert all(row["stack_complete"] for row in rows)
