@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from powerprof.experiment.bench import plans
-from powerprof.experiment.loads import LoadFailed, LoadOrder, LoadResult, start_load
+from powerprof.experiment.loads import LoadFailed, LoadOrder, LoadResult, RunningLoad, start_load
 from powerprof.experiment.measure.apparatus import Apparatus, Slot
 from powerprof.experiment.measure.observers import CaseObservers
 from powerprof.experiment.options import RAMP_S
@@ -76,8 +76,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
             try:
                 wait_out((), RAMP_S)
                 if not running.alive():
-                    running.finish(0.1)
-                    raise LoadFailed(f"{case.qualified}: the client ended at once")
+                    raise _ended(running, f"{case.qualified}: the client ended at once")
                 meter.follow("client", running.pids)
                 before = count()
                 beside.start()
@@ -87,8 +86,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
                 shares, storm = beside.finish(window.cpus)
                 after = count()
                 if not outlasted:
-                    running.finish(0.1)
-                    raise LoadFailed(f"{case.qualified}: the client ended before the window did")
+                    raise _ended(running, f"{case.qualified}: the client ended before the window did")
                 result = running.finish(window_s + _PATIENCE_S)
             finally:
                 running.kill()
@@ -113,6 +111,12 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         storm=storm,
         slices=beside.slices,
     )
+
+
+def _ended(running: RunningLoad, what: str) -> LoadFailed:
+    """What to raise where a client has ended too soon; raises what the client itself said, if it did."""
+    running.finish(0.1)
+    return LoadFailed(what)
 
 
 def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:

@@ -13,8 +13,9 @@ NO_WAITS = (0,) * WAITS
 
 class StatementUse(msgspec.Struct, frozen=True):
     """What one thread used for one statement; thread 0 are all that had ended, where they were many. `open_count`: of
-    `calls`, those that had not ended. `waits_ns`: by `StatementWait`; with `cpu_ns` they are `wall_ns`.
-    `squares`: the sum of the squares of a call's CPU time, in units of 2^`SQUARED_NS_LOG` ns, of those that ended."""
+    `calls`, those that had not ended. `waits_ns`: by `StatementWait`; with `cpu_ns` they are `wall_ns`, but for CPU
+    time after the last packet and what was stolen from the running thread. `squares`: the sum of the squares of a
+    call's CPU time, in units of 2^`SQUARED_NS_LOG` ns, of those that ended."""
 
     id: int
     tid: int
