@@ -65,21 +65,23 @@ def thread_of(server: PrivateServer, cursor: Any) -> str:
 
 def holding(server: PrivateServer, begin: str, end: str, thread: str, work: Any) -> float:
     """Milliseconds that `work` was blocked: another connection executes `begin`, and `end` some time later."""
-    held = threading.Event()
+    held, asked = threading.Event(), threading.Event()
 
     def other() -> None:
         with server.connect(database="x") as connection, connection.cursor() as cursor:
             cursor.execute(begin)
             held.set()
+            assert asked.wait(30)
             time.sleep(_HELD_S)
             cursor.execute(end)
 
     worker = threading.Thread(target=other)
     worker.start()
     assert held.wait(30)
+    asked.set()
     waited_ms = blocked_ms(thread, work)
     worker.join()
-    assert waited_ms > 500 * _HELD_S
+    assert waited_ms > 100 * _HELD_S
     return waited_ms
 
 
