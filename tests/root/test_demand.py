@@ -6,12 +6,11 @@ from __future__ import annotations
 import subprocess
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from powerprof.files import read_fields
 from powerprof.processes.targets import resolve
+from powerprof.processes.tasks import switches_of
 from powerprof.tracing.idle.build import trace_on_demand, trace_stacks
 from powerprof.tracing.idle.monitor import TraceMonitor
 
@@ -36,11 +35,11 @@ def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: lis
         looks.judge([judged])
         # The first read takes its time: it finds the names of the kernel's functions.
         monitor.read()
-        before = _voluntary(judged)
+        before = switches_of(judged)[judged]
         monitor.read()
         looks.collect()
         time.sleep(2)
-        slept = _voluntary(judged) - before
+        slept = switches_of(judged)[judged] - before
         monitor.read()
         found = looks.collect()
         assert {one.pid for one in found.wakings} == set(looks.members.images) == {judged}
@@ -59,10 +58,6 @@ def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: lis
         monitor.read()
         looks.collect()
         assert set(looks.members.images) == {other}
-
-
-def _voluntary(pid: int) -> int:
-    return int(read_fields(Path(f"/proc/{pid}/status"))["voluntary_ctxt_switches"])
 
 
 def test_processes_that_ended_make_room_for_others(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from powerprof.database.products.builds import ServerBuild
 from powerprof.processes.tasks import threads_of
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import Statement
+from powerprof.sources.procfs import read_stat
 from powerprof.tracing.captures.statements import StatementTrace
 from powerprof.tracing.statements.tracer import QueryTracer
 from tests.conftest import each_release
@@ -87,7 +87,7 @@ def holding(server: PrivateServer, begin: str, end: str, thread: str, work: Any)
 
 def stolen() -> float:
     """Seconds that interrupts and the hypervisor took of this host's CPUs since it began, by hundredths."""
-    return sum(map(int, Path("/proc/stat").read_text().splitlines()[0].split()[6:9])) / os.sysconf("SC_CLK_TCK")
+    return sum(cpu.get(name, 0.0) for cpu in read_stat().cpus.values() for name in ("irq", "softirq", "steal"))
 
 
 def rows_of(trace: StatementTrace) -> dict[str, Statement]:

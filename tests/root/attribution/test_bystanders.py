@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from powerprof.processes.targets import cgroup_pids
+from powerprof.processes.tasks import switches_of
 from powerprof.programs import need, start, stop
 from powerprof.windows.group_clock import group_cpu_ns
 from tests.root.attribution.conftest import HERE, Attributed
@@ -102,18 +103,13 @@ def test_what_a_softirq_wakes_is_not_blamed_on_the_thread_that_it_interrupted(
     assert not [waking for waking in window.captured.wakings if waking.waker_tid == found["spinner"]]
 
 
-def _voluntary(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
-
-
 def test_a_throttled_thread_did_not_sleep(attribute: Attribute, program: Path) -> None:
     """Runnable all the time, it runs when its quota is refilled: exits of their own class, no wakings, no site."""
     with running(program, "spin") as found, cgroup("throttled", found["pid"], 15_000):
         for _ in range(_WINDOWS):
-            before = _voluntary(found["pid"])
+            before = switches_of(found["pid"])[found["pid"]]
             window = attribute(found["pid"], duration=3)
-            slept = _voluntary(found["pid"]) - before
+            slept = switches_of(found["pid"])[found["pid"]] - before
             assert sum(row["wakings_count"] for row in window.rows) <= slept
             assert {row["origin"] for row in window.record["wakeups"] if row["stack"]} <= (
                 {"own_timer", "other_process", "kernel"} if slept else set()
