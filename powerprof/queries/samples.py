@@ -149,9 +149,9 @@ def with_plans(
 ) -> tuple[list[Statement], list[str]]:
     """The statements with the plans of the chosen ones, and what could not be explained.
 
-    Plans are made by an account that only reads: the one in `explain_as`, else one that `login` makes for it.
+    Plans are made by an account that only reads: the one in `explain_as`, else one per schema that `login` makes. A
+    single account for all schemas would explain to the sender of a text the tables that the sender may not read.
     """
-    schemas = {sample.statement.schema_name for sample in chosen if sample.statement.schema_name}
     planned, notes = list(statements), list[str]()
     if not chosen:
         return planned, notes
@@ -159,8 +159,10 @@ def with_plans(
         if explain_as is not None:
             _plan(planned, notes, chosen, reader_of_file(login, explain_as))
         else:
-            with Reader(login, schemas) as reader:
-                _plan(planned, notes, chosen, reader.login)
+            for schema in dict.fromkeys(sample.statement.schema_name for sample in chosen):
+                own = [sample for sample in chosen if sample.statement.schema_name == schema]
+                with Reader(login, schema) as reader:
+                    _plan(planned, notes, own, reader.login)
     except PowerprofError as error:
         notes.append(f"plans: {error.message}")
         if error.hint:

@@ -3,7 +3,8 @@
 
 What a client sent may call functions, by views as well, and these run with the rights of who executes or explains the
 text: a read-only transaction keeps no SET GLOBAL away. So such a text goes only to an account whose only right is
-SELECT in the schemas meant. It may not even execute a stored function.
+SELECT in the text's own schema. It may not even execute a stored function, and a text of one schema learns nothing of
+another, which its sender may not read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 # Sixteen characters: MySQL 5.6 takes no more.
-_NAME = re.compile(r"pp_read_[0-9a-f]{8}")
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")
+_ACCOUNT = re.compile(rf"'pp_read_[0-9a-f]{{8}}'@'{_HOST.pattern}'")
 _READS = re.compile(r"GRANT (USAGE|SELECT|SHOW VIEW|SELECT, SHOW VIEW) ON ", re.IGNORECASE)
 _LIMITS = Limits(answer_s=5.0, rows=10_000, answer_bytes=4 << 20)
 _OWN = ("mysql", "sys", "performance_schema", "information_schema")
@@ -46,7 +47,9 @@ _INSTEAD = "name an account that has only SELECT with --explain-as FILE"
 
 
 class Reader(Closeable):
-    """`with Reader(login, schemas) as reader:` `reader.login` may SELECT in these schemas, and nothing else.
+    """`with Reader(login, schema) as reader:` `reader.login` may SELECT in this schema, and nothing else.
+
+    Without a schema, and in the server's own, it may SELECT nothing.
 
     It is `login` itself where that may no more. Else an account is made by `login`, with a random name and a random
     password, for connections from the same place, outside of the binary log; it is dropped at the end. As long as it is
@@ -54,10 +57,10 @@ class Reader(Closeable):
     next one drops it. Raises PowerprofError where no such account can be had.
     """
 
-    def __init__(self, login: Login, schemas: Collection[str]) -> None:
+    def __init__(self, login: Login, schema: str | None) -> None:
         self.login = login
         self._maker = login
-        self._schemas = sorted(set(schemas) - set(_OWN))
+        self._schema = None if (schema or "").lower() in _OWN else schema
         self._control: Sql | None = None
         self._made: str | None = None
 
@@ -90,8 +93,8 @@ class Reader(Closeable):
         with _uninterrupted():
             _create(control, account, password)
             self._made = account
-        for schema in self._schemas:
-            sql.execute(control, f"GRANT SELECT ON {_pattern(schema)}.* TO {account}")
+        if self._schema:
+            sql.execute(control, f"GRANT SELECT ON {_pattern(self._schema)}.* TO {account}")
         return self._maker.of(name, password)
 
     def close(self) -> None:
@@ -149,14 +152,15 @@ def _sweep(control: Sql) -> None:
     """Drop what killed ones have left; what cannot be dropped does not keep us from our work."""
     left = sql.rows(
         control,
-        "SELECT User, Host FROM mysql.user WHERE User LIKE 'pp\\_read\\_%'"
-        " AND IS_FREE_LOCK(CONCAT('powerprof.', User)) = 1",
-        columns=2,
+        # Unlike mysql.user, which may be a view, nobody can replace this table.
+        "SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE LIKE '_pp\\_read\\_%'"
+        " AND IS_FREE_LOCK(CONCAT('powerprof.', SUBSTRING(GRANTEE, 2, 16))) = 1",
+        columns=1,
     )
-    for user, host in left:
-        if _NAME.fullmatch(str(user)) and _HOST.fullmatch(str(host)):
+    for (account,) in left:
+        if _ACCOUNT.fullmatch(str(account)):
             with suppress(StatementError):
-                sql.execute(control, f"DROP USER '{user}'@'{host}'")
+                sql.execute(control, f"DROP USER {account}")
 
 
 @contextmanager

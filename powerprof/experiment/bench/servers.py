@@ -51,7 +51,7 @@ class Bench(Closeable):
         self._nodes: dict[str, Node] = {}
         self._tree: RunTree | None = None
         self._copies: Mapping[Path, Path] = {}
-        self._reader: Login | None = None
+        self._readers: dict[str | None, Login] = {}
         self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
@@ -79,10 +79,9 @@ class Bench(Closeable):
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)
-        reads = [case for case in self._cases if case.load.reads_only]
-        if given is not None and reads:
-            schemas = {schema for case in reads if (schema := dataset.database_of(case)) is not None}
-            self._reader = self._stack.enter_context(Reader(given.login, schemas)).login
+        if given is not None:
+            for schema in dict.fromkeys(dataset.database_of(case) for case in self._cases if case.load.reads_only):
+                self._readers[schema] = self._stack.enter_context(Reader(given.login, schema)).login
         for case in self._cases:
             if self.failure(case) is None:
                 self._trying(case, self._explain)
@@ -277,8 +276,9 @@ class Bench(Closeable):
 
     def login(self, case: Case) -> Login:
         """The account, with the condition's schema. On a given server one that only reads, where the load says so."""
-        login = self._reader if case.load.reads_only else None
-        return (login or self._node(case).server.login).within(dataset.database_of(case))
+        schema = dataset.database_of(case)
+        login = self._readers.get(schema) if case.load.reads_only else None
+        return (login or self._node(case).server.login).within(schema)
 
     def connect(self, case: Case) -> Sql:
         """A control connection in the condition's schema."""

@@ -70,6 +70,12 @@ def accounts(server: PrivateServer) -> list[str]:
         return [row[0] for row in sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'")]
 
 
+def accounts_made(server: PrivateServer) -> int:
+    """Return how many statements CREATE USER the server has executed."""
+    with server.connect() as connection:
+        return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Com_create_user'")[0][1])
+
+
 @pytest.mark.parametrize("text", ["SELECT id FROM t WHERE trap() = 1", "SELECT id FROM v"])
 def test_a_plan_executes_nothing_with_rights(server: PrivateServer, text: str) -> None:
     with server.connect() as connection:
@@ -91,7 +97,7 @@ def test_a_plan_executes_nothing_with_rights(server: PrivateServer, text: str) -
 
 
 def test_the_reader_reads_its_schema_and_nothing_else(server: PrivateServer) -> None:
-    with Reader(server.login, {"shop", "mysql"}) as reader:
+    with Reader(server.login, "shop") as reader:
         assert len(accounts(server)) == 1
         assert reader.login.password not in repr(reader.login)
         with sql.connect(reader.login) as connection:
@@ -112,10 +118,29 @@ def test_the_reader_reads_its_schema_and_nothing_else(server: PrivateServer) -> 
 def test_a_schema_with_wildcards_in_its_name_is_only_itself(server: PrivateServer) -> None:
     with server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE `sh_p%`", "CREATE TABLE `sh_p%`.t (n INT)")
-    with Reader(server.login, {"sh_p%"}) as reader, sql.connect(reader.login) as connection:
+    with Reader(server.login, "sh_p%") as reader, sql.connect(reader.login) as connection:
         assert sql.scalar(connection, "SELECT COUNT(*) FROM `sh_p%`.t") == 0
         with pytest.raises(StatementError):
             sql.execute(connection, "SELECT * FROM shop.t")
+
+
+def test_a_text_of_one_schema_learns_nothing_of_another(server: PrivateServer) -> None:
+    """A server evaluates constant subqueries for a plan. It would then depend on rows that the sender may not read."""
+    with server.connect() as connection:
+        sql.execute(connection, "REPLACE INTO shopx.secret VALUES (7)")
+        before = accounts_made(server)
+    texts = [
+        ("SELECT id FROM t WHERE id = (SELECT MAX(n) FROM shopx.secret)", "shop"),
+        ("SELECT n FROM secret", "shopx"),
+    ]
+    texts += [("SELECT 1", None), ("SELECT * FROM global_priv", "mysql"), ("SELECT id FROM t WHERE id = 7", "shop")]
+    statements = [Statement(text=text, schema_name=schema, c0_s=1.0) for text, schema in texts]
+    chosen = [StatementSample(number, statement, statement.text) for number, statement in enumerate(statements)]
+    planned, notes = with_plans(statements, chosen, server.login)
+    assert [bool(statement.plan) for statement in planned] == [False, True, True, False, True]
+    assert [note.rpartition(": ")[2] for note in notes] == ["it reads another schema"] * 2
+    assert accounts_made(server) - before == 4, "one account for each schema, and one without any"
+    assert accounts(server) == []
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -125,7 +150,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(server: PrivateServer, en
         "from powerprof import interrupts; interrupts.install()\n"
         "from powerprof.database.clients.readers import Reader\n"
         "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"
-        "with Reader(login, {'shop'}): print('made', flush=True); time.sleep(60)"
+        "with Reader(login, 'shop'): print('made', flush=True); time.sleep(60)"
     )
     login = server.login
     process = subprocess.Popen(
@@ -140,7 +165,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(server: PrivateServer, en
     process.stdin.write(login.password)
     process.stdin.close()
     assert process.stdout.readline() == "made\n"
-    with Reader(login, {"shop"}):
+    with Reader(login, "shop"):
         assert len(accounts(server)) == 2, "one in use is not dropped"
     process.send_signal(ending)
     process.wait()
@@ -152,7 +177,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(server: PrivateServer, en
     for _ in range(100):  # the server notices the end of a connection when it looks
         if ask(server, f"SELECT IS_FREE_LOCK('powerprof.{left[0]}')") == 1:
             break
-    with Reader(login, {"shop"}):
+    with Reader(login, "shop"):
         assert left[0] not in accounts(server)
     assert accounts(server) == []
 
@@ -260,7 +285,7 @@ def test_a_saved_workload_is_the_callers_alone(sudo: Attacker) -> None:
 
 
 def test_explain_is_of_the_text_alone(server: PrivateServer) -> None:
-    with Reader(server.login, {"shop"}) as reader:
+    with Reader(server.login, "shop") as reader:
         assert explain(reader.login, "SELECT n FROM t WHERE id = 7", "shop")[0].key == "PRIMARY"
 
 
@@ -278,7 +303,7 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                 _TRAP,
                 "CREATE SQL SECURITY INVOKER VIEW shop.v AS SELECT id FROM shop.t WHERE shop.trap() = 1",
             )
-        with Reader(mysql.login, {"shop", "mysql"}) as reader:
+        with Reader(mysql.login, "shop") as reader:
             (step,) = explain(reader.login, "SELECT n FROM t WHERE id = 2", "shop")
             assert (step.table, step.access, step.key) == ("t", "const", "PRIMARY")
             (step,) = explain(reader.login, "SELECT n FROM t WHERE g = 2", "shop")
@@ -309,7 +334,7 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                 "GRANT INSERT ON shop.* TO writer",
                 "SET GLOBAL mandatory_roles = 'writer'",
             )
-        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(mysql.login, {"shop"}):
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(mysql.login, "shop"):
             pass
 
 
@@ -319,7 +344,7 @@ def test_what_is_granted_to_everybody_is_not_overlooked(server: PrivateServer) -
             return
         sql.execute(connection, "GRANT EXECUTE ON shop.* TO PUBLIC")
     try:
-        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(server.login, {"shop"}):
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(server.login, "shop"):
             pass
     finally:
         with server.connect() as connection:
