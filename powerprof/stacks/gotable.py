@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING
 
-from powerprof.stacks.elf import PF_X, Elf, Section, section_bytes
+from powerprof.stacks.elf import PF_X, SHF_COMPRESSED, Elf, Section, section_bytes
+from powerprof.stacks.time_budget import SYMBOL_BYTES
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,6 +27,10 @@ _MODULE = struct.Struct("<24Q")
 _MAX_FUNCTIONS = 4_000_000
 _MAX_PLACES = 64
 _MOST_BYTES = 64 << 20
+_BLOCK = 1 << 14
+# The records of a block, which real linkers write one after the other: some 100 bytes each, 2 KB at most.
+_MOST_RECORDS_BYTES = 8 << 20
+_ROW_BYTES = 8
 
 
 def go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] | None:
@@ -34,30 +39,38 @@ def go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] |
     import numpy as np
 
     section = next((found for name in _SECTIONS if (found := elf.section(name)) is not None), None)
-    if section is None:
+    if section is None or section.flags & SHF_COMPRESSED or section.size < _HEADER.size:
         return None
-    data = section_bytes(elf, section)
-    if len(data) < _HEADER.size:
-        return None
-    magic, padding, _, pointer, count, _, text, names_at, units_at, _, _, functions_at = _HEADER.unpack_from(data)
+    magic, padding, _, pointer, count, _, text, names_at, units_at, _, _, functions_at = _HEADER.unpack(
+        elf.read(section.offset, _HEADER.size)
+    )
     if magic not in _MAGICS or padding or pointer != 8 or not 0 < count <= _MAX_FUNCTIONS:
         return None
-    if not _HEADER.size <= names_at < units_at <= len(data) or functions_at + 8 * count + 4 > len(data):
+    if not _HEADER.size <= names_at < units_at <= section.size or functions_at + _ROW_BYTES * count + 4 > section.size:
         return None
-    rows = np.frombuffer(data, "<u4", 2 * count + 1, functions_at).astype(np.int64)
-    entries, places = rows[0::2], rows[1::2] + functions_at + 4
-    if np.any(entries[1:] < entries[:-1]) or int(places.max()) + 4 > len(data):
-        return None
-    whole = np.frombuffer(data, np.uint8)
-    # Records lie at any multiple of a byte.
-    of_names = whole[places[:, None] + np.arange(4)].copy().view("<u4")[:, 0]
+    if elf.meter is not None:
+        # The header contains the number of functions.
+        elf.meter.take(count * (SYMBOL_BYTES - _ROW_BYTES), elf.path)
+    entries, of_names = np.empty(count + 1, "<u4"), np.empty(count, "<u4")
+    for at in range(0, count, _BLOCK):
+        rows = min(_BLOCK, count - at)
+        # Each block ends with the start of the next one, the last with the end of the code.
+        block = np.frombuffer(elf.read(section.offset + functions_at + _ROW_BYTES * at, _ROW_BYTES * rows + 4), "<u4")
+        entries[at : at + rows + 1] = block[0::2]
+        places = block[1::2].astype(np.int64) + functions_at + 4
+        first, end = int(places.min()), int(places.max()) + 4
+        if end > section.size or end - first > _MOST_RECORDS_BYTES:
+            return None
+        records = np.frombuffer(elf.read(section.offset + first, end - first), np.uint8)
+        # Records begin at any multiple of a byte.
+        of_names[at : at + rows] = records[(places - first)[:, None] + np.arange(4)].view("<u4")[:, 0]
     text = text or _text(elf, section, names_at, count)
-    if text is None or not _is_code(elf, text, text + int(entries[-1])):
+    if text is None or np.any(entries[1:] < entries[:-1]) or not _is_code(elf, text, text + int(entries[-1])):
         return None
-    names = data[names_at:units_at]
+    names = elf.read(section.offset + names_at, units_at - names_at)
     keep = (entries[1:] > entries[:-1]) & (of_names < len(names))
-    starts = (entries[:-1] + text).astype(np.uint64)
-    return starts[keep], (entries[1:] - entries[:-1]).astype(np.uint64)[keep], of_names[keep], names
+    sizes = (entries[1:] - entries[:-1])[keep]
+    return entries[:-1][keep].astype(np.uint64) + np.uint64(text), sizes, of_names[keep], names
 
 
 def _is_code(elf: Elf, start: int, end: int) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 from powerprof.errors import DataError
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_STRTAB, SHT_SYMTAB, Elf, parse_elf, section_bytes
 from powerprof.stacks.gotable import go_functions
-from powerprof.stacks.time_budget import PROCESS_BYTES
+from powerprof.stacks.time_budget import PROCESS_BYTES, SYMBOL_BYTES, BudgetMeter
 from powerprof.untrusted import loader
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ _LOOK_BACK = 64
 _HEAD = 32
 _MOST_NAMESAKES = 1000
 _LONGEST_ALIAS = 128
-_BLOCK = 1 << 16
+# 128 places of 8 bytes for each name of a block: 8 MiB.
+_BLOCK = 1 << 13
 
 
 class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
@@ -131,9 +132,9 @@ def check(table: SymbolTable, path: object) -> SymbolTable:
 @loader
 def read_symbols(elf: Elf) -> SymbolTable:
     """Every sized function symbol of a file: .symtab, then what .gnu_debugdata and .dynsym add. Raises DataError."""
-    tables = [_section_symbols(elf, SHT_SYMTAB)]
+    tables = [_section_symbols(elf, SHT_SYMTAB, elf.meter)]
     tables.append(_minidebuginfo(elf))
-    tables.append(_section_symbols(elf, SHT_DYNSYM))
+    tables.append(_section_symbols(elf, SHT_DYNSYM, elf.meter))
     if tables[0] is None:
         tables.append(_go_functions(elf))
     return _merge([table for table in tables if table is not None])
@@ -158,7 +159,7 @@ class _Raw:
     strings: bytes
 
 
-def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
+def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _Raw | None:
     import numpy as np
 
     section = next((candidate for candidate in elf.sections if candidate.kind == kind and candidate.size), None)
@@ -172,6 +173,8 @@ def _section_symbols(elf: Elf, kind: int) -> _Raw | None:
     count = section.size // 24
     if count > MAX_SYMBOLS:
         raise DataError(elf.path, f"more than {MAX_SYMBOLS:,} symbols")
+    if meter is not None:
+        meter.take(count * (SYMBOL_BYTES - section.entry_bytes), elf.path)
     data = section_bytes(elf, section)
     count = min(count, len(data) // 24)
     layout = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("index", "<u2"), ("value", "<u8"), ("size", "<u8")]
@@ -212,7 +215,7 @@ def _minidebuginfo(elf: Elf) -> _Raw | None:
         elf.meter.take(len(plain), elf.path)
     if not worker.eof:
         raise DataError(elf.path, f".gnu_debugdata is larger than {DEBUGDATA_LIMIT_BYTES >> 20} MiB or cut short")
-    return _section_symbols(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB)
+    return _section_symbols(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB, elf.meter)
 
 
 def _merge(tables: list[_Raw]) -> SymbolTable:
@@ -226,31 +229,41 @@ def _merge(tables: list[_Raw]) -> SymbolTable:
     places = np.cumsum([1, *(len(table.strings) + 1 for table in tables)])
     names = b"\0" + b"".join(table.strings + b"\0" for table in tables)
     starts = np.concatenate([table.starts for table in tables])
-    ends = starts + np.concatenate([table.sizes for table in tables])
-    offsets = np.concatenate([table.offsets + np.uint32(at) for table, at in zip(tables, places, strict=False)])
-    source = np.repeat(np.arange(len(tables)), [len(table.starts) for table in tables])
-    binding = np.concatenate([table.binding for table in tables])
     order = np.argsort(starts, kind="stable")
     starts = starts[order]
-    same = starts[1:] == starts[:-1]
-    tied = np.zeros(len(starts), bool)
-    tied[1:] |= same
-    tied[:-1] |= same
-    # Aliases at one address: the earlier source, then the name that a program would call (`nanosleep`, not
-    # `__nanosleep`), then global before weak before local, then the shorter.
-    marks = np.zeros((2, len(starts)), np.uint8)
-    marks[:, tied] = _underscores_and_length(names, offsets[order][tied])
-    weak = np.select([binding[order] == _STB_LOCAL, binding[order] == _STB_WEAK], [2, 1], 0)
-    best = np.lexsort((offsets[order], marks[1], weak, marks[0], source[order], starts))
-    first = np.ones(len(best), bool)
-    first[1:] = starts[best][1:] != starts[best][:-1]
-    chosen = order[best[first]]
+    first = np.ones(len(starts), bool)
+    first[1:] = starts[1:] != starts[:-1]
+    offsets = np.concatenate([table.offsets + np.uint32(at) for table, at in zip(tables, places, strict=False)])
+    if not first.all():
+        tied = ~first
+        tied[:-1] |= tied[1:]
+        aliases = order[tied]
+        order[tied] = aliases[_by_preference(tables, names, aliases, offsets[aliases], starts[tied])]
+    chosen = order[first]
+    starts = starts[first]
+    del order, first
+    sizes = np.concatenate([table.sizes for table in tables])
     return SymbolTable(
-        starts=starts[best[first]].astype("<u8").tobytes(),
-        ends=ends[chosen].astype("<u8").tobytes(),
+        starts=starts.astype("<u8").tobytes(),
+        ends=(starts + sizes[chosen]).astype("<u8").tobytes(),
         offsets=offsets[chosen].astype("<u4").tobytes(),
         names=names,
     )
+
+
+def _by_preference(tables: list[_Raw], names: bytes, rows: Any, offsets: Any, starts: Any) -> Any:
+    """Return the order of the symbols `rows`, which are aliases: by address, the one to use first.
+
+    The earlier source comes first, then the name that a program would call (`nanosleep`, not `__nanosleep`), then
+    global before weak before local, then the shorter.
+    """
+    import numpy as np
+
+    source = np.repeat(np.arange(len(tables), dtype=np.uint8), [len(table.starts) for table in tables])[rows]
+    binding = np.concatenate([table.binding for table in tables])[rows]
+    weak = ((binding == _STB_WEAK) + 2 * (binding == _STB_LOCAL)).astype(np.uint8)
+    underscores, lengths = _underscores_and_length(names, offsets)
+    return np.lexsort((offsets, lengths, weak, underscores, source, starts))
 
 
 def _underscores_and_length(names: bytes, offsets: Any) -> Any:

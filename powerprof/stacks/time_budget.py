@@ -15,6 +15,8 @@ from powerprof.errors import DataError
 
 # Tables need up to twice the bytes that are read for them: 40 MiB are less than 100 MB in memory.
 PROCESS_BYTES = 40 << 20
+# A symbol takes up to twice this in memory while its table is made, and less in the file.
+SYMBOL_BYTES = 48
 PROCESS_S = 2.0
 RUN_BYTES = 256 << 20
 RUN_S = 20.0

@@ -6,6 +6,9 @@ from __future__ import annotations
 import os
 import random
 import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +17,7 @@ from powerprof.errors import DataError
 from powerprof.stacks.elf import parse_elf, read_elf
 from powerprof.stacks.gotable import go_functions
 from powerprof.stacks.symtab import SymbolTable, read_symbols
-from tests.unit.stacks.elves import with_go_table
+from tests.unit.stacks.elves import Part, make, wide_go_table, with_go_table
 
 
 def symbols_of(path: Path) -> SymbolTable:
@@ -101,3 +104,53 @@ def test_a_table_that_is_cut_gives_none(built, size):
     changed = bytearray(data)
     struct.pack_into("<Q", changed, header + 32, size)
     assert go_functions(parse_elf(bytes(changed), "x")) is None
+
+
+_READ = """
+import sys
+from pathlib import Path
+from powerprof.errors import DataError
+from powerprof.stacks.elf import read_elf
+from powerprof.stacks.symtab import check, read_symbols
+from powerprof.stacks.time_budget import Budget
+import numpy
+def peak():
+    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
+    return int(line.split()[1]) >> 10
+with open(sys.argv[1], "rb") as file, Budget().meter(1) as meter:
+    before = peak()
+    try:
+        count = check(read_symbols(read_elf(file.fileno(), sys.argv[1], meter)), "x").count
+    except DataError as error:
+        count = error.reason.replace(" ", "_")
+    print(count, peak() - before)
+"""
+
+
+def many_symbols(count: int, start: Callable[[int], int]) -> bytes:
+    rows = b"".join(struct.pack("<IBBHQQ", 1, 0x12, 0, 1, start(number), 4) for number in range(count))
+    return make([Part(".symtab", 2, rows, link=2, entry_bytes=24), Part(".strtab", 3, b"\0f\0")])
+
+
+@pytest.mark.parametrize(
+    ("made", "known"),
+    [
+        (lambda: make([Part(".gopclntab", 1, wide_go_table(3_900_000))], memory_bytes=1 << 28), None),
+        (lambda: make([Part(".gopclntab", 1, wide_go_table(860_000))], memory_bytes=1 << 28), 860_000),
+        (lambda: many_symbols(1_740_000, lambda number: 8 * number), None),
+        (lambda: many_symbols(860_000, lambda number: 0x1000), 1),
+        (lambda: many_symbols(860_000, lambda number: 8 * (number * 999_983 % 860_000)), 860_000),
+    ],
+    ids=["go, 32 MB", "go, the most", "symtab, 40 MB", "symtab, one address", "symtab, unsorted"],
+)
+def test_the_symbols_of_another_account_take_less_than_100_mb(
+    tmp_path: Path, made: Callable[[], bytes], known: int | None
+) -> None:
+    """The number of symbols counts against the budget of their process, besides the bytes of the file."""
+    (tmp_path / "x").write_bytes(made())
+    done = subprocess.run(
+        [sys.executable, "-c", _READ, str(tmp_path / "x")], capture_output=True, text=True, check=True, timeout=60
+    )
+    count, grown_mb = done.stdout.split()
+    assert int(grown_mb) < (100 if known else 10)
+    assert count == (str(known) if known else "left_out:_the_files_of_its_process_are_too_large")
