@@ -275,14 +275,17 @@ def replica_accounts(connection: Sql) -> list[str]:
     try:
         rows = sql.rows(
             connection,
-            "SELECT User, Host FROM mysql.user WHERE Repl_slave_priv = 'Y' AND Super_priv = 'N' LIMIT 200",
-            columns=2,
+            # Unlike mysql.user, which may be a view, nobody can replace this table.
+            "SELECT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'REPLICATION SLAVE' "
+            "AND GRANTEE NOT IN (SELECT GRANTEE FROM information_schema.USER_PRIVILEGES "
+            "WHERE PRIVILEGE_TYPE = 'SUPER') LIMIT 200",
+            columns=1,
         )
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:
             raise
         return []
-    return [f"{_short(user)}@{_short(host)}" for user, host in rows]
+    return ["@".join(_short(part) for part in re.findall(r"'(.*?)'(?=@|$)", str(row[0]))) for row in rows]
 
 
 def replicas(connection: Sql) -> list[ReplicaHost]:

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
 
 BURN = "SELECT BENCHMARK({}, SHA2('x', 256))"
@@ -17,12 +19,15 @@ BURN_TEXT = "SELECT BENCHMARK(?, SHA2(?, …))"
 
 
 @contextmanager
-def asking(server: PrivateServer, *texts: str, database: str | None = None, pause_s: float = 0.0) -> Iterator[None]:
+def asking(
+    server: PrivateServer, *texts: str, database: str | None = None, pause_s: float = 0.0, login: Login | None = None
+) -> Iterator[None]:
     """A client that executes these until the end."""
     stop = threading.Event()
 
     def client() -> None:
-        with server.connect(database=database) as connection, connection.cursor() as cursor:
+        connected = server.connect(database=database) if login is None else sql.connect(login)
+        with connected as connection, connection.cursor() as cursor:
             while not stop.is_set():
                 for text in texts:
                     cursor.execute(text)

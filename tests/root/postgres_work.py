@@ -3,16 +3,23 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from psycopg import conninfo, pq
 
 from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
+from powerprof.database.private import template
 from powerprof.database.private.server import PrivateServer
+from powerprof.database.products import postgres, products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.settings import Setting
 from powerprof.sources.procfs import process_cpu_ns
@@ -38,10 +45,29 @@ def shop(build: ServerBuild | None = None, settings: Mapping[str, Setting] | Non
         yield server
 
 
+def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str], hba: str = "") -> None:
+    """Let private servers begin with these statements of a superuser and lines of pg_hba.conf, and load libraries.
+
+    Neither is an option of private servers.
+    """
+
+    def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
+        *others, (command, text) = postgres.initialise(build, datadir)
+        return [*others, (command, text + "".join(f"{statement}\n" for statement in statements))]
+
+    def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+        return {postgres.HBA: postgres.files(build, account)[postgres.HBA] + hba}
+
+    monkeypatch.setattr(postgres, "_REFUSED", re.compile("(?!)"))
+    monkeypatch.setattr(template, "_shelf", lambda: None)
+    changed = replace(products.POSTGRESQL, initialise=initialise, files=files)
+    monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]
+
+
 @contextmanager
-def client(server: PrivateServer) -> Iterator[PGconn]:
+def client(server: PrivateServer, user: str | None = None, database: str = DATABASE) -> Iterator[PGconn]:
     """A connection by the messages of the protocol."""
-    where = {"host": str(server.socket.parent), "user": server.login.user, "dbname": DATABASE}
+    where = {"host": str(server.socket.parent), "user": user or server.login.user, "dbname": database}
     handle = pq.PGconn.connect(conninfo.make_conninfo("", **where).encode())
     assert handle.status == pq.ConnStatus.OK, handle.error_message
     try:

@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 from psycopg import pq
 
 from powerprof.database.clients.performance import merged
 from powerprof.database.clients.statstatements import database_with
-from powerprof.database.private import template
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import postgres, products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
 from powerprof.queries.reach import Reach, asked
@@ -38,6 +34,7 @@ from tests.root.postgres_work import (
     backend_of,
     client,
     come_and_go,
+    initialised_with,
     other_releases,
     points,
     run,
@@ -391,15 +388,7 @@ def test_older_kernels_count_the_same(server: PrivateServer) -> None:
 def test_rows_and_query_ids_are_those_of_pg_stat_statements(monkeypatch: pytest.MonkeyPatch) -> None:
     """By probes and by samples: those of a statement that is known by its text, whatever its values."""
 
-    def with_extension(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-        *others, (command, text) = postgres.initialise(build, datadir)
-        return [*others, (command, f"{text}CREATE EXTENSION pg_stat_statements\n")]
-
-    # Neither is for options of private servers.
-    monkeypatch.setattr(postgres, "_REFUSED", re.compile("(?!)"))
-    monkeypatch.setattr(template, "_shelf", lambda: None)
-    changed = replace(products.POSTGRESQL, initialise=with_extension)
-    monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]
+    initialised_with(monkeypatch, ["CREATE EXTENSION pg_stat_statements"])
     with shop(settings={"shared_preload_libraries": "pg_stat_statements"}) as server, client(server) as handle:
         login = database_with(server.login, (DATABASE, "postgres"))
         assert login is not None

@@ -95,9 +95,13 @@ class Login:
 
     `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
     `pid` is the process that must listen at the socket; None: any may.
+    `session_options` are PostgreSQL's start-up options; None: those that keep the settings of other accounts out.
     """
 
-    __slots__ = ("account", "database", "family", "host", "password", "pid", "port", "socket", "tls", "user")
+    __slots__ = (
+        *("account", "database", "family", "host", "password", "pid", "port", "session_options", "socket", "tls"),
+        "user",
+    )
 
     def __init__(
         self,
@@ -112,6 +116,7 @@ class Login:
         family: Family = "mysql",
         account: HostUser | None = None,
         pid: int | None = None,
+        session_options: str | None = None,
     ) -> None:
         self.user = user
         self.password = password
@@ -123,6 +128,7 @@ class Login:
         self.family = family
         self.account = account
         self.pid = pid
+        self.session_options = session_options
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
@@ -138,6 +144,10 @@ class Login:
     def at(self, pid: int) -> Login:
         """The same, where that process listens at the socket, and nowhere else."""
         return self._but(pid=pid)
+
+    def started_with(self, session_options: str) -> Login:
+        """Return the same login with other start-up options of PostgreSQL."""
+        return self._but(session_options=session_options)
 
     def _but(self, **changes: Any) -> Login:
         return Login(**({name: getattr(self, name) for name in self.__slots__} | changes))

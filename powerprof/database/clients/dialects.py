@@ -30,6 +30,15 @@ _COUNTED = (
     *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
     *ROWS,
 )
+# Every name and operator of PostgreSQL is qualified: otherwise a session's search_path decides whose object it is.
+_DATABASE = "SELECT 1 FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) '{}'"
+_MARKED = f"SELECT 1 FROM pg_catalog.pg_tables t WHERE t.tablename OPERATOR(pg_catalog.=) '{MARK}'"  # noqa: S608
+_ROOM = (
+    "SELECT pg_catalog.current_setting('max_connections'),"
+    " pg_catalog.current_setting('superuser_reserved_connections'),"
+    " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a"
+    " WHERE a.backend_type OPERATOR(pg_catalog.=) 'client backend')"
+)
 
 
 class Dialect(Protocol):
@@ -96,16 +105,19 @@ class _MySql:
 class _PostgreSql:
     def owner_of(self, server: Server, schema: str) -> bool | None:
         with server.connect() as connection:
-            if not sql.rows(connection, f"SELECT 1 FROM pg_database WHERE datname = '{schema}'"):  # noqa: S608 - a name of ours
+            if not sql.rows(connection, _DATABASE.format(schema)):
                 return None
         with server.connect(database=schema) as connection:
-            return bool(sql.rows(connection, f"SELECT 1 FROM pg_tables WHERE tablename = '{MARK}'"))  # noqa: S608
+            return bool(sql.rows(connection, _MARKED))
 
     def create(self, server: Server, schema: str) -> None:
         with server.connect() as connection:
             sql.execute(connection, f'CREATE DATABASE "{schema}"')
         with server.connect(database=schema) as connection:
-            sql.execute(connection, f"CREATE TABLE {MARK} (made timestamptz NOT NULL DEFAULT now())")
+            sql.execute(
+                connection,
+                f"CREATE TABLE public.{MARK} (made pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+            )
 
     def drop(self, server: Server, schema: str) -> None:
         with server.connect() as connection:
@@ -124,14 +136,9 @@ class _PostgreSql:
         return {}
 
     def room(self, connection: Sql) -> tuple[int, int, int]:
-        rows = sql.rows(
-            connection,
-            "SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int,"
-            " (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')",
-            columns=2,
-        )
-        most, there = (sql.count(value) or 0 for value in (rows or [(0, 0)])[0])
-        return most, 0, there
+        rows = sql.rows(connection, _ROOM, columns=3)
+        most, reserved, there = (sql.count(value) or 0 for value in (rows or [(0, 0, 0)])[0])
+        return most - reserved, 0, there
 
 
 def _tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -21,6 +21,11 @@ from powerprof.untrusted import printable
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
 
+# ALTER DATABASE and ALTER ROLE set defaults of a session, and the owner of a database may use the former. Start-up
+# options take precedence: names resolve in pg_catalog alone, the role stays the login's, and no library is loaded.
+SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
+# Only a superuser may add this one, and only PostgreSQL 17 and later know it: event triggers can run at a login there.
+NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
 _LOG = "the server's error log says why"
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 
@@ -55,7 +60,7 @@ class Connection(Closeable):
             "dbname": login.database or "postgres",
             "sslmode": "disable" if login.socket else "prefer",
             "gssencmode": "disable",
-            "options": "",
+            "options": SAFE_OPTIONS if login.session_options is None else login.session_options,
             "client_encoding": "UTF8",
             "application_name": "powerprof",
             "connect_timeout": str(max(2, round(patience_s))),

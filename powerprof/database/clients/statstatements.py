@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login, StatementError
+from powerprof.database.clients.libpq import NO_LOGIN_TRIGGERS
 from powerprof.errors import PowerprofError
 from powerprof.untrusted import printable
 
@@ -15,13 +16,33 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 _MOST_ROWS, _MOST_TEXT, _MOST_NAME = 20_000, 65_536, 128
+_MOST_DATABASES = 4
+_FIRST = "postgres"
+# Every name and operator is qualified: otherwise the search_path of the database decides whose object it is.
+_OF_SUPERUSERS = (
+    "SELECT d.datname FROM pg_catalog.pg_database d"
+    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) d.datdba WHERE r.rolsuper"
+)
+_EVENT_TRIGGERS = (
+    "SELECT pg_catalog.current_setting('event_triggers', true), pg_catalog.current_setting('is_superuser')"
+)
+# The view itself must be the extension's and a superuser's: its schema may belong to another account.
 _WHERE = (
-    "SELECT n.nspname FROM pg_extension e JOIN pg_namespace n ON n.oid = e.extnamespace"
-    " WHERE e.extname = 'pg_stat_statements'"
+    "SELECT n.nspname FROM pg_catalog.pg_extension e"
+    " JOIN pg_catalog.pg_depend d ON d.refobjid OPERATOR(pg_catalog.=) e.oid"
+    " JOIN pg_catalog.pg_class c ON c.oid OPERATOR(pg_catalog.=) d.objid"
+    " JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace"
+    " JOIN pg_catalog.pg_roles r ON r.oid OPERATOR(pg_catalog.=) c.relowner"
+    " WHERE e.extname OPERATOR(pg_catalog.=) 'pg_stat_statements'"
+    " AND c.relname OPERATOR(pg_catalog.=) 'pg_stat_statements' AND c.relkind OPERATOR(pg_catalog.=) 'v'"
+    " AND d.deptype OPERATOR(pg_catalog.=) 'e' AND r.rolsuper"
+    " AND d.classid OPERATOR(pg_catalog.=) 'pg_catalog.pg_class'::pg_catalog.regclass"
+    " AND d.refclassid OPERATOR(pg_catalog.=) 'pg_catalog.pg_extension'::pg_catalog.regclass"
 )
 _COUNTED = (
-    "SELECT d.datname, left(s.query, {text}), s.queryid, s.calls, s.rows FROM {schema}.pg_stat_statements s"
-    " JOIN pg_database d ON d.oid = s.dbid ORDER BY s.calls DESC LIMIT {rows}"
+    "SELECT d.datname, pg_catalog.left(s.query, {text}), s.queryid, s.calls, s.rows"
+    " FROM {schema}.pg_stat_statements s"
+    " JOIN pg_catalog.pg_database d ON d.oid OPERATOR(pg_catalog.=) s.dbid ORDER BY s.calls DESC LIMIT {rows}"
 )
 
 
@@ -38,14 +59,24 @@ Statistics = dict[tuple[str | None, str], CountedStatement]
 
 
 def database_with(login: Login, databases: Iterable[str]) -> Login | None:
-    """The login at the first of these databases in which the extension is; None where it is in none, or no login is let
-    in."""
-    for database in databases:
-        there = login.within(database)
+    """Return the login at the first of `postgres` and these databases that has the extension; None without one.
+
+    Only databases of superusers are tried: the owner of a database decides which code a session in it meets.
+    """
+    try:
+        with sql.connect(login.within(_FIRST), limits=sql.A_WORD) as connection:
+            trusted = {str(name) for (name,) in sql.rows(connection, _OF_SUPERUSERS, columns=1)}
+            if _FIRST in trusted and _schema(connection) is not None:
+                return login.within(_FIRST)
+            ((triggers, is_superuser),) = sql.rows(connection, _EVENT_TRIGGERS, columns=2)
+    except PowerprofError:
+        return None
+    there = login.started_with(NO_LOGIN_TRIGGERS) if (triggers, is_superuser) == ("on", "on") else login
+    for database in sorted(trusted & set(databases) - {_FIRST})[: _MOST_DATABASES - 1]:
         try:
-            with sql.connect(there, limits=sql.A_WORD) as connection:
+            with sql.connect(there.within(database), limits=sql.A_WORD) as connection:
                 if _schema(connection) is not None:
-                    return there
+                    return there.within(database)
         except PowerprofError:
             continue
     return None

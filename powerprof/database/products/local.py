@@ -23,7 +23,7 @@ _SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and m
 IN_PROCESSES = "postgres"
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
-_MOST_DATABASES = 4
+_MOST_STATISTICS_SOCKETS = 4
 
 
 def is_server(program: str | None) -> bool:
@@ -58,10 +58,9 @@ def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
 def enter_statistics(pid: int, databases: Iterable[str]) -> Login | None:
     """How the system user gets in to a PostgreSQL server's pg_stat_statements by its own socket; None where it has none
     or does not let us in."""
-    names = ("postgres", *sorted(set(databases) - {"postgres"}))[:_MOST_DATABASES]
-    for place in listening_sockets(pid)[:_MOST_DATABASES]:
+    for place in listening_sockets(pid)[:_MOST_STATISTICS_SOCKETS]:
         login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
-        if (there := database_with(login, names)) is not None:
+        if (there := database_with(login, databases)) is not None:
             return there
     return None
 

@@ -82,7 +82,9 @@ def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]
 
 def login(directory: Path) -> Login:
     """Our account. Its password is the folder of its socket, which nobody but the server's account may enter."""
-    return Login(user=_USER, socket=directory / _SOCKET, database="postgres", family="postgresql")
+    socket = directory / _SOCKET
+    # The server is ours, and a workload's statements find their tables as in any session.
+    return Login(user=_USER, socket=socket, database="postgres", family="postgresql", session_options="")
 
 
 def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
