@@ -15,7 +15,9 @@ from powerprof.database.clients import dialects, sql, statstatements
 from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.statstatements import counted, database_with
 from powerprof.database.private.server import PrivateServer
-from tests.conftest import Cli
+from powerprof.database.products.builds import ServerBuild
+from powerprof.diagnosis import asking as asking_of_diagnose
+from tests.conftest import Cli, each_release
 from tests.root.mariadb_work import asking
 from tests.root.postgres_work import client, initialised_with, run
 from tests.root.test_export import exporter, scrape
@@ -263,6 +265,31 @@ def test_a_view_that_is_not_the_extensions_is_not_read(server: PrivateServer) ->
             run(root, "CREATE EXTENSION pg_stat_statements SCHEMA public")
 
 
+@each_release("postgresql-17")
+def test_no_trigger_of_a_login_is_executed(historical_build: ServerBuild, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a superuser creates such a trigger, but its function may be replaced by the function's owner."""
+    statements = ("CREATE ROLE root SUPERUSER LOGIN", "CREATE ROLE eve LOGIN", "CREATE DATABASE ours OWNER root")
+    initialised_with(monkeypatch, statements, "local all root peer\nlocal all eve trust\n")
+    settings = {"shared_preload_libraries": "pg_stat_statements"}
+    with PrivateServer(build=historical_build, settings=settings) as server, client(server, "root", "ours") as root:
+        for statement in (
+            "CREATE EXTENSION pg_stat_statements",
+            "CREATE SEQUENCE executed",
+            "CREATE FUNCTION hers() RETURNS event_trigger LANGUAGE plpgsql"
+            " AS $$ BEGIN PERFORM nextval('public.executed'); END $$",
+            "ALTER FUNCTION hers() OWNER TO eve",
+            "CREATE EVENT TRIGGER of_login ON login EXECUTE FUNCTION hers()",
+        ):
+            run(root, statement)
+        found = database_with(login_of(server), ["ours"])
+        assert found is not None
+        with sql.connect(found) as connection:
+            assert counted(connection)
+        assert run(root, "SELECT is_called FROM executed") == b"f"
+        sql.connect(login_of(server).within("ours")).close()
+        assert run(root, "SELECT is_called FROM executed") == b"t", "the trigger is none"
+
+
 _NATIVE = {
     **dict.fromkeys(("connection_id()", "user()", "version()", "now()", "current_user()"), "INT"),
     **dict.fromkeys(
@@ -365,6 +392,18 @@ def test_commands_execute_nothing_of_a_schema(
 def test_export_executes_nothing_of_a_schema(powerprof_cli: Cli, mariadb: PrivateServer) -> None:
     with exporter(powerprof_cli, "--statements", str(mariadb.pid), "--interval", "1", limited=False) as (port, _):
         assert any(name.startswith("powerprof_statement") for name, _ in scrape(port))
+
+
+@pytest.mark.usefixtures("her_client", "mariadbd")
+def test_accounts_of_replicas_are_known_without_mysql_user(mariadb: PrivateServer) -> None:
+    with mariadb.connect() as connection:
+        sql.execute(
+            connection,
+            "CREATE OR REPLACE USER `re@'p`@'10.0.0.%', boss@localhost",
+            "GRANT REPLICATION SLAVE ON *.* TO `re@'p`@'10.0.0.%', boss@localhost",
+            "GRANT SUPER ON *.* TO boss@localhost",
+        )
+        assert asking_of_diagnose.replica_accounts(connection) == ["re@'p@10.0.0.%"]
 
 
 @pytest.mark.usefixtures("mariadbd")

@@ -66,17 +66,18 @@ def database_with(login: Login, databases: Iterable[str]) -> Login | None:
     try:
         with sql.connect(login.within(_FIRST), limits=sql.A_WORD) as connection:
             trusted = {str(name) for (name,) in sql.rows(connection, _OF_SUPERUSERS, columns=1)}
+            ((triggers, is_superuser),) = sql.rows(connection, _EVENT_TRIGGERS, columns=2)
+            if (triggers, is_superuser) == ("on", "on"):
+                login = login.started_with(NO_LOGIN_TRIGGERS)
             if _FIRST in trusted and _schema(connection) is not None:
                 return login.within(_FIRST)
-            ((triggers, is_superuser),) = sql.rows(connection, _EVENT_TRIGGERS, columns=2)
     except PowerprofError:
         return None
-    there = login.started_with(NO_LOGIN_TRIGGERS) if (triggers, is_superuser) == ("on", "on") else login
     for database in sorted(trusted & set(databases) - {_FIRST})[: _MOST_DATABASES - 1]:
         try:
-            with sql.connect(there.within(database), limits=sql.A_WORD) as connection:
+            with sql.connect(login.within(database), limits=sql.A_WORD) as connection:
                 if _schema(connection) is not None:
-                    return there.within(database)
+                    return login.within(database)
         except PowerprofError:
             continue
     return None

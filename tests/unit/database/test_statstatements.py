@@ -3,7 +3,13 @@
 
 from __future__ import annotations
 
-from powerprof.database.clients.statstatements import CountedStatement, since
+from contextlib import nullcontext
+
+import pytest
+
+from powerprof.database.clients import sql, statstatements
+from powerprof.database.clients.base import Login
+from powerprof.database.clients.statstatements import CountedStatement, database_with, since
 from powerprof.queries.records import Statement
 from powerprof.queries.shares import with_statistics
 
@@ -32,3 +38,32 @@ def test_a_statement_is_known_by_its_text_in_its_database() -> None:
         (None, None),
     ]
     assert told[0].rows_examined_per_call is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "triggers"),
+    [(("on", "on"), "off"), (("on", "off"), None), ((None, "on"), None)],
+    ids=["superuser", "other role", "before PostgreSQL 17"],
+)
+def test_event_triggers_are_off_where_the_server_lets_us(
+    monkeypatch: pytest.MonkeyPatch, settings: tuple[str | None, str], triggers: str | None
+) -> None:
+    """An option that a server does not know, or does not let a role set, would end the connection."""
+    connected: list[Login] = []
+
+    def rows(_: object, statement: str, *, columns: int) -> list[tuple[str | None, ...]]:
+        if statement == statstatements._OF_SUPERUSERS:
+            return [("postgres",), ("shop",)]
+        if statement == statstatements._EVENT_TRIGGERS:
+            return [settings]
+        return [("public",)] if connected[-1].database == "shop" else []
+
+    monkeypatch.setattr(sql, "connect", lambda login, **_: connected.append(login) or nullcontext())
+    monkeypatch.setattr(sql, "rows", rows)
+    found = database_with(Login(user="root", family="postgresql"), ["shop"])
+    assert found is not None
+    assert found.fields() == connected[-1].fields()
+    assert [login.database for login in connected] == ["postgres", "shop"]
+    options = found.session_options or ""
+    assert ("event_triggers=off" in options) == (triggers == "off")
+    assert triggers is None or "search_path= " in options
