@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
 from powerprof.database.private.replication import status_of, status_rows
@@ -15,6 +17,7 @@ from powerprof.diagnosis.evidence import Client, LoggedEvent, ReplicaHost, Repli
 from powerprof.diagnosis.logins import DUMPS
 from powerprof.diagnosis.periodic import SETTINGS
 from powerprof.processes.namespaces import outer_ids
+from powerprof.statements.normal import NO_TEXT, NormalText, normal, normal_logged
 from powerprof.untrusted import printable
 
 if TYPE_CHECKING:
@@ -163,8 +166,8 @@ def statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
     return counts
 
 
-def last_statements(connection: Sql) -> dict[int, str]:
-    """The beginning of what each connection asked last; empty without performance_schema."""
+def last_statements(connection: Sql) -> dict[int, NormalText]:
+    """The beginning of what each connection asked last, without values; empty without performance_schema."""
     try:
         rows = sql.rows(
             connection,
@@ -177,7 +180,7 @@ def last_statements(connection: Sql) -> dict[int, str]:
         if error.number >= 2000 or error.number == 0:
             raise
         return {}
-    texts = [(sql.count(number), _short(text)) for number, text in rows]
+    texts = [(sql.count(number), _statement(text)) for number, text in rows]
     return {number: text for number, text in texts if number is not None}
 
 
@@ -196,11 +199,25 @@ def _relay_file(row: dict[str, Any]) -> str | None:
     return str(file)[:_TEXT] if file else None
 
 
+RawClient = tuple[Client, str]
+"""A line of the process list without its statement, and the statement as the client sent it: for no record."""
+
+
 def clients(connection: Sql) -> list[Client]:
     """The process list, without powerprof's own connection; MariaDB tells thread and query ids too."""
+    return with_statements(raw_clients(connection))
+
+
+def raw_clients(connection: Sql) -> list[RawClient]:
+    """Read the process list as `clients`, in less time: `with_statements` does the rest."""
     own = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
     listed = [_client({name.lower(): value for name, value in row.items()}) for row in _process_list(connection)]
-    return _of_interest([client for client in listed if client.id != own])
+    return _of_interest([one for one in listed if one[0].id != own])
+
+
+def with_statements(listed: Iterable[RawClient]) -> list[Client]:
+    """Return the clients with their statements, without values."""
+    return [msgspec.structs.replace(client, statement=_statement(text)) if text else client for client, text in listed]
 
 
 def _process_list(connection: Sql) -> list[dict[str, Any]]:
@@ -217,39 +234,45 @@ def _process_list(connection: Sql) -> list[dict[str, Any]]:
     return sql.records(connection, "SHOW PROCESSLIST")
 
 
-def _of_interest(listed: list[Client]) -> list[Client]:
+def _of_interest(listed: list[RawClient]) -> list[RawClient]:
     """Of thousands the replicas, the newest, and those that spoke last."""
     if len(listed) <= _MOST_CLIENTS:
         return listed
-    newest = max(client.id for client in listed)
+    newest = max(client.id for client, _ in listed)
     ranked = sorted(
         listed,
-        key=lambda client: (
-            not client.command.startswith("Binlog Dump"),
-            client.id != newest,
-            client.time_s if client.time_s is not None else 0.0,
+        key=lambda one: (
+            not one[0].command.startswith("Binlog Dump"),
+            one[0].id != newest,
+            one[0].time_s if one[0].time_s is not None else 0.0,
         ),
     )
     return ranked[:_MOST_CLIENTS]
 
 
-def _client(row: dict[str, Any]) -> Client:
+def _client(row: dict[str, Any]) -> RawClient:
     precise = sql.number(row.get("time_ms"))
-    return Client(
+    client = Client(
         id=sql.count(row.get("id")) or 0,
         user=_short(row.get("user")),
         host=_short(row.get("host")),
         command=_short(row.get("command")),
         time_s=sql.number(row.get("time")) if precise is None else precise / 1e3,
         state=_short(row.get("state")),
-        statement=_short(row.get("info")),
+        statement=NO_TEXT,
         tid=sql.count(row.get("tid")),
         query_id=sql.count(row.get("query_id")),
     )
+    return client, _short(row.get("info"))
 
 
 def _short(value: Any) -> str:
     return "" if value is None else str(value)[:_TEXT]
+
+
+def _statement(value: Any) -> NormalText:
+    """A statement that may be cut off, or may have failed."""
+    return normal(_short(value), is_whole=False)
 
 
 def connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
@@ -342,11 +365,13 @@ def logged(connection: Sql, since: tuple[str, int]) -> list[LoggedEvent]:
         return []
     rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {_MOST_LOGGED}")
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
+    numbers: dict[str, int] = {}
     return [
         LoggedEvent(
             server_id=sql.count(row.get("server_id")) or 0,
             kind=_short(row.get("event_type")),
-            info=_short(row.get("info")),
+            info=normal_logged(_short(row.get("event_type")), _short(row.get("info"))),
+            text_number=numbers.setdefault(str(row.get("info")), len(numbers)),
         )
         for row in plain[:_MOST_LOGGED]
     ]

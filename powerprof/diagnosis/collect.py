@@ -13,7 +13,6 @@ from powerprof.database.products.local import is_server, names_of_local_server
 from powerprof.diagnosis import asking, cputime, denials
 from powerprof.diagnosis.evidence import (
     ASKABLE,
-    Client,
     DeniedAccount,
     Evidence,
     ReplicaHost,
@@ -24,6 +23,7 @@ from powerprof.diagnosis.serverlog import log_of
 from powerprof.errors import CapabilityError
 from powerprof.processes.languages import language_of
 from powerprof.processes.targets import Target
+from powerprof.statements.normal import bounded
 from powerprof.text import Say
 from powerprof.windows.runner import pass_window
 
@@ -37,6 +37,8 @@ _SAMPLE_S = 0.04
 _ROWS = 80
 _FRAMES = 24
 _TIMERS = ("timer", "tick")
+# Reading a word takes some 10 µs; at each edge of a window all statements together may take half a second.
+_MOST_WORDS = 40_000
 
 
 @dataclass(frozen=True)
@@ -211,6 +213,7 @@ class Asked:
         connection = self._connection
         return asking.quietly(lambda: question(connection), otherwise, what, self._notes)
 
+    @bounded(_MOST_WORDS)
     def before(self) -> None:
         """Everything that needs two readings; the counters last."""
         if self._connection is None:
@@ -227,6 +230,7 @@ class Asked:
         self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
+    @bounded(_MOST_WORDS)
     def after(self) -> None:
         """The counters first."""
         if self._connection is None:
@@ -265,7 +269,7 @@ class Asked:
 
     def _sample(self, connection: Sql) -> None:
         """The process list and the list of replicas, some times shortly after one another."""
-        samples: list[list[Client]] = []
+        samples: list[list[asking.RawClient]] = []
         hosts: dict[ReplicaHost, None] = {}
         seen: list[ReplicationChannel] = []
         replicates = bool(self.facts["channels_before"] or self.facts["channels_after"])
@@ -273,12 +277,12 @@ class Asked:
         for number in range(_SAMPLES):
             if number:
                 time.sleep(_SAMPLE_S)
-            samples.append(asking.clients(connection))
+            samples.append(asking.raw_clients(connection))
             if replicates:
                 seen += self._ask("replication", asking.channels, [])
             hosts.update(dict.fromkeys(self._ask("the list of replicas", asking.replicas, [])))
         self.facts["samples_span_s"] = time.monotonic() - began_s
-        self.facts["samples"] = samples
+        self.facts["samples"] = [asking.with_statements(sample) for sample in samples]
         self.facts["replicas"] = list(hosts)
         self.facts["channels_seen"] = seen
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.database.private.replication import ReplicationStatus
+from powerprof.statements.normal import NO_TEXT, NormalText
 from powerprof.untrusted import whole
 
 ASKABLE = ("mariadb", "mysql")
@@ -42,7 +43,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     time_s: float | None
     state: str
-    statement: str
+    statement: NormalText
     tid: int | None = None
     query_id: int | None = None
 
@@ -68,7 +69,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     `same_id_count` and `retries_count` count from when replication was last started by hand, which is when the
     fault may have been mended. `dump_starts`: how often a replica with that server id began to read;
     `*_last_s` is how long ago it happened last. `denied`: how often which account (`user@host`) was not let in.
-    `sql_errors_count`: how often a replica's SQL thread ended with an error, and the last one's words.
+    `sql_errors_count`: how often a replica's SQL thread ended with an error; `sql_error` is the last one.
     """
 
     span_s: float
@@ -79,7 +80,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     dump_last_s: dict[str, float] = {}
     denied: dict[str, int] = {}
     denied_last_s: dict[str, float] = {}
-    sql_error: str | None = None
+    sql_error: NormalText | None = None
     sql_errors_count: int = 0
     sql_error_last_s: float | None = None
 
@@ -106,11 +107,15 @@ class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event that was written to the binary log during the window."""
+    """An event that was written to the binary log during the window.
+
+    `info` has no values, so statements with other values look the same; equal events have the same `text_number`.
+    """
 
     server_id: int
     kind: str
-    info: str
+    info: NormalText = NO_TEXT
+    text_number: int | None = None
 
 
 class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,7 +175,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     replica_accounts: list[str] = []
     denied: list[DeniedAccount] = []
     tids: dict[int, int] = {}
-    last_statements: dict[int, str] = {}
+    last_statements: dict[int, NormalText] = {}
     events: list[ScheduledEvent] = []
     events_after: list[ScheduledEvent] = []
     logged: list[LoggedEvent] = []

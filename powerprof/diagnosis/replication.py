@@ -309,7 +309,7 @@ def orphan_event(evidence: Evidence) -> list[Finding]:
 def _looping(evidence: Evidence) -> tuple[tuple[int, str], int] | None:
     """Server id and what goes round, and how often: by GTID, which is proof, else by a stranger's statement."""
     gtids: Counter[tuple[int, str]] = Counter()
-    texts: Counter[tuple[int, str]] = Counter()
+    texts: Counter[tuple[int, str, int | None]] = Counter()
     strangers = {evidence.server_id, 0, *(item.server_id for item in evidence.replicas)}
     strangers |= {item.status.source_server_id for item in evidence.channels_after}
     statement: dict[int, str] = {}
@@ -320,12 +320,12 @@ def _looping(evidence: Evidence) -> tuple[tuple[int, str], int] | None:
         elif event.kind in ("Query", "Query_compressed") and not _NOT_WORK.match(event.info):
             statement.setdefault(event.server_id, event.info)
             if event.server_id not in strangers:
-                texts[(event.server_id, event.info)] += 1
+                texts[(event.server_id, event.info, event.text_number)] += 1
     if gtids and (best := gtids.most_common(1)[0])[1] >= _ROUNDS:
         (number, gtid), times = best
         done = f": {statement[number][:80]}" if number in statement else ""
         return (number, f"GTID {gtid}{done}"), times
     if not gtids and texts and (most := texts.most_common(1)[0])[1] >= _SAME_TEXT:
-        (number, text), times = most
+        (number, text, _), times = most
         return (number, text[:80]), times
     return None

@@ -12,16 +12,18 @@ from datetime import UTC, datetime
 from powerprof.diagnosis.evidence import LogSummary
 from powerprof.files import open_regular
 from powerprof.paths import procfs
+from powerprof.statements.normal import normal_replication_error
 
 _END_BYTES = 256 << 10
 SPAN_S = 600.0
-_TEXT = 300
+_TEXT = 1000
 # 2026-11-20 11:33:57 · 261120 11:33:57 · 2026-11-20T11:33:57.123456Z
 _WHEN = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)|(\d\d)(\d\d)(\d\d))[ T]+(\d{1,2}):(\d\d):(\d\d)(?:\.\d+)?(Z)?")
 _DUMP = re.compile(r"Start binlog_dump to (?:slave|replica)_server\((\d{1,10})\)")
 _SAME = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
 _RETRY = "reconnecting to retry"
-_DENIED = re.compile(r"Access denied for user '([^']{0,80})'@'([^']{0,255})'")
+# Behind the words in brackets: within a statement that a line quotes, it is a value of a client's.
+_DENIED = re.compile(r"^[^\[\]]{0,80}(?:\[[\w-]{1,40}\] ){1,4}Access denied for user '([^']{0,80})'@'([^']{0,255})'")
 # MariaDB: "Slave SQL: Error …"; MySQL: "Replica SQL for channel '': Error …" and workers' "Worker 1 failed executing".
 # Looked for behind the first [ERROR] of a line: a client's statement stands in it, and 64 KB that say [ERROR] again and
 # again took 9 s where each was tried. A channel's name has at most 64 characters.
@@ -84,7 +86,7 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
         dump_last_s={key: lasts[key] for key in _most(dumps)},
         denied=_most(denied),
         denied_last_s={key: denied_lasts[key] for key in _most(denied)},
-        sql_error=sql_error,
+        sql_error=None if sql_error is None else normal_replication_error(sql_error),
         sql_errors_count=sql_errors,
         sql_error_last_s=sql_last,
     )

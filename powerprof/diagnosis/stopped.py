@@ -73,7 +73,8 @@ def _dead(
     text += ": nothing that its source writes is applied."
     if started:
         text += f" START SLAVE is issued {rate(started)}, and it stops again each time."
-    sentences = [error, f"Slave_SQL_Running is No in {off} of {len(looks)} looks", *_behind(looks)]
+    whole = f"{error} (SHOW SLAVE STATUS has the whole message)" if error else ""
+    sentences = [whole, f"Slave_SQL_Running is No in {off} of {len(looks)} looks", *_behind(looks)]
     if evidence.log is not None and evidence.log.sql_errors_count:
         sentences.append(
             f"the error log: it ended with an error {evidence.log.sql_errors_count} times in "

@@ -21,7 +21,7 @@ from powerprof.queries.record import record_of
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.queries.sampling import Samples
 from powerprof.records import Window
-from powerprof.statements.normal import bounded
+from powerprof.statements.normal import NormalText, bounded
 from powerprof.untrusted import printable
 
 # Where the probes were too expensive they are tried again after so long, or when the server does half of what a trial
@@ -194,6 +194,6 @@ def _row(statement: Statement) -> ServedStatement:
     )
 
 
-def label_text(original: str) -> str:
+def label_text(original: NormalText) -> str:
     """A text without values as a label: one line, printable, of bounded length."""
     return text.cut(printable(re.sub(r"\s+", " ", original)), _MOST_TEXT)

@@ -13,6 +13,7 @@ import msgspec
 from powerprof.errors import UsageError
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.records import Note, Notes
+from powerprof.statements.normal import NormalText
 
 Became = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95
@@ -35,7 +36,7 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     statements that are compared. Of samples without calls it is that of the share of a CPU."""
 
     id: str
-    text: str
+    text: NormalText
     schema_name: str | None
     became: Became
     change_percent_of_cpu: float
@@ -101,7 +102,7 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
     )
 
 
-def _by_name(record: Queries) -> dict[tuple[str, str | None], Statement]:
+def _by_name(record: Queries) -> dict[tuple[NormalText, str | None], Statement]:
     return {(one.text, one.schema_name): one for one in record.statements if not one.began_before}
 
 
@@ -129,7 +130,12 @@ def _of(statement: Statement, record: Queries) -> StatementSide:
 
 
 def _change(
-    name: tuple[str, str | None], a: Statement | None, b: Statement | None, first: Queries, second: Queries, z: float
+    name: tuple[NormalText, str | None],
+    a: Statement | None,
+    b: Statement | None,
+    first: Queries,
+    second: Queries,
+    z: float,
 ) -> StatementChange:
     known = b or a
     assert known is not None  # noqa: S101  it is a name of one of them

@@ -11,8 +11,9 @@ import msgspec
 
 from powerprof.queries.records import Queries, QueryServer
 from powerprof.records import EnergySource, Kind, Notes
+from powerprof.statements.normal import NormalText
 
-Key = tuple[str, str | None]
+Key = tuple[NormalText, str | None]
 MOST_STEPS = 720
 """Steps of the timeline. Where there are more windows, a step is 2, 4, 8 … of them."""
 _MOST_STATEMENTS, _EACH_STEP = 50, 100
@@ -36,7 +37,7 @@ class HistoryStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement over all windows, in percent of one CPU; `course_percent` has a figure for each step."""
 
     id: str
-    text: str
+    text: NormalText
     schema_name: str | None
     c0_s: float
     cpu_percent: float

@@ -14,12 +14,12 @@ from functools import cache
 
 import msgspec
 
-from powerprof.database.clients.performance import Account, Known, own_texts
+from powerprof.database.clients.performance import MOST_TEXT, Account, Known, own_texts
 from powerprof.processes.titles import database_of
 from powerprof.queries.asking import askers_of
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
 from powerprof.statements.identity import Family
-from powerprof.statements.normal import UNREADABLE, key, normal
+from powerprof.statements.normal import NO_TEXT, UNREADABLE, NormalText, key, labelled, normal
 from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,
     COM_QUERY,
@@ -32,7 +32,7 @@ from powerprof.tracing.bpf.shared_numbers import (
 from powerprof.tracing.captures.statements import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
 from powerprof.untrusted import printable
 
-UNKNOWN_PREPARED = "(prepared before the window, or its number not seen: text unknown)"
+UNKNOWN_PREPARED = labelled("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"
 # A thread of its own, or one of a pool's (MariaDB's, MySQL's).
 _CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")
@@ -72,7 +72,7 @@ _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 class _Sum:
     """What all identities and threads of one statement add up to."""
 
-    text: str = ""
+    text: NormalText = NO_TEXT
     calls: int = 0
     unfinished: int = 0
     cpu_ns: int = 0
@@ -132,7 +132,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     for thread in connections:
         if (running := known.running.get(thread.tid)) is not None:
             used = thread.before_ns if thread.statements else thread.cpu_ns
-            text = f"{BEGAN_BEFORE} {normal(running, trace.family)}"
+            text = labelled(f"{BEGAN_BEFORE} ", normal(running, trace.family, is_whole=len(running) < MOST_TEXT))
             total = sums.setdefault((key(text, trace.family), known.schemas.get(thread.tid)), _Sum(text, before=True))
             if not _is_helper(thread, known):
                 total.calls += 1
@@ -170,7 +170,7 @@ def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementT
 
 def naming(
     texts: Iterable[TextSeen], family: Family, met: Iterable[tuple[int, int]], known: Known
-) -> Callable[[int, int], tuple[str, str | None]]:
+) -> Callable[[int, int], tuple[NormalText, str | None]]:
     """What tells the text and the schema of an identity that a thread executed; `met` are the identities of threads."""
     named = {text.id: _text_of(text, known, family) for text in texts if text.id > _MOST_COMMANDS}
     commands = _COMMANDS if family == "mysql" else _MESSAGES
@@ -182,30 +182,31 @@ def naming(
             if tid in known.schemas:
                 where[id].add(known.schemas[tid])
 
-    def name_of(id: int, tid: int) -> tuple[str, str | None]:
+    def name_of(id: int, tid: int) -> tuple[NormalText, str | None]:
         if id in named:
             others = where.get(id, set())
             return named[id], known.schemas.get(tid) or (next(iter(others)) if len(others) == 1 else None)
-        return f"({commands.get(id, f'command {id}')})", None
+        return labelled(f"({commands.get(id, f'command {id}')})"), None
 
     return name_of
 
 
-def _text_of(seen: TextSeen, known: Known, family: Family) -> str:
+def _text_of(seen: TextSeen, known: Known, family: Family) -> NormalText:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
-        return UNKNOWN_PREPARED if text is None else normal(text)
+        return UNKNOWN_PREPARED if text is None else normal(text, is_whole=len(text) < MOST_TEXT)
     original, event = seen.text.decode("utf-8", "surrogateescape"), ""
     if seen.command == COM_EVENT and (found := _EVENT.match(original)) is not None:
         original, event = original[found.end() :], f"(event {printable(found[2])}) "
-    text = event + normal(original, family)
+    text = labelled(event, normal(original, family, is_whole=not seen.is_cut))
     if family == "mysql" and is_own(text):
-        text = f"{OWN}{text}"
+        text = labelled(OWN, text)
     if text == UNREADABLE:
-        text = f"(statement {seen.id:016x}: the values in it cannot be recognised)"  # the identity sees no values
-    if seen.is_cut:
-        text = f"{text} … ({seen.hashed:,} bytes, {seen.id >> 40:06x})"  # another one may begin with the same
-    return f"(prepare) {text}" if seen.command == COM_STMT_PREPARE else text
+        # The identity sees no values.
+        text = labelled(f"(statement {seen.id:016x}: the values in it cannot be recognised)")
+    if seen.is_cut:  # another one may begin with the same
+        text = labelled("", text, f" … ({seen.hashed:,} bytes, {seen.id >> 40:06x})")
+    return labelled("(prepare) ", text) if seen.command == COM_STMT_PREPARE else text
 
 
 OWN = "(powerprof) "

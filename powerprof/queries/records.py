@@ -9,6 +9,7 @@ import msgspec
 
 from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
 from powerprof.statements.identity import Family
+from powerprof.statements.normal import NormalText
 
 Method = Literal["probes", "samples", "history"]
 """By a probe at each statement, by samples of the texts in the server's memory, or by samples and its own history."""
@@ -107,7 +108,7 @@ class Statement(Share, frozen=True, kw_only=True):
     `askers`: most CPU time first; they sum to the statement.
     """
 
-    text: str
+    text: NormalText
     id: str = ""
     query_id: str | None = None
     schema_name: str | None = None

@@ -14,7 +14,7 @@ from powerprof.queries.asking import askers_of
 from powerprof.queries.join import Parts, is_connection_name, naming, row_id
 from powerprof.queries.records import Background, Share, Statement
 from powerprof.statements.identity import Family
-from powerprof.statements.normal import key
+from powerprof.statements.normal import NormalText, key
 from powerprof.statistics.proportions import proportion
 from powerprof.tracing.statements.moments import Met, Moments
 
@@ -28,7 +28,7 @@ class Counts:
     family: Family = "mysql"
     several: set[tuple[str, str | None]] = field(default_factory=set)
     statements: Counter[tuple[str, str | None]] = field(default_factory=Counter)
-    texts: dict[tuple[str, str | None], str] = field(default_factory=dict)
+    texts: dict[tuple[str, str | None], NormalText] = field(default_factory=dict)
     background: Counter[str] = field(default_factory=Counter)
     threads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     askers: dict[tuple[str, str | None], Counter[Account | None]] = field(default_factory=lambda: defaultdict(Counter))
@@ -46,7 +46,13 @@ class Counts:
         return self.statements.total() + self.connections
 
     def add_statement(
-        self, text: str, schema: str | None, count: int, *, account: Account | None = None, may_be_several: bool = False
+        self,
+        text: NormalText,
+        schema: str | None,
+        count: int,
+        *,
+        account: Account | None = None,
+        may_be_several: bool = False,
     ) -> None:
         """A thread was met at a statement, of a client of this account."""
         if text not in self._keys:

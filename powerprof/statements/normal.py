@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A statement's text without its values, as people and the server's own digests know it: the only user of sqlglot.
 
+This module owns one rule: no text of a client enters a record, page or log with its values. Records therefore hold
+`NormalText`, and only the functions here make one. A raw `str` in such a field is an error of types.
+
 Its tokenizers know strings, comments, hexadecimal and quoted names of each family of servers; its parser is not used,
 for a text may be cut off. Only one text of each kind comes here (`identity`), and each takes time with its length. A
 client may send ever other statements: within `bounded` all of a window together have so many words, each is read once,
@@ -14,14 +17,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import lru_cache
-from typing import Any
+from typing import Any, NewType
 
 from powerprof.statements.identity import Family
 from powerprof.statements.quoting import without_strings
 from powerprof.untrusted import printable
 
+NormalText = NewType("NormalText", str)
+"""A text of a client, or of a server about it, without values."""
 MANY = "…"
-UNREADABLE = "(not kept: the values in it cannot be recognised)"
+NO_TEXT = NormalText("")
+UNREADABLE = NormalText("(not kept: the values in it cannot be recognised)")
 _LITERALS = frozenset(
     (
         "NUMBER",
@@ -47,9 +53,31 @@ _BLANKS = re.compile(r"\s+")
 _AROUND = re.compile(r" ?([^\w\s]+) ?")
 _WORD = re.compile(r"\w+|[^\w\s]")
 _OPERAND = re.compile(r"[\w$)`?]")
+_GTID = re.compile(r"GTID \d+-\d+-\d+")
+# Replication errors (MariaDB: sql/slave.cc, sql/log_event_server.cc). A quote after a letter is an apostrophe.
+_QUOTED_PART = re.compile(r"(?<![A-Za-z])['\"`]|;")
+_QUERY = "Query: '"
+_ERRORS = (
+    "Error",
+    "Could not execute",
+    "Table definition on master and slave does not match",
+    "Coordinator stopped",
+    "Worker",
+    "Query caused different errors",
+    "Query partially completed",
+    "Relay log read failure",
+    "Fatal error",
+    "Slave SQL thread",
+)
+_COLUMN = re.compile(r"Column \d+ of table '[^']*' cannot be converted from type '[\w(), ]*' to type '[\w(), ]*'")
+_AFTER_QUERY = re.compile(r"', (?:Gtid [\d-]+, )?(?:Internal MariaDB error code: \d+|Error_code: [A-Z]*-?\d+)\s*\Z")
+_AFTER_ROWS = re.compile(
+    r"(Error_code: [A-Z]*-?\d+; (?:handler error HA_\w+; )?the event's (?:master|source) log [\w.-]+, end_log_pos \d+)"
+    r"(?:, Gtid [\d-]+)?(?:, (?:Internal MariaDB error code: \d+|Error_code: [A-Z]*-?\d+))?\s*\Z"
+)
 
 # What a text is shown as that was not read.
-LEFT_OUT = "(text left out)"
+LEFT_OUT = NormalText("(text left out)")
 # A server of 3,000 kinds of statements, of 60 words each, has 180,000; the tokenizers take some 10 µs a word.
 MOST_WORDS = 400_000
 _BLOCK_BYTES = 16
@@ -60,7 +88,7 @@ class TextBudget:
 
     def __init__(self, words: int = MOST_WORDS) -> None:
         self._left = words
-        self._known: dict[tuple[str, Family], str] = {}
+        self._known: dict[tuple[str, Family, bool], NormalText] = {}
         self._left_out: set[int] = set()
 
     @property
@@ -77,9 +105,9 @@ class TextBudget:
             f"their statements are in the row {LEFT_OUT}"
         ]
 
-    def normal(self, text: str, family: Family) -> str:
+    def normal(self, text: str, family: Family, is_whole: bool) -> NormalText:
         """As `normal`, or LEFT_OUT."""
-        known = self._known.get((text, family))
+        known = self._known.get((text, family, is_whole))
         if known is None:
             # A word or 16 bytes, whichever are more: a single one may be as long as the text.
             cost = max(len(_WORD.findall(text)), len(text) // _BLOCK_BYTES) + 1
@@ -87,7 +115,7 @@ class TextBudget:
                 self._left_out.add(hash((text, family)))
                 return LEFT_OUT
             self._left -= cost
-            known = self._known[text, family] = _normal(text, family)
+            known = self._known[text, family, is_whole] = _normal(text, family, is_whole)
         return known
 
 
@@ -116,24 +144,64 @@ def _dialect(family: Family) -> Any:
     return type("Words", (Postgres.Tokenizer,), {"COMMANDS": set()})(dialect=Postgres())
 
 
-def normal(text: str, family: Family = "mysql") -> str:
-    """The statement with each value as `?` and lists of values as `?, …`; comments are left out.
+def normal(text: str, family: Family = "mysql", *, is_whole: bool = True) -> NormalText:
+    """Return the statement with each value as `?` and lists of values as `?, …`; comments are left out.
 
     What a server or a client says is made printable. A text that no tokenizer takes is not kept: nobody could say what
-    in it is a value. One that is past the budget of a window (`bounded`) is LEFT_OUT.
+    in it is a value. One that is past the budget of a window (`bounded`) is LEFT_OUT. Pass `is_whole=False` if the text
+    may be cut off or may have failed: a quote that never ends rules out no way of reading it then.
     """
+    is_whole = is_whole and len(text) <= _MOST_BYTES
     text, budget = text[:_MOST_BYTES], _BUDGET.get()
-    return _normal(text, family) if budget is None or text == LEFT_OUT else budget.normal(text, family)
+    if budget is None or text == LEFT_OUT:
+        return _normal(text, family, is_whole)
+    return budget.normal(text, family, is_whole)
 
 
-def _normal(text: str, family: Family) -> str:
-    text = without_strings(text, family)
+def _normal(text: str, family: Family, is_whole: bool) -> NormalText:
+    text = without_strings(text, family, is_whole=is_whole)
     if family == "postgresql":
         text = _PARAMETER.sub("?", text)
     for closer in _CLOSERS:
         with suppress(Exception):  # sqlglot's own kinds, and whatever a hostile text makes it raise
-            return printable(_joined(_folded(list(_words(text + closer, family)))))
+            return NormalText(printable(_joined(_folded(list(_words(text + closer, family))))))
     return UNREADABLE
+
+
+def labelled(label: str, text: NormalText = NO_TEXT, after: str = "") -> NormalText:
+    """Return the text between words of powerprof's own, such as `(prepare) ` and `… (9,000 bytes)`."""
+    return NormalText(f"{label}{text}{after}")
+
+
+def normal_logged(kind: str, info: str) -> NormalText:
+    """Return what SHOW BINLOG EVENTS shows of an event: the GTID that it begins, or its statement; else NO_TEXT.
+
+    Events of other kinds hold values (`User var`, `Annotate_rows`) or nothing that a rule reads.
+    """
+    if kind.startswith("Gtid"):
+        gtid = _GTID.search(info)
+        return NormalText(gtid[0]) if gtid else NO_TEXT
+    return normal(info, is_whole=False) if kind in ("Query", "Query_compressed") else NO_TEXT
+
+
+def normal_replication_error(message: str) -> NormalText:
+    """Return an error of a replica's SQL thread without values: the server's words before the first quoted part, the
+    failed statement as `normal` returns it, and the position in the source's log.
+
+    Quotes in these messages are not escaped, so a quoted part has no certain end. Words of a trigger (SIGNAL) are not
+    quoted at all. Nothing from between the first quote or semicolon and the next certain place is kept.
+    """
+    if column := _COLUMN.match(message):
+        return NormalText(printable(column[0]))
+    head = printable(_QUOTED_PART.split(message, maxsplit=1)[0]).strip(" :,(")
+    if not head.startswith(_ERRORS):
+        return NormalText("(an error in other words than the known ones: not kept)")
+    queries = message.split(_QUERY)
+    if len(queries) == 2:
+        query = normal(_AFTER_QUERY.sub("", queries[1]).removesuffix("'"), is_whole=False)
+        return NormalText(f"{head} on query: {query}")
+    tail = _AFTER_ROWS.search(message)
+    return NormalText(f"{head}; {tail[1]}" if tail else head)
 
 
 def key(text: str, family: Family = "mysql") -> str:

@@ -43,17 +43,18 @@ _STRING, _COMMENT = 1, 2
 _INSTEAD = {_STRING: b"'0'", _COMMENT: b" "}
 
 
-def without_strings(text: str, family: Family) -> str:
+def without_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
     """The text with every string as `'0'` and without its comments, but those that MySQL and MariaDB execute.
 
-    Bytes that were no UTF-8 are there as surrogates (PEP 383).
+    Bytes that were no UTF-8 are there as surrogates (PEP 383). If the text may be cut off (not `is_whole`), ways in
+    which a string or comment does not end fit as well.
     """
     data = text.encode("utf-8", "surrogateescape" if _is_bytes(text) else "replace")
     usual, _ = _spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
     kinds = bytearray(len(data))
     for start, end, kind in usual:
         kinds[start:end] = bytes((kind,)) * (end - start)
-    for spans in _other(data, family):
+    for spans in _other(data, family, is_whole):
         for start, end, kind in spans:
             if kind == _STRING:
                 kinds[start:end] = b"\1" * (end - start)
@@ -72,8 +73,8 @@ def _is_bytes(text: str) -> bool:
     return True
 
 
-def _other(data: bytes, family: Family) -> Iterator[list[tuple[int, int, int]]]:
-    """The other ways that fit: in which every string and comment ends within the text."""
+def _other(data: bytes, family: Family, is_whole: bool) -> Iterator[list[tuple[int, int, int]]]:
+    """The other ways that fit: in a whole text, those in which every string and comment ends within it."""
     try:
         data.decode()
         pairs: tuple[bool, ...] = (False,)
@@ -83,8 +84,8 @@ def _other(data: bytes, family: Family) -> Iterator[list[tuple[int, int, int]]]:
     executed = (True, False) if family == "mysql" and re.search(rb"/\*M?!", data) else (True,)
     for way in list(product(escapes, pairs, executed)):
         if way != (family == "mysql", False, True):
-            spans, is_whole = _spans(data, family, escapes=way[0], pairs=way[1], executed=way[2])
-            if is_whole:
+            spans, ends = _spans(data, family, escapes=way[0], pairs=way[1], executed=way[2])
+            if ends or not is_whole:
                 yield spans
 
 

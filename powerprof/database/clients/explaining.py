@@ -80,4 +80,7 @@ def _step(row: dict[str, object]) -> ExplainedStep:
         value = named.get(name)
         return printable(str(value)[:_MOST_NAME]) if value not in (None, "") else None
 
-    return ExplainedStep(word("table"), word("type"), word("key"), sql.count(named.get("rows")), word("extra"))
+    # Engines that search for themselves (NDB) show the condition that they were given, with its values.
+    extra = word("extra")
+    shown = None if extra is None else extra.partition(" with pushed condition")[0]
+    return ExplainedStep(word("table"), word("type"), word("key"), sql.count(named.get("rows")), shown)

@@ -15,7 +15,7 @@ from powerprof.untrusted import printable
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
-_MOST_TEXT = 4096
+MOST_TEXT = 4096
 _MOST_NAME = 128
 _MOST_ROWS = 20_000
 # Our own connection asks in the middle of its statement.
@@ -24,10 +24,10 @@ _THREADS = (
     " PROCESSLIST_USER, PROCESSLIST_HOST"
     " FROM performance_schema.threads WHERE NOT PROCESSLIST_ID <=> CONNECTION_ID()"
 )
-_INFO = f"LEFT(PROCESSLIST_INFO, {_MOST_TEXT})"
+_INFO = f"LEFT(PROCESSLIST_INFO, {MOST_TEXT})"
 # MariaDB's own list has the kernel's number of each thread, without performance_schema too.
 _PROCESSES = (
-    f"SELECT TID, COMMAND, DB, LEFT(INFO, {_MOST_TEXT}), USER, HOST FROM information_schema.PROCESSLIST"  # noqa: S608
+    f"SELECT TID, COMMAND, DB, LEFT(INFO, {MOST_TEXT}), USER, HOST FROM information_schema.PROCESSLIST"  # noqa: S608
     " WHERE ID <> CONNECTION_ID()"
 )
 _DIGESTS = (
@@ -36,7 +36,7 @@ _DIGESTS = (
     "FROM performance_schema.events_statements_summary_by_digest"
 )
 _PREPARED = (
-    f"SELECT t.THREAD_OS_ID, p.STATEMENT_ID, LEFT(p.SQL_TEXT, {_MOST_TEXT})"  # noqa: S608
+    f"SELECT t.THREAD_OS_ID, p.STATEMENT_ID, LEFT(p.SQL_TEXT, {MOST_TEXT})"  # noqa: S608
     " FROM performance_schema.prepared_statements_instances p"
     f" JOIN performance_schema.threads t ON t.THREAD_ID = p.OWNER_THREAD_ID LIMIT {_MOST_ROWS}"
 )
@@ -159,7 +159,7 @@ def _note(schemas: dict[int, str], running: dict[int, str], tid: int, schema: An
 
 
 def _text(value: Any) -> str:
-    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:_MOST_TEXT]
+    return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value))[:MOST_TEXT]
 
 
 def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:

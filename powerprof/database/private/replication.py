@@ -16,6 +16,7 @@ import msgspec
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
 from powerprof.errors import PowerprofError
+from powerprof.statements.normal import NormalText, normal_replication_error
 from powerprof.untrusted import whole
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ _LOOK = "look at the settings and statements that its condition has for it (work
 
 
 class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One replication channel as the replica describes it. Unknown is None."""
+    """One replication channel as the replica describes it. Unknown is None.
+
+    The error of its SQL thread quotes statements and is kept without their values; that of its I/O thread quotes none.
+    """
 
     channel: str
     source_host: str | None
@@ -39,7 +43,7 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     last_io_error_number: int | None
     last_io_error: str | None
     last_sql_error_number: int | None
-    last_sql_error: str | None
+    last_sql_error: NormalText | None
     relay_log_bytes: int | None
     read_position_bytes: int | None
     executed_position_bytes: int | None
@@ -95,7 +99,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         last_io_error_number=number("last_io_errno"),
         last_io_error=text("last_io_error"),
         last_sql_error_number=number("last_sql_errno"),
-        last_sql_error=text("last_sql_error"),
+        last_sql_error=None if (error := text("last_sql_error")) is None else normal_replication_error(error),
         relay_log_bytes=number("relay_log_space"),
         read_position_bytes=number("read_master_log_pos"),
         executed_position_bytes=number("exec_master_log_pos"),
@@ -202,7 +206,8 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
                 _first(partial(sql.execute, replica), "START SLAVE", "START REPLICA")
                 begun_anew = time.monotonic()
             if status.sql_running is False and status.last_sql_error:
-                raise PowerprofError(f"{name} does not replicate: {status.last_sql_error}", _LOOK)
+                number = status.last_sql_error_number
+                raise PowerprofError(f"{name} does not replicate: error {number}, {status.last_sql_error}", _LOOK)
             if status.io_running == "No" and status.last_io_error:
                 raise PowerprofError(f"{name} does not replicate: {status.last_io_error}", _LOOK)
         if time.monotonic() > deadline:

@@ -23,9 +23,13 @@ from powerprof.diagnosis.looked import looked
 from powerprof.diagnosis.rules import diagnose
 from powerprof.diagnosis.serverlog import summarise
 from powerprof.report.terminal.diagnosis import lines
+from powerprof.statements.normal import normal_replication_error
 from tests.unit.diagnosis.test_rules import channel, client, counted, evidence, row
 
-DUPLICATE = "Error 'Duplicate entry '5' for key 'PRIMARY'' on query."
+DUPLICATE = (
+    "Error 'Duplicate entry '5' for key 'PRIMARY'' on query. Default database: 'd'. "
+    "Query: 'INSERT INTO t VALUES (5, 'card-4111')'"
+)
 DEAD: dict[str, Any] = {
     "Slave_SQL_Running": "No",
     "Last_SQL_Errno": 1062,
@@ -47,7 +51,7 @@ def test_a_dead_sql_thread_is_a_fault() -> None:
     (fault,) = faults(replica(*[channel(7, **DEAD)] * 5))
     assert fault.rule == "replication_stopped"
     assert fault.text.startswith("The SQL thread of this replica (source primary:3306) stops with error 1062: nothing")
-    assert fault.evidence[0] == DUPLICATE
+    assert fault.evidence[0] == "Error on query: INSERT INTO t VALUES (?, …) (SHOW SLAVE STATUS has the whole message)"
     assert "Seconds_Behind_Master is NULL in 5 of 5 looks" in fault.evidence
 
 
@@ -60,7 +64,9 @@ def test_a_dead_sql_thread_that_is_started_again_and_again_is_a_fault() -> None:
 
 
 def test_an_error_that_only_the_log_shows_counts_while_the_thread_is_off() -> None:
-    log = LogSummary(span_s=60.0, sql_error=DUPLICATE, sql_errors_count=4, sql_error_last_s=1.0)
+    log = LogSummary(
+        span_s=60.0, sql_error=normal_replication_error(DUPLICATE), sql_errors_count=4, sql_error_last_s=1.0
+    )
     off = channel(7, Slave_SQL_Running="No")
     alive = channel(7, Seconds_Behind_Master=0)
     assert [one.rule for one in faults(replica(alive, off, log=log))] == ["replication_stopped"]
