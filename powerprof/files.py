@@ -14,6 +14,11 @@ from pathlib import Path
 from powerprof.errors import DataError, PowerprofError
 
 _GZIP = b"\x1f\x8b"
+# Runs and recordings pack to a tenth or a twentieth; a smaller share is the mark of a file that is made to fill memory.
+_MOST_RATIO = 40
+_LEAST_BYTES = 32 << 20
+_PART_BYTES = 64 << 10
+_MOST_MEMBERS = 1000
 _REASONS = {errno.ENOENT: "no such file", errno.EACCES: "permission denied", errno.EPERM: "permission denied"}
 
 
@@ -123,9 +128,19 @@ def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
 
 
 def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
-    """A file that a person gave us, unpacked where it is gzip's: never larger than `limit_bytes`, never a traceback.
+    """Return the text of a file from outside, as `read_outside` reads it. Raises DataError."""
+    data = read_outside(path, limit_bytes)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise DataError(path, f"not text (byte 0x{data[error.start]:02x})", line) from None
 
-    Raises DataError.
+
+def read_outside(path: Path, limit_bytes: int = 256 << 20) -> bytes:
+    """Return the bytes of a file that a person gave us, unpacked if gzip packed them.
+
+    Raises DataError if there are more than `limit_bytes`, or more than `_MOST_RATIO` times the packed ones.
     """
     try:
         with os.fdopen(_opened(path), "rb") as file:
@@ -136,23 +151,34 @@ def read_outside_text(path: Path, limit_bytes: int = 256 << 20) -> str:
         data = _unpacked(data, path, limit_bytes)
     if len(data) > limit_bytes:
         raise DataError(path, f"larger than {limit_bytes >> 20} MiB")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise DataError(path, f"not text (byte 0x{data[error.start]:02x})", line) from None
+    return data
 
 
 def _unpacked(data: bytes, path: Path, limit_bytes: int) -> bytes:
-    import gzip
-    import io
     import zlib
 
+    most = min(limit_bytes, _LEAST_BYTES + _MOST_RATIO * len(data))
+    parts: list[bytes] = []
+    size, members, worker = 0, 1, zlib.decompressobj(31)
     try:
-        with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            return file.read(limit_bytes + 1)
-    except (OSError, EOFError, zlib.error) as error:
+        for at in range(0, len(data), _PART_BYTES):
+            part = data[at : at + _PART_BYTES]
+            while part:
+                if worker.eof:  # another member follows, or the zeros that fill a block
+                    part = part.lstrip(b"\0")
+                    if not part:
+                        break
+                    members, worker = members + 1, zlib.decompressobj(31)
+                parts.append(worker.decompress(part, most + 1 - size))
+                size += len(parts[-1])
+                if size > most or members > _MOST_MEMBERS:
+                    raise DataError(path, f"larger than {most >> 20} MiB when it is unpacked, or in too many parts")
+                part = worker.unused_data
+    except zlib.error as error:
         raise DataError(path, f"damaged gzip file ({error})") from None
+    if not worker.eof:
+        raise DataError(path, "damaged gzip file (it is cut off)")
+    return b"".join(parts)
 
 
 def readable(descriptors: Sequence[int], timeout_s: float | None = None) -> list[int]:

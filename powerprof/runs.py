@@ -21,9 +21,9 @@ import msgspec
 from powerprof import paths
 from powerprof.caller import as_caller
 from powerprof.errors import DataError, PowerprofError, UsageError
-from powerprof.files import read_outside_text, reason_of
+from powerprof.files import read_outside, reason_of
 from powerprof.folders import Folder
-from powerprof.untrusted import loader
+from powerprof.untrusted import check_json, loader
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -33,7 +33,7 @@ _ABOUT_FILE = "about.json"
 # A label is a word of a release or a branch; `last` means the newest run, the others are commands.
 _LABEL = re.compile(r"[A-Za-z0-9][\w.+/-]{0,39}")
 _NO_LABELS = ("last", "prune", "export")
-_LIMIT_BYTES = 256 << 20
+_LIMIT_BYTES = 64 << 20
 _SHOWN_NAME = 80
 # A capture of a busy host is some MB, all other runs less than one.
 _NEEDED_BYTES = 1 << 20
@@ -82,9 +82,10 @@ def check_label(label: str) -> str:
 @loader
 def decode(path: Path, kind: type[T]) -> T:
     """Read one record. Raises DataError with the field that does not fit."""
-    text = read_outside_text(path, _LIMIT_BYTES)
+    data = read_outside(path, _LIMIT_BYTES)
+    check_json(data, path)
     try:
-        return msgspec.json.decode(text.encode(), type=kind)
+        return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(path, f"not a record of powerprof ({error})", hint="powerprof runs lists them") from None
 

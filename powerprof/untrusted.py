@@ -19,6 +19,11 @@ from powerprof.errors import DataError, PowerprofError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+# Decoding takes at most 125 bytes for a value of JSON (a comma or a bracket each), and up to four for a character.
+_VALUE_BYTES = 125
+_MOST_DECODED_BYTES = 200 << 20
+# A statement's text has at most 136 KiB.
+_MOST_STRING_BYTES = 256 << 10
 # 2^64 has twenty digits: no counter of a kernel or server has more.
 _DIGITS = re.compile(r"[0-9]{1,20}", re.ASCII)
 _SHOWN = 80
@@ -59,6 +64,23 @@ def whole(text: object) -> int | None:
             return None
         text = int(text)
     return text if isinstance(text, int) and 0 <= text < 1 << 64 else None
+
+
+def check_json(data: bytes, path: object) -> None:
+    """Raise DataError if the values and strings of a JSON text could take too much memory, before any is decoded."""
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    # One character above U+FFFF, as it is or escaped, makes a string four bytes wide.
+    width = 4 if max(data, default=0) >= 0xF0 or b"\\u" in data else 1 if data.isascii() else 2
+    if _VALUE_BYTES * values + (1 + width) * len(data) > _MOST_DECODED_BYTES:
+        raise DataError(path, f"too large: {values:,} values in {len(data) >> 20:,} MiB")
+    # Quotes then only begin and end strings. A string that is too long contains one of the places looked at.
+    plain = data.replace(b"\\\\", b"  ").replace(b'\\"', b"  ") if b"\\" in data else data
+    quotes = counted = 0
+    for at in range(_MOST_STRING_BYTES, len(plain), _MOST_STRING_BYTES):
+        quotes, counted = quotes + plain.count(b'"', counted, at), at
+        end = plain.find(b'"', at, at + _MOST_STRING_BYTES)
+        if quotes % 2 and (end < 0 or end - plain.rfind(b'"', 0, at) > _MOST_STRING_BYTES):
+            raise DataError(path, f"too large: a string of more than {_MOST_STRING_BYTES >> 10} KiB")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.errors import CapabilityError, DataError, PowerprofError
-from powerprof.files import read_fields, read_outside_text, reason_of
+from powerprof.files import read_fields, read_outside, reason_of
 from powerprof.paths import procfs
 from powerprof.processes.stat import process_stat
 from powerprof.stacks.called import called_as
@@ -20,7 +20,7 @@ from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.opening import Opened, open_mapped
 from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.stacks.time_budget import Budget, BudgetMeter
-from powerprof.untrusted import loader
+from powerprof.untrusted import check_json, loader
 
 # A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
 MAX_MAPPINGS = 70_000
@@ -330,7 +330,9 @@ def save(images: tuple[ProcessImage, ...], path: Path) -> None:
 def load(path: Path) -> tuple[ProcessImage, ...]:
     """Snapshots that `save` wrote. Raises DataError where the file is damaged."""
     try:
-        images = msgspec.json.decode(read_outside_text(path).encode(), type=tuple[ProcessImage, ...])
+        data = read_outside(path)
+        check_json(data, path)
+        images = msgspec.json.decode(data, type=tuple[ProcessImage, ...])
     except msgspec.MsgspecError as error:
         raise DataError(path, f"not process images ({error})") from error
     for image in images:

@@ -152,7 +152,7 @@ def test_a_file_larger_than_the_limit(refused: Refused, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with path.open("wb") as file:
         file.truncate(300 << 20)
-    refused(1, r"run\.json: larger than 256 MiB", ["report", str(path)])
+    refused(1, r"run\.json: larger than 64 MiB", ["report", str(path)])
     refused(1, r"run\.json: (larger than \d+ MiB|.*)", ["residency", "--from", str(path)])
 
 
