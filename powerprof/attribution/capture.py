@@ -156,7 +156,18 @@ def _cause_type(version: int) -> np.dtype[np.void]:
 
 
 def encode(capture: Capture) -> bytes:
-    """Packed and compressed. Fast rather than small: a busy minute is a hundred megabytes before, and people wait."""
+    """Packed and compressed. Fast rather than small: a busy minute is a hundred megabytes before, and people wait.
+
+    Stacks and registers of a server hold values of its clients, so their bytes are not kept once the stacks are named.
+    """
+    if capture.named is not None:
+        capture = msgspec.structs.replace(
+            capture,
+            sites=[
+                msgspec.structs.replace(site, registers=bytes(len(site.registers)), stack=b"") for site in capture.sites
+            ],
+            sleeping=[msgspec.structs.replace(sleeper, stack=b"") for sleeper in capture.sleeping],
+        )
     return zlib.compress(msgspec.msgpack.encode(capture), _LEVEL)
 
 

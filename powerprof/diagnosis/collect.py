@@ -142,13 +142,18 @@ def timers_hz(attribution: Attribution) -> float | None:
 
 
 def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
-    from powerprof.attribution import live, session
+    import msgspec
+
+    from powerprof.attribution import blame, live
     from powerprof.attribution.requests import AttributeRequest
+    from powerprof.attribution.sites import SiteStacks
 
     target = subject.target or Target((subject.pid or 0,), subject.label)
     taken = live.capture(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
     say("unwinding and naming")
-    return taken, session.analyse(taken)
+    stacks = SiteStacks(taken)
+    record = blame.attribute(taken, stacks)
+    return msgspec.structs.replace(taken, named=stacks.named()), record
 
 
 def rows_of(attribution: Attribution) -> list[ThreadWakeups]:

@@ -38,6 +38,7 @@ _ENDS = {
     )
     for quote, escapes, pairs in product((b"'", b'"', b"`"), (True, False), (True, False))
 }
+_GLUED = re.compile(rb"[\w\x80-\xff]")
 _STRING, _COMMENT = 1, 2
 # What a string is replaced by; also x'0' and b'0' are literals.
 _INSTEAD = {_STRING: b"'0'", _COMMENT: b" "}
@@ -50,7 +51,18 @@ def without_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
     which a string or comment does not end fit as well.
     """
     data = text.encode("utf-8", "surrogateescape" if _is_bytes(text) else "replace")
-    usual, _ = _spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
+    usual, ends = _spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
+    strings = [(start, end) for start, end, kind in usual if kind == _STRING]
+    if strings and (not ends or any(_GLUED.match(data, end) for _, end in strings)):
+        # A quote too many (`'O'Brien'`), or a cut: which parts are strings is certain only up to the first one.
+        rest = min(
+            [
+                strings[0][0],
+                *(start for spans in _other(data, family, False) for start, _, kind in spans if kind == _STRING),
+            ]
+        )
+        data = data[:rest] + _INSTEAD[_STRING]
+        usual, _ = _spans(data, family, escapes=family == "mysql", pairs=False, executed=True)
     kinds = bytearray(len(data))
     for start, end, kind in usual:
         kinds[start:end] = bytes((kind,)) * (end - start)

@@ -26,6 +26,7 @@ from powerprof.live.history import RowHistory
 from powerprof.live.intervals import LiveFinding
 from powerprof.report.screens.screen import ScreenView
 from powerprof.report.screens.watch import screen
+from powerprof.statements.normal import normal
 from tests.unit.live.intervals import interval
 from tests.unit.live.intervals import row as live_row
 
@@ -150,6 +151,14 @@ def test_a_client_of_the_other_primary_that_repeats_a_statement_is_no_loop() -> 
     assert replication.orphan_event(evidence(**RING, logged=loop(1, gtid=False))) == []
     moving = [LoggedEvent(server_id=1, kind="Gtid", info=f"BEGIN GTID 0-1-{n}") for n in range(100)]
     assert replication.orphan_event(evidence(**RING, logged=moving)) == []
+
+
+def test_statements_with_other_values_are_no_loop_though_they_look_the_same() -> None:
+    one = LoggedEvent(server_id=99, kind="Query", info=normal("UPDATE t SET n = 'x' WHERE id = 1"))
+    moving = [msgspec.structs.replace(one, text_number=number) for number in range(100)]
+    assert replication.orphan_event(evidence(**RING, logged=moving)) == []
+    (fault,) = replication.orphan_event(evidence(**RING, logged=[msgspec.structs.replace(one, text_number=0)] * 50))
+    assert "UPDATE t SET n = ? WHERE id = ?" in fault.evidence[0]
 
 
 def test_replica_that_feeds_nobody_has_no_ring() -> None:

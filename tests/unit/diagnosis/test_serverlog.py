@@ -57,6 +57,16 @@ def test_a_log_of_noise_says_nothing() -> None:
     assert summarise("\x00\x1b[2J999999 99:99:99 x\n2026-13-45 00:00:00 y\n" * 100, NOW).dump_starts == {}
 
 
+def test_a_statement_that_a_line_quotes_is_no_login_and_has_no_values() -> None:
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 2))
+    quoted = "Query: 'INSERT INTO t VALUES ('Access denied for user 'secret'@'secret'')', Gtid 0-1-5, Internal MariaDB"
+    log = summarise(
+        f"{stamp} 5 [ERROR] Slave SQL: Error 'x' on query. Default database: 'd'. {quoted} error code: 1062"
+    )
+    assert (log.denied, log.sql_errors_count) == ({}, 1)
+    assert log.sql_error == "Error on query: INSERT INTO t VALUES (?"
+
+
 def test_only_the_end_of_a_file_is_read_and_nothing_but_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     folder = tmp_path / "77/fd"

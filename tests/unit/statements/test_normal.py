@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from powerprof.statements.identity import Family
-from powerprof.statements.normal import LEFT_OUT, MOST_WORDS, bounded, key, normal
+from powerprof.statements.normal import (
+    LEFT_OUT,
+    MOST_WORDS,
+    bounded,
+    key,
+    normal,
+    normal_logged,
+    normal_replication_error,
+)
 
 
 @pytest.mark.parametrize(
@@ -158,3 +166,67 @@ def test_a_window_of_usual_texts_is_read_whole() -> None:
     with bounded() as budget:
         assert len({normal(text) for text in texts}) == 8000
     assert budget.notes() == []
+
+
+_HEAD = "Error 'Duplicate entry '5-secret' for key 'PRIMARY'' on query. Default database: 'app'. Query: "
+_ROWS = (
+    "Could not execute Write_rows_v1 event on table app.t; {}, Error_code: 1062; {}the event's {} log b.01, "
+    "end_log_pos 7"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        (f"{_HEAD}'INSERT INTO t VALUES (5,'secret')'", "Error on query: INSERT INTO t VALUES (?, …)"),
+        (f"{_HEAD}'INSERT INTO t VALUES (5,'sec'ret", "Error on query: INSERT INTO t VALUES (?, …"),
+        (f"{_HEAD}'SET PASSWORD = 'secret''", "Error on query: SET PASSWORD = ?"),
+        (
+            f"{_HEAD}'INSERT INTO t VALUES (5,'secret')', Gtid 0-1-5, Internal MariaDB error code: 1062",
+            "Error on query: INSERT INTO t VALUES (?, …)",
+        ),
+        (f"{_HEAD}'UPDATE t SET a='Query: 'secret', b=''", "Error"),
+        (
+            _ROWS.format("Duplicate entry 'secret' for key 'x'", "handler error HA_ERR_FOUND_DUPP_KEY; ", "master"),
+            "Could not execute Write_rows_v1 event on table app.t; Error_code: 1062; handler error "
+            "HA_ERR_FOUND_DUPP_KEY; the event's master log b.01, end_log_pos 7",
+        ),
+        (
+            _ROWS.format("a trigger says secret", "", "source"),
+            "Could not execute Write_rows_v1 event on table app.t; Error_code: 1062; the event's source log b.01, "
+            "end_log_pos 7",
+        ),
+        (
+            "Could not execute Write_rows event on table app.t; a trigger says secret, and it is cut",
+            "Could not execute Write_rows event on table app.t",
+        ),
+        (
+            "Column 1 of table 'a.t' cannot be converted from type 'int' to type 'char(5)'",
+            "Column 1 of table 'a.t' cannot be converted from type 'int' to type 'char(5)'",
+        ),
+        (
+            "Worker 1 failed executing transaction 'ANONYMOUS' at source log b.1, end_log_pos 733; Error 'secret' "
+            "on query. Default database: 'a'. Query: 'insert into t values('secret')', Error_code: MY-001062",
+            "Worker 1 failed executing transaction on query: insert into t values(?)",
+        ),
+        ("secret is all of it", "(an error in other words than the known ones: not kept)"),
+    ],
+)
+def test_an_error_of_replication_keeps_its_words_and_no_values(message: str, kept: str) -> None:
+    assert normal_replication_error(message) == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "info", "kept"),
+    [
+        ("Query", "use `a`; INSERT INTO t VALUES ('secret') /* secret */", "use `a`; INSERT INTO t VALUES (?)"),
+        ("Gtid", "BEGIN GTID 0-99-9 /* secret */", "GTID 0-99-9"),
+        ("Gtid", "SET @@SESSION.GTID_NEXT= 'secret'", ""),
+        ("Annotate_rows", "INSERT INTO t VALUES ('secret')", ""),
+        ("Rows_query", "# INSERT INTO t VALUES ('secret')", ""),
+        ("User var", "@`a`=_utf8mb4 'secret' COLLATE utf8mb4_bin", ""),
+        ("Execute_load_query", "use `a`; LOAD DATA INFILE 'secret'", ""),
+    ],
+)
+def test_an_event_of_the_binary_log_keeps_no_values(kind: str, info: str, kept: str) -> None:
+    assert normal_logged(kind, info) == kept

@@ -53,6 +53,26 @@ def test_no_value_is_kept(family: Family, text: bytes) -> None:
     assert kept.startswith(("SELECT", "(statement 000000000000012c", "(not kept"))
 
 
+CUT: list[tuple[Family, str]] = [
+    ("mysql", "SELECT 'a\\', 'secret', 'cut"),
+    ("mysql", "SELECT '\\', 'secret', \"cut"),
+    ("mysql", "SELECT \"\\\", 'secret', 'secret', \"cut"),
+    ("mysql", "SELECT /*! 'x' /* 'secret"),
+    ("mysql", "SELECT 1 -- secret"),
+    ("mysql", "CREATE USER u IDENTIFIED BY 'secret"),
+    ("mysql", "SELECT 'sec'secret'"),
+    ("postgresql", "SELECT 'a\\', 'secret', E'cut"),
+    ("postgresql", "SELECT '\\', 'secret', 'cut"),
+    ("postgresql", "COPY t TO PROGRAM 'secret"),
+    ("postgresql", "CREATE SUBSCRIPTION s CONNECTION 'password=secret"),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), CUT)
+def test_a_text_that_is_cut_keeps_no_value_in_any_way_of_reading_it(family: Family, text: str) -> None:
+    assert "secret" not in normal(text, family, is_whole=False)
+
+
 CLEAR: list[tuple[Family, str, str]] = [
     (
         "mysql",
