@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.database.private.replication import ReplicationStatus
-from powerprof.statements.normal import NO_TEXT, NormalText
+from powerprof.statements.normal import NormalText
 from powerprof.untrusted import whole
 
 ASKABLE = ("mariadb", "mysql")
@@ -114,7 +114,7 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
     server_id: int
     kind: str
-    info: NormalText = NO_TEXT
+    info: NormalText
     text_number: int | None = None
 
 
