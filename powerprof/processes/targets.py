@@ -13,11 +13,12 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_fields, try_text
 from powerprof.processes.listening import reached_at
 from powerprof.processes.tasks import clean, look_up
-from powerprof.untrusted import whole
+from powerprof.processes.units import groups_below, is_made_by_root, unit_of
+from powerprof.untrusted import printable, whole
 
 # Distributions renamed the program; people ask for it by either name.
 _SAME = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
-_CGROUP_ROOTS = ("", "unified", "systemd")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -167,28 +168,55 @@ def _refuse_kernel(pid: int, word: str) -> None:
         )
 
 
+def _hierarchies() -> list[Path]:
+    """Return the folders of the hierarchies of control groups: the unified one, then systemd's, then the others."""
+    if (_CGROUPS / "cgroup.procs").is_file():
+        return [_CGROUPS]
+    first = [_CGROUPS / "unified", _CGROUPS / "systemd"]
+    others = sorted(set(_CGROUPS.iterdir()) - set(first)) if _CGROUPS.is_dir() else []
+    return [place for place in [*first, *others] if (place / "cgroup.procs").is_file()]
+
+
 def _cgroup(name: str) -> Path:
-    roots = [Path("/sys/fs/cgroup") / root for root in _CGROUP_ROOTS]
+    """Return the folder of a control group by its path, or by the name of its unit. Raises UsageError.
+
+    Any user can give a unit the name of a system service: groups that only root can make are preferred.
+    """
+    roots = _hierarchies()
     direct = [Path(name)] if name.startswith("/") else []
     for candidate in [*direct, *(root / name.lstrip("/") for root in roots)]:
         if (candidate / "cgroup.procs").is_file():
             return candidate
-    units = {name, f"{name}.service"}
+    found: dict[str, Path] = {}
     for root in roots:
-        if not root.is_dir():
-            continue
-        for folder, below, _ in os.walk(root):
-            for entry in below:
-                if entry in units and (Path(folder) / entry / "cgroup.procs").is_file():
-                    return Path(folder) / entry
-    raise UsageError(f"--cgroup {name}: there is no such cgroup or unit", "a path below /sys/fs/cgroup, or a unit")
+        for path, _ in groups_below(root):
+            folder = Path(f"{root}{path}")
+            # Of a group in several hierarchies, one may have the processes.
+            if folder.name in (name, f"{name}.service") and (path not in found or not cgroup_pids(found[path])):
+                found[path] = folder
+    matches = [path for path in found if is_made_by_root(path)] or list(found)
+    if len(matches) > 1:
+        listed = ", ".join(printable(path) for path in matches[:8])
+        raise UsageError(
+            f"--cgroup {name}: {len(matches)} control groups are called {name}: {listed}",
+            f"choose one by its path: --cgroup {printable(matches[0])}",
+        )
+    if not matches:
+        raise UsageError(f"--cgroup {name}: there is no such cgroup or unit", "a path below /sys/fs/cgroup, or a unit")
+    return found[matches[0]]
+
+
+def _group_label(folder: Path) -> str:
+    """Return the name of a control group, with its user or unit if others than root can make it."""
+    name, unit = printable(folder.name), unit_of(str(folder), {})
+    return name if is_made_by_root(str(folder)) else unit if unit.startswith(name) else f"{name} ({unit})"
 
 
 def cgroup_pids(folder: Path) -> list[int]:
-    """Every process in a cgroup and those below it; empty when it has gone."""
+    """Return the processes of a control group and those below it; none if it was removed."""
     pids: set[int] = set()
-    for place, _, _ in os.walk(folder):
-        text = try_text(Path(place) / "cgroup.procs") or ""
+    for path, _ in groups_below(folder):
+        text = try_text(Path(f"{folder}{path}") / "cgroup.procs") or ""
         pids.update(int(line) for line in text.split() if line.isdigit())
     return sorted(pids - {0})
 
@@ -213,7 +241,7 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
             raise PowerprofError(
                 f"--cgroup {cgroup}: {folder} has no processes", "systemctl status says whether its unit runs"
             )
-        return Target(tuple(pids), folder.name, cgroup=folder)
+        return Target(tuple(pids), _group_label(folder), cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
     meant = [_one(part) for part in parts]
     unique = tuple(dict.fromkeys(pid for pids, _ in meant for pid in pids))

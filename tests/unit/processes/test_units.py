@@ -15,6 +15,7 @@ from powerprof.processes.units import NO_UNIT, Units, container_names, group_of,
 ID = "3f2a9c1b7d42" + "0" * 51 + "7"
 POD = "0a1b2c3d-1111-2222-3333-444455556666"
 NAMED = {ID: "web"}
+USER = "/user.slice/user-1001.slice/user@1001.service"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,24 @@ NAMED = {ID: "web"}
         ("/app.slice", "app.slice"),
         ("/batch/nightly", "batch/nightly"),
         ("/evil\x1b[31m.service", "evil?[31m.service"),
+        # The outermost unit names a group: its processes can make any group below.
+        (f"{USER}/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user 1001)"),
+        (f"{USER}/user.slice/libpod-{ID}.scope/container", "container 3f2a9c1b7d42 (podman) (user 1001)"),
+        (f"{USER}/kubepods/burstable/pod{POD}/{ID}", f"pod {POD}: 3f2a9c1b7d42 (user 1001)"),
+        (f"{USER}/kubepods-pod{POD.replace('-', '_')}.slice", "user@1001.service"),
+        (f"{USER}/app.slice/mariadb.service", "mariadb.service (user 1001)"),
+        (f"{USER}/user-0.slice/user@0.service", "user-0.slice (user 1001)"),
+        (f"{USER}/{'x' * 200}.service", f"{'x' * 120} (user 1001)"),
+        (f"{USER}/pod shop: api\x1b.service", "pod shop: api?.service (user 1001)"),
+        (f"{USER}/lxc.payload.shop", "lxc shop (user 1001)"),
+        (f"/user.slice/user-1001.slice/session-3.scope/docker-{ID}.scope", "session-3.scope (user 1001)"),
+        (f"/user.slice/user-1001.slice/{ID}", "container 3f2a9c1b7d42 (user 1001)"),
+        (f"/user/alice/0/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user alice)"),
+        (f"/system.slice/alice.service/docker-{ID}.scope", "alice.service"),
+        ("/system.slice/alice.service/mariadb.service", "alice.service"),
+        ("/machine.slice/systemd-nspawn@db.service/payload/system.slice/sshd.service", "systemd-nspawn@db.service"),
+        (f"/system.slice/docker-{ID}.scope/user.slice/user-0.slice/session-1.scope", "container web (docker)"),
+        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", "container web (docker)"),
         ("/../../x.service", "x.service"),
     ],
 )
@@ -112,7 +131,11 @@ def test_a_thousand_new_control_groups_have_the_names_read_once(monkeypatch: pyt
     assert looks == []
     assert all(units._named(path).startswith("container ") for path in paths)
     assert len(looks) == 1
+    # No runtime of root has a container below a user's groups.
+    units._next_names_s = 0.0
+    units._named(f"{USER}/docker-{ID}.scope")
+    assert len(looks) == 1
     # What had no name while none was looked for has one at the next look.
     monkeypatch.setattr("powerprof.processes.units.container_names", lambda: {path[-64:]: "web" for path in paths})
-    units._again_s = 0.0
+    units._next_names_s = 0.0
     assert units._named(paths[5]) == "container web"
