@@ -1,38 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Answers GET /metrics on a TCP port or a unix socket. It waits without a time-out: who does not ask wakes nobody."""
+"""Answer GET /metrics on a TCP port or a unix socket.
+
+Anybody who reaches the address may connect, so all work for connections is bounded: their number, the time for a
+request and for its answer, and the CPU time. One thread serves all of them; without connections it never wakes.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import os
 import socket
-import ssl
 import stat
+import struct
 import threading
-from collections.abc import Callable
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from socketserver import ThreadingMixIn
-from typing import Any
 
 from powerprof.caller import as_caller
 from powerprof.closeable import Closeable
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.folders import Folder
-from powerprof.live.webconfig import Doorkeeper, WebConfig, tls_context
+from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, tls_context
 
 DEFAULT = "127.0.0.1:9477"
-# A reader that sends nothing holds a thread no longer than this, and no more than so many hold one at a time. One that
-# sends a byte now and then would hold it for ever: where all are held, a newcomer takes the oldest's after a moment.
+# A request, and then its answer, must pass within this time.
 _PATIENCE_S = 10.0
-_AT_ONCE = 8
-_YIELD_S = 0.25
+# Connections without an answer. If there are more, the peer with the most loses its oldest one.
+_MOST_WAITING = 128
+# Answers at one time. If there are more, one that lasts longer than _YIELD_S is broken off.
+_AT_ONCE, _YIELD_S = 32, 0.25
+_BACKLOG = 512
+_MOST_HEAD = 16 << 10
+# Connections are accepted so slowly that this many times their CPU time passes: they take a third of a CPU at most.
+_REST = 3
+# A wrong password is answered no sooner than this.
+_REFUSE_S = 0.5
 _UNIX = "unix:"
 _SOCKET_MODE = 0o660
 
 Answer = Callable[[str], tuple[bytes, str]]
 _PAGE = b"<!doctype html><title>powerprof</title><h1>powerprof</h1><p><a href=/metrics>metrics</a>\n"
+_MISDIRECTED = (
+    "{host} is no name of this host: read the metrics by an address or localhost, with TLS or a password, or let a "
+    "proxy send such a Host, or connect it to --listen unix:PATH\n"
+)
 
 
 def parse_address(text: str) -> tuple[str, int] | Path:
@@ -64,130 +81,265 @@ def check_open(address: tuple[str, int] | Path, config: WebConfig, insecure: boo
 
 
 class MetricsServer(Closeable):
-    """Serves `answer` while the context is open. Raises PowerprofError where the address cannot be had."""
+    """Serves `answer` while the context is open. Raises PowerprofError if it cannot listen on the address."""
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
         config = config or WebConfig()
+        self._tls = tls_context(config.tls_server_config) if config.tls_server_config else None
         self._place: _SocketPlace | None = None
-        context = tls_context(config.tls_server_config) if config.tls_server_config else None
-        handler = _handler(answer, Doorkeeper(config.basic_auth_users))
+        is_local = not isinstance(address, Path) and ipaddress.ip_address(address[0]).is_loopback
+        is_open = self._tls is None and not config.basic_auth_users
+        self._pages = _Pages(answer, Doorkeeper(config.basic_auth_users), check_host=is_local and is_open)
+        family = (
+            socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        )
+        self._socket = socket.socket(family)
         try:
             if isinstance(address, Path):
                 self._place = _SocketPlace(address)
-                self._server: _ScrapeServer = _UnixServer(self._place, handler)
+                self._place.bind(self._socket)
             else:
-                kind = _Server6 if ":" in address[0] else _ScrapeServer
-                self._server = kind(address, handler)
-        except OSError as error:
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                self._socket.bind(address)
+            self._socket.listen(_BACKLOG)
+        except (OSError, PowerprofError) as error:
+            self._socket.close()
             if self._place is not None:
                 self._place.close()
+            if isinstance(error, PowerprofError):
+                raise
             name = str(address) if isinstance(address, Path) else f"{address[0]}:{address[1]}"
             raise PowerprofError(
                 f"cannot listen on {name} ({(error.strerror or str(error)).lower()})", "--listen takes another address"
             ) from error
-        self._server.tls = context
-        self._thread = threading.Thread(target=self._serve, name="metrics", daemon=True)
+        self._socket.setblocking(False)
+        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._started = threading.Event()
+        self._accepting: asyncio.Task[None] | None = None
+        # The peers of the connections without an answer, the oldest first; since when the others are answered.
+        self._waiting: dict[asyncio.Task[None], str] = {}
+        self._answering: dict[asyncio.Task[None], float] = {}
+        self._turn = asyncio.Lock()
 
     @property
     def port(self) -> int | None:
-        """The port, chosen by the kernel where 0 was asked for."""
-        return None if self._place else int(self._server.server_address[1])
+        """The port, chosen by the kernel if the address has port 0."""
+        return None if self._place else int(self._socket.getsockname()[1])
 
     def _open(self) -> None:
         self._thread.start()
+        self._started.wait()
 
     def close(self) -> None:
-        self._server.ending = True
-        with suppress(OSError):  # ends the accept that the thread waits in
-            self._server.socket.shutdown(socket.SHUT_RDWR)
-        if self._thread.ident is not None:
+        if self._accepting is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._accepting.get_loop().call_soon_threadsafe(self._accepting.cancel)
             self._thread.join(_PATIENCE_S)
-        self._server.server_close()
+        self._socket.close()
         if self._place is not None:
             self._place.clear_away()
 
-    def _serve(self) -> None:
-        # Not serve_forever: that looks every half a second whether it should end.
-        while not self._server.ending:
-            with suppress(OSError, ValueError):
-                self._server.handle_request()
-
-
-class _ScrapeServer(ThreadingMixIn, HTTPServer):
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 16
-    timeout = None
-    ending = False
-    tls: ssl.SSLContext | None = None
-
-    def __init__(self, address: Any, handler: type[BaseHTTPRequestHandler]) -> None:
-        self._free = threading.BoundedSemaphore(_AT_ONCE)
-        # A second handle on each connection that is served, the oldest first: TLS takes the first one away.
-        self._served: dict[Any, socket.socket] = {}
-        super().__init__(address, handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer's would ask a name server who we are.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-
-    def get_request(self) -> tuple[Any, Any]:
-        connection, address = self.socket.accept()
-        connection.settimeout(_PATIENCE_S)
-        return connection, address
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        second = request.dup()
-        if not self._free.acquire(timeout=_YIELD_S):
-            self._end_oldest()
-            if not self._free.acquire(timeout=_PATIENCE_S):
-                second.close()
-                self.shutdown_request(request)
-                return
-        self._served[request] = second
+    def _run(self) -> None:
         try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread could be started
-            self._let_go(request)
-            raise
+            asyncio.run(self._serve())
+        finally:
+            self._started.set()
 
-    def _let_go(self, request: Any) -> None:
-        self._served.pop(request).close()
-        self._free.release()
+    async def _serve(self) -> None:
+        loop = asyncio.get_running_loop()
+        # A peer that breaks off is not an error.
+        loop.set_exception_handler(lambda loop, context: None)
+        self._accepting = loop.create_task(self._accept())
+        self._started.set()
+        with suppress(asyncio.CancelledError):
+            await self._accepting
+
+    async def _accept(self) -> None:
+        loop, debt_s = asyncio.get_running_loop(), 0.0
+        since_s, used_s = time.monotonic(), time.thread_time()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(self._socket)
+            except OSError:  # no descriptor is free, or the peer has left
+                self._end_oldest()
+                await asyncio.sleep(_YIELD_S)
+                continue
+            if len(self._waiting) >= _MOST_WAITING:
+                self._end_oldest()
+            peer = _peer_of(connection)
+            task = loop.create_task(self._talk(connection, peer))
+            self._waiting[task] = peer
+            task.add_done_callback(self._forget)
+            now_s, cpu_s = time.monotonic(), time.thread_time()
+            debt_s = max(0.0, debt_s + _REST * (cpu_s - used_s) - (now_s - since_s))
+            since_s, used_s = now_s, cpu_s
+            # Also without a debt the other connections go on first.
+            await asyncio.sleep(debt_s)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._waiting.pop(task, None)
+        self._answering.pop(task, None)
+        if not task.cancelled():
+            task.exception()
 
     def _end_oldest(self) -> None:
-        oldest = next(iter(list(self._served.values())), None)
-        if oldest is not None:
-            with suppress(OSError):
-                oldest.shutdown(socket.SHUT_RDWR)
+        """End the oldest connection of the peer with the most connections."""
+        counts = Counter(self._waiting.values())
+        if counts:
+            most, _ = counts.most_common(1)[0]
+            oldest = next(task for task, peer in self._waiting.items() if peer == most)
+            del self._waiting[oldest]
+            oldest.cancel()
 
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        plain = request
+    async def _talk(self, connection: socket.socket, peer: str) -> None:
+        """Read one request and answer it."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(_MOST_HEAD)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        times = {"ssl_handshake_timeout": _PATIENCE_S, "ssl_shutdown_timeout": _PATIENCE_S} if self._tls else {}
+        async with asyncio.timeout(_PATIENCE_S):
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls, **times)
         try:
-            if self.tls is not None:
-                request = self.tls.wrap_socket(plain, server_side=True)
-            super().process_request_thread(request, client_address)
-        except (OSError, ssl.SSLError):
-            self.shutdown_request(request)
+            async with asyncio.timeout(_PATIENCE_S):
+                head = await reader.readuntil(b"\r\n\r\n")
+                try:
+                    request = _Request.parse(head)
+                    refusal = await self._pages.refuse(request, peer)
+                except ValueError:
+                    refusal = _bytes(HTTPStatus.BAD_REQUEST, b"Bad Request\n")
+            await self._wait_for_turn()
+            writer = asyncio.StreamWriter(transport, protocol, reader, loop)
+            writer.write(self._pages.answer(request) if refusal is None else refusal)
+            writer.close()
+            async with asyncio.timeout(_PATIENCE_S):
+                await writer.wait_closed()
         finally:
-            self._let_go(plain)
+            transport.abort()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that breaks off is its own business."""
+    async def _wait_for_turn(self) -> None:
+        """Wait until fewer than _AT_ONCE connections are answered: break off the oldest one after _YIELD_S."""
+        async with self._turn:
+            while len(self._answering) >= _AT_ONCE:
+                oldest, since_s = next(iter(self._answering.items()))
+                left_s = since_s + _YIELD_S - time.monotonic()
+                if left_s <= 0:
+                    del self._answering[oldest]
+                    oldest.cancel()
+                else:
+                    await asyncio.wait(self._answering, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            task = asyncio.current_task()
+            assert task is not None  # noqa: S101  it runs
+            self._waiting.pop(task, None)
+            self._answering[task] = time.monotonic()
 
 
-class _Server6(_ScrapeServer):
-    address_family = socket.AF_INET6
+def _peer_of(connection: socket.socket) -> str:
+    """Return who shares a limit: an account of this host, an IPv4 address, an IPv6 network, or this host."""
+    if connection.family == socket.AF_UNIX:
+        size = struct.calcsize("3i")
+        return f"uid {struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1]}"
+    try:
+        address = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
+    except OSError:  # it has left
+        return ""
+    if isinstance(address, ipaddress.IPv6Address):
+        address = address.ipv4_mapped or address
+    # One account can use all addresses of 127.0.0.0/8, and usually all of a /64.
+    if address.is_loopback:
+        return "loopback"
+    return str(address) if address.version == 4 else str(ipaddress.ip_network((address, 64), strict=False))
 
 
-class _UnixServer(_ScrapeServer):
-    address_family = socket.AF_UNIX
+@dataclass(frozen=True)
+class _Request:
+    """The head of a request. `headers`: names in lower case, each with its values."""
 
-    def server_bind(self) -> None:
-        place: Any = self.server_address
-        place.bind(self.socket)
+    method: str
+    path: str
+    headers: dict[str, list[str]]
+
+    @classmethod
+    def parse(cls, head: bytes) -> _Request:
+        """Raises ValueError."""
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, target, version = first.split(" ")
+        if not version.startswith("HTTP/1."):
+            raise ValueError(version)
+        headers: dict[str, list[str]] = {}
+        for line in filter(None, lines):
+            name, _, value = line.partition(":")
+            headers.setdefault(name.lower(), []).append(value.strip())
+        return cls(method, target.partition("?")[0], headers)
+
+    def header(self, name: str) -> str | None:
+        """Return the first value of a header."""
+        return next(iter(self.headers.get(name, ())), None)
+
+
+class _Pages:
+    """The pages and who may read them."""
+
+    def __init__(self, answer: Answer, door: Doorkeeper, *, check_host: bool) -> None:
+        self._answer, self._door, self._checks_host = answer, door, check_host
+
+    async def refuse(self, request: _Request, peer: str) -> bytes | None:
+        """Return the answer to a request that is refused; None if it may be answered."""
+        hosts = request.headers.get("host", []) if self._checks_host else []
+        if foreign := [host for host in hosts if not names_this_host(host)]:
+            text = _MISDIRECTED.format(host=ascii(foreign[0][:100]))
+            return _bytes(HTTPStatus.MISDIRECTED_REQUEST, text.encode())
+        admission = await self._door.admit(request.header("authorization"), peer)
+        if admission is not Admission.ADMITTED:
+            await asyncio.sleep(_REFUSE_S)
+        if admission is Admission.LATER:
+            return _bytes(HTTPStatus.TOO_MANY_REQUESTS, b"Too Many Requests\n", headers=["Retry-After: 5"])
+        if admission is Admission.REFUSED:
+            realm = 'WWW-Authenticate: Basic realm="powerprof"'
+            return _bytes(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=[realm])
+        if request.method not in ("GET", "HEAD"):
+            return _bytes(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", headers=["Allow: GET, HEAD"])
+        return None
+
+    def answer(self, request: _Request) -> bytes:
+        """Return the page with its head."""
+        if request.method == "HEAD" and request.path == "/metrics":
+            # A reader of the head alone has not read the figures: new rows count from the first reading.
+            return _bytes(HTTPStatus.OK, b"")
+        if request.path == "/metrics":
+            return _bytes(HTTPStatus.OK, *self._answer(request.header("accept") or ""))
+        if request.path == "/":
+            return _bytes(HTTPStatus.OK, _PAGE, "text/html; charset=utf-8")
+        if request.path == "/-/healthy":
+            return _bytes(HTTPStatus.OK, b"powerprof is healthy\n")
+        return _bytes(HTTPStatus.NOT_FOUND, b"Not Found\n")
+
+
+def _bytes(status: HTTPStatus, body: bytes, kind: str = "text/plain", headers: Sequence[str] = ()) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Server: powerprof",
+        f"Content-Type: {kind}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def names_this_host(host: str) -> bool:
+    """Return whether a Host header has an address, localhost or the name of this host.
+
+    A page in a browser can give its own name the address 127.0.0.1 and then read what listens there (DNS rebinding).
+    """
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    own = socket.gethostname().lower()
+    if name.lower().removesuffix(".") in ("localhost", own, own.partition(".")[0]):
+        return True
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
 
 
 class _SocketPlace:
@@ -257,45 +409,3 @@ class _SocketPlace:
                 "end that one, or name another path with --listen unix:PATH",
             )
         self._folder.remove(self._name)
-
-
-def _handler(answer: Answer, door: Doorkeeper) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version, sys_version = "powerprof", ""
-        timeout = _PATIENCE_S
-
-        def do_GET(self) -> None:
-            path = self.path.partition("?")[0]
-            if not door.admits(self.headers.get("Authorization")):
-                self._send(401, b"Unauthorized\n", "text/plain", {"WWW-Authenticate": 'Basic realm="powerprof"'})
-            elif path == "/metrics" and self.command == "HEAD":
-                # Who sees no figures has not read them: new rows count from when somebody has.
-                self._send(200, b"", "text/plain")
-            elif path == "/metrics":
-                self._send(200, *answer(self.headers.get("Accept") or ""))
-            elif path == "/":
-                self._send(200, _PAGE, "text/html; charset=utf-8")
-            elif path == "/-/healthy":
-                self._send(200, b"powerprof is healthy\n", "text/plain")
-            else:
-                self._send(404, b"Not Found\n", "text/plain")
-
-        do_HEAD = do_GET
-
-        def _send(self, code: int, body: bytes, kind: str, headers: dict[str, str] | None = None) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.send_header("Connection", "close")
-            for name, value in (headers or {}).items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.close_connection = True
-            if self.command != "HEAD":
-                self.wfile.write(body)
-
-        def log_message(self, format: str, *args: object) -> None:
-            """A line a scrape would be read by nobody."""
-
-    return Handler

@@ -7,6 +7,7 @@ that page knows and this does not is refused by name: a protection that is asked
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
@@ -14,20 +15,30 @@ import hmac
 import os
 import re
 import ssl
+import time
+from collections import Counter
 from collections.abc import Mapping
+from enum import Enum, auto
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from powerprof import files
+from powerprof.caller import as_caller
 from powerprof.errors import DataError
 
 _MOST_BYTES = 64 << 10
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _BCRYPT = re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}")
-# Compared with where no such user is known, so that the time does not tell who is.
-_NOBODY = "$2b$10$" + "." * 21 + "O" + "." * 31
+_BCRYPT_READS = 72
+# The hash of no password, by cost.
+_NOBODY = "$2b${}$" + "." * 21 + "O" + "." * 31
+# Checks that wait, of one peer and of all; then a pause of this many times the last one; and remembered refusals.
+_MOST_OF_PEER, _MOST_CHECKS = 4, 32
+_REST = 12
+_MOST_REFUSED = 1000
+# Names of fields. Other words of the file are not printed.
+_FIELD = re.compile(r"`(?![a-z_.]{1,40}`)[^`]*`")
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,25 +62,28 @@ def load(path: Path) -> WebConfig:
     """Read the file; the names of files in it are relative to it. Raises DataError."""
     import yaml
 
-    text = files.read_outside_text(path)
+    # Under sudo with the rights of the caller, who could otherwise read other files by the errors.
+    with as_caller():
+        text = files.read_outside_text(path)
     if len(text) > _MOST_BYTES:
         raise DataError(path, f"more than {_MOST_BYTES} bytes")
     try:
         config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
     except yaml.YAMLError as error:
-        raise DataError(path, f"no YAML ({' '.join(str(error).split())[:160]})") from None
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise DataError(path, str(error)) from None
-    for user, hashed in config.basic_auth_users.items():
+        mark = getattr(error, "problem_mark", None)
+        raise DataError(path, "no YAML", mark.line + 1 if mark is not None else None) from None
+    except (msgspec.ValidationError, RecursionError, ValueError) as error:
+        raise DataError(path, _FIELD.sub("that has another name", str(error))) from None
+    for number, hashed in enumerate(config.basic_auth_users.values(), 1):
         if not _BCRYPT.fullmatch(hashed):
-            raise DataError(path, f"the password of {user} is no bcrypt hash", hint="htpasswd -nBC 10 '' prints one")
+            raise DataError(path, f"password {number} is no bcrypt hash", hint="htpasswd -nBC 10 '' prints one")
     tls = config.tls_server_config
     if tls is None:
         return config
     if tls.min_version not in _VERSIONS:
-        raise DataError(path, f"min_version {tls.min_version} is none of {', '.join(_VERSIONS)}")
+        raise DataError(path, f"min_version is none of {', '.join(_VERSIONS)}")
     if tls.client_auth_type not in ("NoClientCert", "RequireAndVerifyClientCert"):
-        raise DataError(path, f"client_auth_type {tls.client_auth_type}: NoClientCert or RequireAndVerifyClientCert")
+        raise DataError(path, "client_auth_type is neither NoClientCert nor RequireAndVerifyClientCert")
     if tls.client_auth_type != "NoClientCert" and not tls.client_ca_file:
         raise DataError(path, "client_auth_type asks for certificates, and no client_ca_file says whose")
     where = path.parent
@@ -86,41 +100,98 @@ def tls_context(tls: Tls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     try:
-        context.load_cert_chain(tls.cert_file, tls.key_file)
-        if tls.client_auth_type != "NoClientCert":
-            context.load_verify_locations(tls.client_ca_file)
-            context.verify_mode = ssl.CERT_REQUIRED
+        with as_caller():
+            context.load_cert_chain(tls.cert_file, tls.key_file)
+            if tls.client_auth_type != "NoClientCert":
+                context.load_verify_locations(tls.client_ca_file)
+                context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
         raise DataError(tls.cert_file, f"no certificate with its key ({str(error)[:160]})") from None
     return context
 
 
+class Admission(Enum):
+    """Whether a request is admitted. LATER: too many passwords are being checked."""
+
+    ADMITTED = auto()
+    REFUSED = auto()
+    LATER = auto()
+
+
 class Doorkeeper:
-    """Tells who may in by `Authorization: Basic`. bcrypt is slow by design: who was let in once is remembered."""
+    """Checks `Authorization: Basic`. Passwords are unknown input: the work for wrong ones is bounded.
+
+    bcrypt is slow by design. One check runs at a time, with a pause after it, and its result is remembered by a keyed
+    hash. A check takes the same work for every name, known or unknown.
+    """
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = dict(users)
-        self._salt = os.urandom(16)
-        self._let_in: set[bytes] = set()
+        self._costs = sorted({hashed[4:6] for hashed in users.values()})
+        self._key = os.urandom(32)
+        self._admitted: set[bytes] = set()
+        self._refused: dict[bytes, None] = {}
+        self._turn = asyncio.Lock()
+        self._next_s = 0.0
+        self._pending: Counter[str] = Counter()
+        self._checks: set[asyncio.Task[Admission]] = set()
 
-    def admits(self, header: str | None) -> bool:
-        """Whether this header's name and password are those of a user; True where there are none."""
+    async def admit(self, header: str | None, peer: str) -> Admission:
+        """Return whether this header has the name and password of a user, or there are no users."""
         if not self._users:
-            return True
+            return Admission.ADMITTED
         credentials = _credentials(header)
         if credentials is None:
-            return False
+            return Admission.REFUSED
         user, password = credentials
-        mark = hmac.digest(self._salt, f"{user}\0{password}".encode(), hashlib.sha256)
-        if mark in self._let_in:
-            return True
-        if not _matches(password, self._users.get(user, _NOBODY)) or user not in self._users:
-            return False
-        self._let_in.add(mark)
-        return True
+        message = f"{len(user)}:{user}:".encode() + password
+        digest = hmac.digest(self._key, message, hashlib.sha256)
+        if known := self._known(digest):
+            return known
+        if self._pending[peer] >= _MOST_OF_PEER or self._pending.total() >= _MOST_CHECKS:
+            return Admission.LATER
+        # A check goes on if its connection ends: otherwise the next one would run beside it.
+        self._pending[peer] += 1
+        check = asyncio.create_task(self._check_in_turn(digest, user, password, peer))
+        self._checks.add(check)
+        check.add_done_callback(self._checks.discard)
+        return await asyncio.shield(check)
+
+    def _known(self, digest: bytes) -> Admission | None:
+        if digest in self._admitted:
+            return Admission.ADMITTED
+        return Admission.REFUSED if digest in self._refused else None
+
+    async def _check_in_turn(self, digest: bytes, user: str, password: bytes, peer: str) -> Admission:
+        try:
+            async with self._turn:
+                if known := self._known(digest):
+                    return known
+                await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
+                began_s = time.monotonic()
+                is_right = await asyncio.to_thread(self._matches, user, password)
+                self._next_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+        finally:
+            self._pending[peer] -= 1
+            if not self._pending[peer]:
+                del self._pending[peer]
+        if is_right:
+            self._admitted.add(digest)
+            return Admission.ADMITTED
+        if len(self._refused) >= _MOST_REFUSED:
+            del self._refused[next(iter(self._refused))]
+        self._refused[digest] = None
+        return Admission.REFUSED
+
+    def _matches(self, user: str, password: bytes) -> bool:
+        """Run bcrypt once for each cost that a user has."""
+        hashed = self._users.get(user, "")
+        results = [_check(password, hashed if hashed[4:6] == cost else _NOBODY.format(cost)) for cost in self._costs]
+        return bool(hashed) and any(results)
 
 
-def _credentials(header: str | None) -> tuple[str, str] | None:
+def _credentials(header: str | None) -> tuple[str, bytes] | None:
+    """Return the name, and as much of the password as bcrypt reads."""
     kind, _, value = (header or "").partition(" ")
     if kind.lower() != "basic":
         return None
@@ -128,14 +199,13 @@ def _credentials(header: str | None) -> tuple[str, str] | None:
         user, colon, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
     except (binascii.Error, ValueError):
         return None
-    return (user, password) if colon else None
+    return (user, password.encode()[:_BCRYPT_READS]) if colon else None
 
 
-def _matches(password: str, hashed: str) -> bool:
+def _check(password: bytes, hashed: str) -> bool:
     import bcrypt
 
-    secret: Any = password.encode()[:72]  # all that bcrypt reads
     try:
-        return bool(bcrypt.checkpw(secret, hashed.encode()))
+        return bool(bcrypt.checkpw(password, hashed.encode()))
     except ValueError:
         return False

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import re
 import socket
 import ssl
 import struct
@@ -20,7 +22,7 @@ import pytest
 
 from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.live.serving import MetricsServer, check_open, parse_address
-from powerprof.live.webconfig import Doorkeeper, WebConfig, load
+from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, load
 
 LOOPBACK = ("127.0.0.1", 0)
 
@@ -140,6 +142,44 @@ def test_a_socket_is_its_groups_and_gone_afterwards(tmp_path: Path) -> None:
     assert path.read_text() == "precious"
 
 
+def answer_to(server: MetricsServer, request: bytes) -> bytes:
+    """The version and status."""
+    with socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client:
+        client.sendall(request)
+        return client.recv(12)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9477", 200),
+        ("[::1]:9477", 200),
+        ("LOCALHOST.", 200),
+        (socket.gethostname(), 200),
+        ("evil.example:9477", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example:9477", 421),
+        ("evil.example\r\nHost: 127.0.0.1", 421),
+    ],
+)
+def test_a_page_of_a_browser_cannot_read_under_its_own_name(host: str, status: int) -> None:
+    """DNS rebinding: the name of the page's own host gets the address 127.0.0.1."""
+
+    def answered(config: WebConfig | None = None) -> bytes:
+        with MetricsServer(LOOPBACK, answer, config) as server:
+            return answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
+
+    assert answered() == f"HTTP/1.1 {status}".encode()
+    # With passwords, the page knows none.
+    assert answered(WebConfig(basic_auth_users={"prometheus": hashed(b"secret")})) == b"HTTP/1.1 401"
+
+
+@pytest.mark.parametrize("request_head", [b"GET\r\n\r\n", b"GET / SPDY/3\r\n\r\n", b"\x00\xff\r\n\r\n"])
+def test_a_request_that_is_not_http_is_refused(request_head: bytes) -> None:
+    with MetricsServer(LOOPBACK, answer) as server:
+        assert answer_to(server, request_head) == b"HTTP/1.1 400"
+
+
 def config_file(folder: Path, text: str) -> Path:
     path = folder / "web.yml"
     path.write_text(text)
@@ -163,7 +203,7 @@ def test_passwords(tmp_path: Path) -> None:
         for wrong in (b"prometheus:wrong", b"nobody:secret", b"prometheus", b"\xff\xfe"):
             assert get(url, Authorization=header(wrong)) == (401, b"Unauthorized\n")
         assert get(url)[0] == 401
-    assert Doorkeeper({}).admits(None)
+    assert asyncio.run(Doorkeeper({}).admit(None, "")) is Admission.ADMITTED
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -203,6 +243,35 @@ def test_tls(tmp_path: Path) -> None:
 def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         load(config_file(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "root:*:20228:0:99999:7:::",
+        "root:x:0:0:root: {",
+        "root:*: [1",
+        "root:x:0:0",
+        "{root:x, 1: 2}",
+        "basic_auth_users: {secret-user: root}",
+        "tls_server_config: {cert_file: a, key_file: b, min_version: root:x}",
+        "tls_server_config: {root:x : 1}",
+    ],
+)
+def test_an_error_prints_nothing_of_the_file(tmp_path: Path, line: str) -> None:
+    with pytest.raises(DataError) as error:
+        load(config_file(tmp_path, f"{line}\n"))
+    assert not {"root", "secret"} & set(re.findall(r"root|secret", error.value.message.removeprefix(str(tmp_path))))
+
+
+def test_the_file_is_read_with_the_rights_of_the_caller(
+    root: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = config_file(tmp_path, "basic_auth_users: {}")
+    path.chmod(0o600)
+    monkeypatch.setenv("SUDO_UID", "65534")
+    with pytest.raises(DataError, match="permission denied"):
+        load(path)
 
 
 def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
