@@ -37,6 +37,7 @@ _MOST_WAITING = 128
 _AT_ONCE, _YIELD_S = 32, 0.25
 _BACKLOG = 512
 _MOST_HEAD = 16 << 10
+_END = b"\r\n\r\n"
 # Connections are accepted so slowly that this many times their CPU time passes: they take a third of a CPU at most.
 _REST = 3
 # A wrong password is answered no sooner than this.
@@ -160,13 +161,13 @@ class MetricsServer(Closeable):
         while True:
             try:
                 connection, _ = await loop.sock_accept(self._socket)
+                peer = _peer_of(connection)
             except OSError:  # no descriptor is free, or the peer has left
                 self._end_oldest()
                 await asyncio.sleep(_YIELD_S)
                 continue
             if len(self._waiting) >= _MOST_WAITING:
                 self._end_oldest()
-            peer = _peer_of(connection)
             task = loop.create_task(self._talk(connection, peer))
             self._waiting[task] = peer
             task.add_done_callback(self._forget)
@@ -201,15 +202,13 @@ class MetricsServer(Closeable):
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls, **times)
         try:
             async with asyncio.timeout(_PATIENCE_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                try:
-                    request = _Request.parse(head)
-                    refusal = await self._pages.refuse(request, peer)
-                except ValueError:
-                    refusal = _bytes(HTTPStatus.BAD_REQUEST, b"Bad Request\n")
+                head = await reader.readuntil(_END)
+                request = _PageRequest.parse(head)
+                refusal = await self._pages.refuse(request, peer)
             await self._wait_for_turn()
+            reply = self._pages.answer(request) if refusal is None else refusal
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            writer.write(self._pages.answer(request) if refusal is None else refusal)
+            writer.write(reply if request.method != "HEAD" else reply.partition(_END)[0] + _END)
             writer.close()
             async with asyncio.timeout(_PATIENCE_S):
                 await writer.wait_closed()
@@ -251,7 +250,7 @@ def _peer_of(connection: socket.socket) -> str:
 
 
 @dataclass(frozen=True)
-class _Request:
+class _PageRequest:
     """The head of a request. `headers`: names in lower case, each with its values."""
 
     method: str
@@ -259,17 +258,15 @@ class _Request:
     headers: dict[str, list[str]]
 
     @classmethod
-    def parse(cls, head: bytes) -> _Request:
-        """Raises ValueError."""
+    def parse(cls, head: bytes) -> _PageRequest:
+        """Return the request. The method is empty if the first line is not that of HTTP/1."""
         first, *lines = head.decode("latin-1").split("\r\n")
-        method, target, version = first.split(" ")
-        if not version.startswith("HTTP/1."):
-            raise ValueError(version)
+        method, target, version = first.split(" ") if first.count(" ") == 2 else ("", "", "")
         headers: dict[str, list[str]] = {}
         for line in filter(None, lines):
             name, _, value = line.partition(":")
-            headers.setdefault(name.lower(), []).append(value.strip())
-        return cls(method, target.partition("?")[0], headers)
+            headers.setdefault(name.strip().lower(), []).append(value.strip())
+        return cls(method if version.startswith("HTTP/1.") else "", target.partition("?")[0], headers)
 
     def header(self, name: str) -> str | None:
         """Return the first value of a header."""
@@ -282,8 +279,10 @@ class _Pages:
     def __init__(self, answer: Answer, door: Doorkeeper, *, check_host: bool) -> None:
         self._answer, self._door, self._checks_host = answer, door, check_host
 
-    async def refuse(self, request: _Request, peer: str) -> bytes | None:
+    async def refuse(self, request: _PageRequest, peer: str) -> bytes | None:
         """Return the answer to a request that is refused; None if it may be answered."""
+        if not request.method:
+            return _bytes(HTTPStatus.BAD_REQUEST, b"Bad Request\n")
         hosts = request.headers.get("host", []) if self._checks_host else []
         if foreign := [host for host in hosts if not names_this_host(host)]:
             text = _MISDIRECTED.format(host=ascii(foreign[0][:100]))
@@ -300,7 +299,7 @@ class _Pages:
             return _bytes(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", headers=["Allow: GET, HEAD"])
         return None
 
-    def answer(self, request: _Request) -> bytes:
+    def answer(self, request: _PageRequest) -> bytes:
         """Return the page with its head."""
         if request.method == "HEAD" and request.path == "/metrics":
             # A reader of the head alone has not read the figures: new rows count from the first reading.

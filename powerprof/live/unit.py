@@ -68,7 +68,7 @@ RestrictRealtime=yes
 RestrictSUIDSGID=yes
 LockPersonality=yes
 SystemCallArchitectures=native
-SystemCallFilter=@system-service bpf perf_event_open kcmp
+SystemCallFilter=@system-service bpf perf_event_open kcmp open_by_handle_at
 SystemCallErrorNumber=EPERM
 UMask=0027
 # 60 to 70 MB, and for a moment as much again where the tables of a large program are read.

@@ -69,11 +69,11 @@ def load(path: Path) -> WebConfig:
         raise DataError(path, f"more than {_MOST_BYTES} bytes")
     try:
         config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
-    except yaml.YAMLError as error:
+    except msgspec.ValidationError as error:
+        raise DataError(path, _FIELD.sub("that has another name", str(error))) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise DataError(path, "no YAML", mark.line + 1 if mark is not None else None) from None
-    except (msgspec.ValidationError, RecursionError, ValueError) as error:
-        raise DataError(path, _FIELD.sub("that has another name", str(error))) from None
     for number, hashed in enumerate(config.basic_auth_users.values(), 1):
         if not _BCRYPT.fullmatch(hashed):
             raise DataError(path, f"password {number} is no bcrypt hash", hint="htpasswd -nBC 10 '' prints one")

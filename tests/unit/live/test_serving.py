@@ -124,6 +124,9 @@ def test_who_asks_for_no_page_has_read_none() -> None:
             assert (reply.status, pages) == (200, [])
         assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
         assert len(pages) == 1
+        with socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client:
+            client.sendall(b"HEAD / HTTP/1.1\r\n\r\n")
+            assert b"".join(iter(lambda: client.recv(4096), b"")).endswith(b"\r\n\r\n")
 
 
 def test_a_socket_is_its_groups_and_gone_afterwards(tmp_path: Path) -> None:
@@ -250,6 +253,8 @@ def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str,
     [
         "root:*:20228:0:99999:7:::",
         "root:x:0:0:root: {",
+        "2024-99-99",
+        "!!int root",
         "root:*: [1",
         "root:x:0:0",
         "{root:x, 1: 2}",
