@@ -8,6 +8,7 @@ import base64
 import http.client
 import os
 import socket
+import statistics
 import subprocess
 import sys
 import threading
@@ -124,7 +125,8 @@ def test_four_hundred_connections_delay_no_scrape(sent: bytes) -> None:
             began_s = time.monotonic()
             assert scrape(port) == 200
             took_s.append(time.monotonic() - began_s)
-        assert max(took_s) < 2, took_s
+        # Other programs may keep one of them waiting; Prometheus waits for 10 s.
+        assert statistics.median(took_s) < 2 and max(took_s) < 10, took_s
         assert process.num_threads() < 8
         assert process.num_fds() < 200
 
