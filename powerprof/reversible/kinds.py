@@ -23,6 +23,7 @@ from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.stat import process_stat
 from powerprof.reversible import others
 from powerprof.reversible.events import Event
+from powerprof.reversible.sessions import has_session_copies
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -36,13 +37,18 @@ _WRITE = "SET GLOBAL {} = {}"
 
 class Variable(msgspec.Struct, frozen=True, tag="variable"):
     """A global variable of the MariaDB or MySQL server that `login` (`Login.fields`) leads to, which is process `pid`
-    with that start, where it is known: what is set ends with it."""
+    with that start, where it is known: what is set ends with it.
+
+    `keeps_copies`: connections keep a copy of it (`sessions.has_session_copies`), and the user has agreed to that. A
+    change of such a variable is refused otherwise.
+    """
 
     login: dict[str, Any]
     name: str
     value: str
     pid: int | None = None
     started_ticks: int | None = None
+    keeps_copies: bool = False
 
     @property
     def outlasts(self) -> bool:
@@ -72,6 +78,11 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         ):
             if value != self.value:
                 return _set(connection, self.name, value)
+            if not self.keeps_copies and has_session_copies(connection, self.name):
+                raise UsageError(
+                    f"{self.name}={value}: connections that open meanwhile copy it and keep it after it is put back",
+                    "a variable without session scope",
+                )
             before = others.all_of(connection)
             now = _set(connection, self.name, value)
             if not others.moved(before, others.all_of(connection), self.name):

@@ -31,7 +31,7 @@ import json, os, sys, time
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.kinds import Variable
 fields = json.loads(sys.stdin.readline())
-with ChangedSettings([Variable(fields, *word.split('=', 1)) for word in sys.argv[1:]]):
+with ChangedSettings([Variable(fields, *word.split('=', 1), keeps_copies=True) for word in sys.argv[1:]]):
     if os.fork() == 0:  # a child of ours that holds our end of the pipe
         time.sleep(600)
     print("changed", flush=True)
@@ -63,7 +63,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def settings(login: Login) -> list[Setting]:
-    return [Variable(login.fields(), name, value) for name, value in SETTINGS.items()]
+    return [Variable(login.fields(), name, value, keeps_copies=True) for name, value in SETTINGS.items()]
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -222,7 +222,7 @@ def test_an_alias_moves_along_and_back(server: PrivateServer) -> None:
     query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
     with server.connect() as connection:
         before = sql.rows(connection, query)
-        with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON")]):
+        with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON", keeps_copies=True)]):
             assert sql.scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
         assert sql.rows(connection, query) == before
 
