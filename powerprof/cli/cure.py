@@ -107,20 +107,30 @@ def command(
     def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.wording.cures import touched
 
-        _agree(found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted), yes)
+        lines = found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
+        _agree(lines, yes, None if plan.connections is None else plan.remedy.name)
 
     request, found = resolved(request, say_to(saving))
     deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)
 
 
-def _agree(what: list[str], yes: bool) -> None:
-    """Say on stderr what is touched, and ask on a terminal. Raises UsageError where it is not agreed."""
+def _agree(what: list[str], yes: bool, copied: str | None) -> None:
+    """Print on stderr what is touched, and ask on a terminal. Raise UsageError if the user does not agree.
+
+    `copied` is a variable that connections copy and keep. --yes does not cover that, since it cannot be put back.
+    """
     for line in what:
         say(line, error=True)
+    if yes and copied is not None:
+        raise UsageError(
+            f"--yes does not cover {copied}: connections that open during the cure copy it and keep it afterwards",
+            "run it on a terminal without --yes, or try a variable without session scope",
+        )
     if yes:
         return
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("confirmation needs a terminal", "add --yes")
+        hint = "add --yes" if copied is None else f"run it on a terminal: --yes does not cover {copied}"
+        raise UsageError("confirmation needs a terminal", hint)
     try:
         agreed = typer.confirm("Try it?", err=True)
     except typer.Abort:  # end of input

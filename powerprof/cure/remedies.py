@@ -9,6 +9,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from powerprof import files, paths
 from powerprof.attribution.records import Thread
 from powerprof.caller import is_delegated
@@ -23,6 +25,7 @@ from powerprof.processes.targets import name_of
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import Held
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
+from powerprof.reversible.sessions import NewConnections, has_session_copies
 from powerprof.text import number
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns"))
@@ -31,12 +34,16 @@ _UNIT_NAME = re.compile(r"/([A-Za-z0-9:_.@-]{1,120}\.service)(?:/|$)")
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """What is going to be changed: the setting as it is written down and put back, and its words."""
+    """What is going to be changed: the setting as it is written down and put back, and its words.
+
+    `connections`: of a variable that connections copy, those that open while it is changed and keep the value.
+    """
 
     setting: Setting
     before: str
     remedy: Remedy
     held: Held
+    connections: NewConnections | None = None
 
     @property
     def primary(self) -> str:
@@ -59,7 +66,10 @@ def plan(pid: int, request: CureRequest) -> PlannedChange:
         setting, before, remedy = _variable(pid, request, request.choice)
     file = request.defaults_file
     options = None if file is None else str(file.absolute())
-    return PlannedChange(setting, before, remedy, Held(setting, before, pid, started, options))
+    connections = None
+    if isinstance(setting, Variable) and setting.keeps_copies:
+        connections = NewConnections(Login.of_fields(setting.login))
+    return PlannedChange(setting, before, remedy, Held(setting, before, pid, started, options), connections)
 
 
 def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
@@ -184,8 +194,14 @@ def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[S
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
     setting.check_suits(before)
+    with sql.connect(login, limits=sql.A_WORD) as connection:
+        copied = has_session_copies(connection, choice.name)
+    delays = "what the variable does, for the whole server and all its clients, while it is changed"
+    if copied:
+        delays += f"; connections that open meanwhile keep {choice.value} until they end"
     return (
-        setting,
+        # `cli.cure` asks for consent to the copies before anything is changed.
+        msgspec.structs.replace(setting, keeps_copies=copied),
         before,
         Remedy(
             kind="variable",
@@ -193,7 +209,7 @@ def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[S
             from_value=before,
             to_value=choice.value,
             lasting=f"in my.cnf under [mysqld]: {choice.name} = {choice.value}",
-            delays="what the variable does, for the whole server and all its clients, while it is changed",
+            delays=delays,
         ),
     )
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby
 
@@ -26,6 +27,7 @@ from powerprof.processes.tasks import threads_of
 from powerprof.records import EnergySource, Notes, ToolCost
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, same_value
+from powerprof.reversible.sessions import kept_text
 from powerprof.sources.procfs import own_peak_bytes
 from powerprof.text import Say, counting_down
 from powerprof.windows.runner import pass_window
@@ -83,7 +85,12 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     with WindowEnergy(request.energy) as energy:
         tried = _Tried()
         with Journal([chosen.held]) as journal:
-            _in_turns(chosen, target, request, energy, tried, journal, say)
+            try:
+                _in_turns(chosen, target, request, energy, tried, journal, say)
+            except PowerprofError as error:  # There is no record to hold the note.
+                error.hint = "; ".join(filter(None, [error.hint, _kept_copies(chosen)]))
+                raise
+            tried.notes += filter(None, [_kept_copies(chosen)])
             after = chosen.setting.read()
             journal.settled = after in (None, chosen.before)
         source = energy.source
@@ -100,10 +107,8 @@ def _in_turns(
     say: Say,
 ) -> None:
     say("changing it and putting it back once, to see that both can be done")
-    with ChangedSettings([chosen.setting], journal, [chosen.before]) as once:
+    with _changed(chosen, journal) as once:
         changed_to = once.since[0]
-        journal.say_since(once.since)
-    _check_notes(once)
     thread = chosen.remedy.thread
     watch = None if same_value(chosen.before, chosen.setting.value) else Watch(request.max_p95_percent)
     with (
@@ -121,9 +126,8 @@ def _in_turns(
                 if arm == "before":
                     _measure(windows, each, chosen, chosen.before, 2 * done, request, tried, say, watch)
                 else:
-                    with ChangedSettings([chosen.setting], journal, [chosen.before]) as changed:
+                    with _changed(chosen, journal):
                         _measure(windows, each, chosen, changed_to, 2 * done, request, tried, say, watch)
-                    _check_notes(changed)
                 if tried.interrupted or tried.hurt is not None:
                     return
             more = _more(chosen, request, tried, done)
@@ -208,9 +212,25 @@ def _gone(chosen: PlannedChange) -> PowerprofError:
     )
 
 
-def _check_notes(changed: ChangedSettings) -> None:
+@contextmanager
+def _changed(chosen: PlannedChange, journal: Journal) -> Iterator[ChangedSettings]:
+    """Change the setting for the block. Raise PowerprofError if it cannot be changed or put back."""
+    counted = nullcontext() if chosen.connections is None else chosen.connections.counted()
+    with counted, ChangedSettings([chosen.setting], journal, [chosen.before]) as changed:
+        yield changed
     if changed.notes:
         raise PowerprofError(changed.notes[0], "read the value now, and set the one that you want")
+
+
+def _kept_copies(chosen: PlannedChange) -> str:
+    """Return a sentence about the connections that keep the value; empty if there are none."""
+    if chosen.connections is None:
+        return ""
+    try:
+        found = chosen.connections.still_open()
+    except PowerprofError:
+        found = None
+    return kept_text(chosen.remedy.name, chosen.setting.value, found)
 
 
 def _record(

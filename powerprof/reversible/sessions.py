@@ -104,8 +104,8 @@ def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -
     advice = "close and open them again, or restart the pools of their clients"
     if connections is None:
         return (
-            f"connections that opened while {name} was {value} keep that value; this account may not list them "
-            f"(PROCESS): {advice}"
+            f"connections that opened while {name} was {value} keep that value, and this account cannot list them "
+            f"(it needs the right PROCESS): {advice}"
         )
     if not connections:
         return ""

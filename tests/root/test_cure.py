@@ -282,7 +282,7 @@ def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
         options.chmod(0o600)
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "0.5", "--pairs", "3",
                  "--yes", "--energy-source", "none"]  # fmt: skip
-        result = powerprof_cli([*words, "--set", "log_queries_not_using_indexes=ON"], timeout=120)
+        result = powerprof_cli([*words, "--set", "innodb_print_all_deadlocks=ON"], timeout=120)
         assert result.code == 0, result.err
         said = " ".join(result.out.split())
         assert "put back, read back: 0" in said
@@ -293,7 +293,7 @@ def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
             assert "Traceback" not in refused.err
             assert ("This changes" in refused.err) == (wrong == "version=1")
         with server.connect() as connection:
-            assert sql.scalar(connection, "SELECT @@GLOBAL.log_queries_not_using_indexes") == 0
+            assert sql.scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
 
 
 @pytest.mark.parametrize("which", ["event_scheduler", "1"])

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ import pytest
 
 from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
+from powerprof.database.clients.base import Sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.runs import decode
 from tests.conftest import REPOSITORY, Cli
@@ -212,10 +214,73 @@ def test_without_room_for_the_journal_nothing_is_changed(truth: Truth, powerprof
     assert truth.slack() == DEFAULT
 
 
+_UNSAFE = "NO_BACKSLASH_ESCAPES"
+
+
+def session_modes(server: PrivateServer, clients: Sequence[Sql]) -> list[int]:
+    """Return the numbers of the connections that have the value of the cure."""
+    assert server.alive()
+    return [
+        int(sql.scalar(client, "SELECT CONNECTION_ID()"))
+        for client in clients
+        if sql.scalar(client, "SELECT @@SESSION.sql_mode") == _UNSAFE
+    ]
+
+
+def test_a_variable_that_connections_copy_needs_an_answer_and_the_copies_are_listed(
+    server: PrivateServer, powerprof_cli: Cli, tmp_path: Path
+) -> None:
+    words = [word.replace(f"{_VARIABLE}=777", f"sql_mode={_UNSAFE}") for word in of_variable(server, tmp_path, 1.0)]
+    with server.connect() as connection:
+        before = sql.scalar(connection, "SELECT @@GLOBAL.sql_mode")
+        refused = powerprof_cli(words, timeout=60)
+        assert refused.code == 2
+        assert "--yes does not cover sql_mode" in refused.err
+        assert sql.scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
+        words = [word for word in words if word != "--yes"]
+        clients, asked = [server.connect()], b""
+        terminal, side = os.openpty()
+        process = subprocess.Popen(
+            [*powerprof_cli.within, sys.executable, "-m", "powerprof", *words, "--json", tmp_path / "c.json"],
+            env=powerprof_cli.environment({}),
+            cwd=REPOSITORY,
+            stdin=side,
+            stdout=subprocess.DEVNULL,
+            stderr=side,
+        )
+        os.close(side)
+        while b"Try it?" not in asked:
+            asked += os.read(terminal, 4096)
+        assert b"connections that open meanwhile keep NO_BACKSLASH_ESCAPES until they end" in b" ".join(asked.split())
+        os.write(terminal, b"y\n")
+        drain = threading.Thread(target=lambda: [*iter(lambda: _read(terminal), b"")])
+        drain.start()
+        while process.poll() is None:
+            clients.append(server.connect())
+            time.sleep(0.2)
+        drain.join()
+        os.close(terminal)
+        assert process.returncode == 0
+        assert sql.scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
+    kept = session_modes(server, clients)
+    assert 0 < len(kept) < len(clients) - 1
+    (note,) = [str(note) for note in decode(tmp_path / "c.json", Cure).notes if "keep that value" in str(note)]
+    found = int(note.split()[0])
+    assert len(kept) <= found < len(clients) - 1, "the first one, and those between the changes, are not listed"
+    assert f"{kept[0]} powerprof@localhost" in note
+    for client in clients:
+        client.close()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # EIO: the process has ended.
+        return b""
+
+
 def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
     """A variable that makes every statement of a client slower at once: a sum is read again, a count would be known."""
-    import threading
-
     ended = threading.Event()
 
     def work() -> None:

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("root_bpf")]
 _CURES = int(os.environ.get("POWERPROF_SOAK_CURES", "20"))
 _KILLS = int(os.environ.get("POWERPROF_SOAK_KILLS", "200"))
 _KEEPER = "powerprof.reversible.keeper"
-_VARIABLE = "log_queries_not_using_indexes"
+_VARIABLE = "innodb_print_all_deadlocks"
 
 
 @pytest.fixture

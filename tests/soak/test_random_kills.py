@@ -45,7 +45,7 @@ COMMANDS = {
     "attribute": ["attribute", "--pid", "PID", "--duration", "1.5", *_QUIET],
     "diagnose": ["diagnose", "--pid", "PID", "--defaults-file", "CNF", "--duration", "1.5"],
     "queries": ["queries", "--defaults-file", "CNF", "--explain", "--yes", "--duration", "1.5", *_QUIET],
-    "cure": ["cure", "--pid", "PID", "--defaults-file", "CNF", "--set", "long_query_time=7", *_CURE, *_QUIET],
+    "cure": ["cure", "--pid", "PID", "--defaults-file", "CNF", "--set", "max_connect_errors=101", *_CURE, *_QUIET],
     "offcpu": ["offcpu", "--pid", "PID", "--duration", "1.5"],
     "watch": ["watch", "--plain", "--interval", "1", "--count", "2", "--pid", "PID", *_QUIET],
     "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],

@@ -133,7 +133,7 @@ def _windows(request: CureRequest) -> str:
 def delayed(remedy: Remedy) -> str:
     """What else it changes, while it lasts."""
     verb = {"timer_slack": "delays", "variable": "changes", "event": "ends"}[remedy.kind]
-    return f"While it is changed it {verb} {remedy.delays.removesuffix(', while it is changed')}"
+    return f"While it is changed it {verb} {remedy.delays.replace(', while it is changed', '', 1)}"
 
 
 def slack_lines(done: SlackSet, pid: str) -> list[str]:

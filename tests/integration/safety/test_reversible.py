@@ -22,6 +22,7 @@ from powerprof.errors import PowerprofError
 from powerprof.reversible import changed as changing
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
+from powerprof.reversible.sessions import NewConnections, has_session_copies, kept_text
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
 # A number, a text with quotes, and a switch, which reads otherwise than it is written.
@@ -241,3 +242,38 @@ def test_what_somebody_sets_at_once_is_not_taken_for_how_our_value_reads() -> No
             pass
         with server.connect() as connection:
             assert sql.scalar(connection, "SELECT @@GLOBAL.sync_binlog") == 888
+
+
+@pytest.mark.parametrize(
+    ("name", "copied"), [("sql_mode", True), ("AUTOCOMMIT", True), ("init_connect", True), ("sync_binlog", False)]
+)
+def test_a_variable_that_connections_copy_changes_with_consent_only(
+    server: PrivateServer, name: str, copied: bool
+) -> None:
+    with server.connect() as connection:
+        assert has_session_copies(connection, name) is copied
+        value = {"sql_mode": "ANSI", "AUTOCOMMIT": "0", "sync_binlog": "7"}.get(name, "SELECT 1")
+        before = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
+        setting = Variable(server.login.fields(), name, value)
+        if copied:
+            with pytest.raises(PowerprofError, match="copy it and keep it"), ChangedSettings([setting]):
+                pass
+        else:
+            with ChangedSettings([setting]):
+                assert sql.scalar(connection, f"SELECT @@GLOBAL.{name}") == 7
+        assert sql.scalar(connection, f"SELECT @@GLOBAL.{name}") == before
+
+
+def test_connections_that_opened_meanwhile_are_listed_to_those_who_may_see_them(server: PrivateServer) -> None:
+    new = NewConnections(server.login)
+    with server.connect(), new.counted():
+        meanwhile = server.connect()
+    with meanwhile, server.connect() as late:
+        number = int(sql.scalar(meanwhile, "SELECT CONNECTION_ID()"))
+        assert [one.id for one in new.still_open() or []] == [number]
+        assert f": {number} powerprof@localhost" in kept_text("sql_mode", "ANSI", new.still_open())
+        sql.execute(late, "CREATE OR REPLACE USER blind@localhost IDENTIFIED BY 'two'")
+        blind = NewConnections(server.login.of("blind", "two"))
+        assert blind.still_open() is None
+        assert "cannot list them" in kept_text("sql_mode", "ANSI", None)
+    assert until(lambda: new.still_open() == [])
