@@ -1,21 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Old values written down before anything is changed: for the start after the one whose keeper was killed with it.
 
-One file a powerprof, locked (flock(2)) as long as that one lives, or the keeper that puts back for it: the kernel lets
-go of it however they end. The keeper writes into it whether all is back. Nothing in it outlasts what it is about: a
-thread or a server that is another now is left alone, and root's folder lies in /run, which a boot empties as it empties
-those settings. What stays on the server's disk (an event) is put back in its next process too, and is written down in a
-folder that a boot leaves. No password is written down; where one stood in an option file, it is read there again.
+One file per powerprof, locked (flock(2)) while that process or its keeper lives: the kernel releases the lock however
+they end. The first line holds the old values, and the rest the state, which the keeper overwrites in place. It writes to
+the disk before each change, and changes nothing if it cannot. A state that is torn means that nothing is known, so the
+next start reads the settings.
+
+A thread or a server that is another now is left alone, and root's folder is in /run, which a boot empties as it empties
+those settings. A setting on the server's disk (an event) is restored in its next process too, and is written to a
+folder that a boot keeps. No password is written down; one from an option file is read there again.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -31,6 +35,7 @@ from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, s
 
 _SUFFIX = ".json"
 _LIMIT_BYTES = 1 << 20
+_ROOM_BYTES = 1024  # for the state: the value of each setting, and the rest
 _FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
 
 
@@ -45,16 +50,12 @@ class Held(msgspec.Struct, frozen=True):
     options: str | None = None
 
 
-class Since(msgspec.Struct, frozen=True):
-    """What the settings read once they were changed (ON may read 1)."""
+class JournalState(msgspec.Struct, frozen=True):
+    """What the keeper has done. `settled`: every setting is as it was. `since`: what each reads once it was changed (ON
+    may read 1); None if that is unknown."""
 
-    since: list[str | None]
-
-
-class Settled(msgspec.Struct, frozen=True):
-    """Whether everything is as it was: false before a change, true once it was put back and read."""
-
-    settled: bool
+    settled: bool = False
+    since: list[str | None] | None = None
 
 
 class Journal(Closeable):
@@ -80,8 +81,16 @@ class Journal(Closeable):
                     _check_free(folder, self._held)
                     self._handle = folder.create(self._name)
                     fcntl.flock(self._handle, fcntl.LOCK_EX)
-                    self._append(self._held)
+                    room = _ROOM_BYTES * (1 + len(self._held))
+                    write_all(self._handle, msgspec.json.encode(self._held) + b"\n" + _record(JournalState(), room))
+                    os.fsync(self._handle)
                     os.fsync(handle)
+                except OSError:
+                    if self._handle is not None:  # It may lack its end: the next start could not read it.
+                        folder.remove(self._name)
+                        os.close(self._handle)
+                        self._handle = None
+                    raise
                 finally:
                     os.close(handle)
         except OSError as error:
@@ -90,19 +99,11 @@ class Journal(Closeable):
                 "make room there, or give it back its owner and mode 0700",
             ) from error
 
-    def say_since(self, since: Sequence[str | None]) -> None:
-        """What they read now that they are changed: what reads otherwise later is somebody else's."""
-        with suppress(OSError):  # the values as they were asked for stand there already
-            self._append(Since(list(since)))
-
     @property
     def handle(self) -> int:
         """The open file, for the keeper: while it holds it, nobody else puts back."""
         assert self._handle is not None  # noqa: S101  of an open journal only
         return self._handle
-
-    def _append(self, what: object) -> None:
-        append(self.handle, what)
 
     def close(self) -> None:
         handle, self._handle = self._handle, None
@@ -114,11 +115,35 @@ class Journal(Closeable):
         os.close(handle)
 
 
-def append(handle: int, what: object) -> None:
-    """Write `what` as the last line of an open journal, to the disk. Raises OSError."""
-    os.lseek(handle, 0, os.SEEK_END)
-    write_all(handle, msgspec.json.encode(what) + b"\n")
+def write_state(handle: int, state: JournalState) -> None:
+    """Overwrite the state in an open journal and wait for the disk. Raise OSError.
+
+    The room was written when the journal was opened, so that a disk that fills later does not refuse it.
+    """
+    place = os.pread(handle, _LIMIT_BYTES, 0).find(b"\n") + 1
+    data = _record(state, os.fstat(handle).st_size - place)
+    if not place or os.pwrite(handle, data, place) < len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     os.fsync(handle)
+
+
+def _record(state: JournalState, room: int) -> bytes:
+    """Return the state in exactly `room` bytes, with a checksum: half of it is never taken for the whole."""
+    text = msgspec.json.encode(state)
+    if len(text) + 10 > room:
+        text = msgspec.json.encode(JournalState(state.settled))
+    return b"%08x %s" % (zlib.crc32(text), text.ljust(room - 10) + b"\n")
+
+
+def _state(record: bytes, count: int) -> JournalState:
+    """Return the state of `count` settings; one that is torn or damaged means that nothing is known."""
+    with suppress(msgspec.MsgspecError, ValueError):
+        text = record[9:].rstrip()
+        if int(record[:8], 16) == zlib.crc32(text):
+            state = msgspec.json.decode(text, type=JournalState)
+            if state.since is None or len(state.since) == count:
+                return state
+    return JournalState()
 
 
 def _check_free(folder: Folder, wanted: Sequence[Held]) -> None:
@@ -200,23 +225,16 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(handle).st_nlink == 0:
             return []
-        lines = os.pread(handle, _LIMIT_BYTES, 0).splitlines()
-        if not lines:  # its writer was killed before it had changed anything
+        first, _, record = os.pread(handle, _LIMIT_BYTES, 0).partition(b"\n")
+        if not first:  # its writer was killed before it had changed anything
             folder.remove(name)
             return []
-        held = msgspec.json.decode(lines[0], type=list[Held])
-        since: list[str | None] = [None] * len(held)
-        settled = False
-        for line in lines[1:]:
-            with suppress(msgspec.DecodeError):  # cut short by the kill
-                match msgspec.json.decode(line, type=dict[str, Any]):
-                    case {"since": values}:
-                        since = msgspec.convert(values, list[str | None])
-                    case {"settled": bool(value)}:
-                        settled = value
-        if settled:  # killed between that and the end
+        held = msgspec.json.decode(first, type=list[Held])
+        state = _state(record, len(held))
+        if state.settled:  # killed between that and the end
             folder.remove(name)
             return []
+        since = state.since or [None] * len(held)
         results = [_put_back(one, last, place / name) for one, last in zip(held, since, strict=True)]
     except BlockingIOError:
         return []  # its powerprof lives

@@ -20,7 +20,8 @@ from typing import Any
 import msgspec
 
 from powerprof.errors import PowerprofError
-from powerprof.reversible.journal import Settled, append
+from powerprof.files import reason_of
+from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import Changed, Setting
 
 # A server that is restarted or full of connections may answer later.
@@ -49,11 +50,15 @@ def _say(answer: KeeperAnswer) -> None:
         os.write(1, msgspec.json.encode(answer) + b"\n")
 
 
-def _write_down(journal: int | None, settled: bool) -> None:
-    """For the next start, whether all is as it was: it may have no right to look."""
+def _note(journal: int | None, state: JournalState) -> None:
+    """Write the state for the next start, which may have no right to look. Raise PowerprofError."""
     if journal is not None:
-        with suppress(OSError):  # no room: the next start looks by itself
-            append(journal, Settled(settled))
+        try:
+            write_state(journal, state)
+        except OSError as error:
+            raise PowerprofError(
+                f"cannot write down old values ({reason_of(error)}), so nothing is changed", "make room there"
+            ) from error
 
 
 def _read_order(parent: int) -> KeeperOrder:
@@ -120,17 +125,21 @@ def main() -> None:
         before = [_before(setting) for setting in settings]
         _check_expected(settings, before, order.expected)
         _say(KeeperAnswer(before=before))
-        _write_down(journal, False)
+        _note(journal, JournalState())
         for setting, value in zip(settings, before, strict=True):
             changed.append(Changed(setting, value))
             changed[-1].since = setting.write(setting.value)
-        _say(KeeperAnswer(since=[one.since for one in changed]))
+        since = [one.since for one in changed]
+        with suppress(PowerprofError):  # The next start compares with the values of the order instead.
+            _note(journal, JournalState(since=since))
+        _say(KeeperAnswer(since=since))
         _wait_for_the_end(handle)
     except PowerprofError as error:
         _say(KeeperAnswer(error=error.message, hint=error.hint))
     left = put_all_back(changed, _PATIENCE_S)
     if not left:
-        _write_down(journal, True)
+        with suppress(PowerprofError):  # The next start reads the settings instead.
+            _note(journal, JournalState(settled=True))
     _say(KeeperAnswer(left=left))
 
 

@@ -111,7 +111,8 @@ def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -
         return ""
     shown = ", ".join(f"{one.id} {printable(f'{one.user}@{one.host}')[:80]}" for one in connections[:_MOST_LISTED])
     more = len(connections) - _MOST_LISTED
+    number = "1 open connection" if len(connections) == 1 else f"{len(connections)} open connections"
     return (
-        f"{len(connections)} open connection{'' if len(connections) == 1 else 's'} started while {name} was {value} and "
-        f"may keep that value: {shown}{f' and {more} more' if more > 0 else ''}; {advice}"
+        f"{number} started while {name} was {value} and may keep that value: {shown}"
+        f"{f' and {more} more' if more > 0 else ''}; {advice}"
     )

@@ -208,7 +208,6 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
             journal._open()
             changed = ChangedSettings([setting], journal)
             changed._open()
-            journal.say_since(changed.since)
             keeper = keeper_of(os.getpid())
             os.kill(keeper.pid, signal.SIGKILL)
         finally:

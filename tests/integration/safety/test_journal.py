@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import time
@@ -17,11 +18,12 @@ import psutil
 import pytest
 
 from powerprof import paths
+from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Held, Journal, put_back_left_behind
+from powerprof.reversible.journal import Held, Journal, JournalState, put_back_left_behind, write_state
 from powerprof.reversible.kinds import TimerSlack, Variable, started_ticks
 
 pytestmark = pytest.mark.usefixtures("root")
@@ -66,7 +68,7 @@ def killed(entries: list[Held], *, since: list[str | None] | None = None) -> Non
         journal = Journal(entries)
         journal._open()
         if since is not None:
-            journal.say_since(since)
+            write_state(journal.handle, JournalState(since=since))
         os._exit(9)
     os.waitpid(pid, 0)
 
@@ -158,7 +160,22 @@ def test_another_thread_with_that_number_is_not_touched(sleeper: int, folder: Pa
 
 
 def _cut(place: Path) -> None:
-    place.write_bytes(place.read_bytes() + b'{"since": ["5')
+    place.write_bytes(place.read_bytes()[:-700])
+
+
+def _half_settled(place: Path) -> None:
+    """The end of the state of an earlier turn behind the beginning of a later one."""
+    data = place.read_bytes()
+    start = data.index(b"\n") + 1
+    with place.open("r+b") as file:
+        write_state(file.fileno(), JournalState(settled=True))
+    settled = place.read_bytes()
+    place.write_bytes(data[: start + 9] + settled[start + 9 :])
+
+
+def _old(place: Path) -> None:
+    """As earlier releases wrote it."""
+    place.write_bytes(place.read_bytes().split(b"\n")[0] + b'\n{"settled":false}\n{"settled":true}\n{"settled":fa')
 
 
 def _empty(place: Path) -> None:
@@ -170,8 +187,8 @@ def _strange(place: Path) -> None:
 
 
 def _short(place: Path) -> None:
-    with place.open("ab") as file:
-        file.write(b'{"since": []}\n')
+    with place.open("r+b") as file:
+        write_state(file.fileno(), JournalState(since=[]))
 
 
 @pytest.mark.parametrize(
@@ -180,7 +197,9 @@ def _short(place: Path) -> None:
         (_cut, "50000", "again"),
         (_empty, OURS, ""),
         (_strange, OURS, "cannot be read"),
-        (_short, OURS, "cannot be read"),
+        (_short, "50000", "again"),
+        (_half_settled, "50000", "again"),
+        (_old, "50000", "again"),
     ],
 )
 def test_one_that_is_damaged_breaks_nothing(
@@ -192,6 +211,52 @@ def test_one_that_is_damaged_breaks_nothing(
     damage(folder / name)
     assert said in " ".join(put_back_left_behind())
     assert slack(sleeper) == after
+
+
+def test_without_a_note_on_the_disk_nothing_is_changed(sleeper: int, folder: Path) -> None:
+    """A file system that copies on write may have no room to overwrite either: here no write to a file is allowed."""
+    read, write = os.pipe()
+    if (pid := os.fork()) == 0:
+        try:
+            entry = held(sleeper)
+            journal = Journal([entry])
+            journal._open()
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+            ChangedSettings([entry.setting], journal)._open()
+        except PowerprofError as error:
+            os.write(write, f"{slack(sleeper)} {error.message}".encode())
+        finally:
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write)
+    with os.fdopen(read) as answer:
+        assert answer.read() == "50000 cannot write down old values (file too large), so nothing is changed"
+
+
+def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next_start(folder: Path) -> None:
+    """The keeper notes it as soon as it has changed it: both may be killed at once."""
+    with PrivateServer() as server:
+        started = started_ticks(server.pid)
+        assert started is not None
+        with server.connect() as connection:
+            sql.execute(connection, "CREATE USER free@localhost IDENTIFIED BY ''", "GRANT ALL ON *.* TO free@localhost")
+            login = server.login.of("free", "")
+            setting = Variable(login.fields(), "sql_mode", "ANSI", server.pid, started, keeps_copies=True)
+            before = setting.read()
+            assert before is not None
+            if (pid := os.fork()) == 0:
+                journal = Journal([Held(setting, before, server.pid, started)])
+                journal._open()
+                changed = ChangedSettings([setting], journal)
+                changed._open()
+                assert changed._keeper is not None
+                changed._keeper.kill()
+                os._exit(9)
+            os.waitpid(pid, 0)
+            assert "REAL_AS_FLOAT" in str(setting.read())
+            (said,) = put_back_left_behind()
+            assert said.startswith(f"sql_mode is {before} again")
+            assert setting.read() == before
 
 
 def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
