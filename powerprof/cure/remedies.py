@@ -167,8 +167,8 @@ def _event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Setting
             name=setting.name,
             from_value=before,
             to_value=setting.value,
-            lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}, "
-            "or ON SCHEDULE EVERY … at the end instead: less often",
+            lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}; or ON SCHEDULE EVERY … instead of DISABLE: "
+            "less often",
             delays="what the event does: it is not done while it is disabled, nor made up for",
         ),
     )

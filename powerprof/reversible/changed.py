@@ -85,7 +85,7 @@ class ChangedSettings(Closeable):
         keeper = self._keeper
         if keeper is None:
             return
-        left: list[int] | None = None
+        left: dict[int, str] | None = None
         try:
             assert keeper.stdin is not None  # noqa: S101
             keeper.stdin.close()
@@ -99,12 +99,13 @@ class ChangedSettings(Closeable):
         try:
             keeper.wait(_END_S)
         except subprocess.TimeoutExpired:
-            left = list(range(len(self._changed)))  # it tries on, and outlives us
+            left = dict.fromkeys(range(len(self._changed)), "")  # it tries on, and outlives us
         if left is None:
             left = put_all_back(self._changed, _BACK_S)
-        for number in left:
+        for number, reason in sorted(left.items()):
             setting, before = self._changed[number].setting, self._changed[number].before
-            self.notes.append(f"{setting.name} could not be put back to {before!r}: {setting.by_hand(before)}")
+            why = f" ({reason})" if reason else ""
+            self.notes.append(f"{setting.name} could not be put back to {before!r}{why}: {setting.by_hand(before)}")
 
     def _answer(self, until_s: float) -> KeeperAnswer | None:
         """The keeper's next line; None where it ended, or says nothing in time."""

@@ -1,14 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recurring event of MariaDB's or MySQL's event scheduler that is disabled for a while: a kind of setting.
 
-ALTER EVENT changes more than it says: it makes who alters the event its definer, whose rights it has from then on; it
-stores the session's SQL mode, character set and server id with it; and it is replicated. So each of these is given as
-it was, or the event is refused; the binary log is switched off; and the whole row is compared after each change. An
-event lies in the server's tables: unlike SET GLOBAL it stays when the server ends.
+ALTER EVENT DEFINER = root EVENT e DISABLE keeps the body that the event has at that moment. An account with the right
+EVENT on the schema may have exchanged it, and would then run its body as root. So one statement (SHOW CREATE EVENT)
+reads definer, schedule, body and all the rest together, and one ALTER EVENT writes all of it: an event gets a definer
+only together with the body that was read under that definer. It is written only while it is as it was found.
+
+ALTER EVENT also stores the SQL mode, character set, time zone and server id of its session, and is replicated. The
+session gets the event's own, and the binary log is switched off. An event is stored in the server's tables: unlike SET
+GLOBAL it stays when the server ends.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +21,9 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.database.clients.locate import server_pid
 from powerprof.errors import PowerprofError
+from powerprof.reversible.servers import ServerProcess
 from powerprof.untrusted import printable
 
 if TYPE_CHECKING:
@@ -25,22 +32,35 @@ if TYPE_CHECKING:
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _WORDS = {ENABLED: "ENABLE", DISABLED: "DISABLE"}
 _LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=100, answer_bytes=1 << 20)
+_MOST_BODY = 64 << 10
+_SAME = ("datadir", "server_uuid")  # of the same data; MariaDB 10.11 has no uuid
 # ER_BAD_DB_ERROR, ER_EVENT_DOES_NOT_EXIST
 _GONE = (1049, 1539)
-# Everything that ALTER EVENT could change; not when it was altered and executed last.
-_KEPT = (
-    *("DEFINER", "TIME_ZONE", "EVENT_TYPE", "EXECUTE_AT", "INTERVAL_VALUE", "INTERVAL_FIELD", "SQL_MODE"),
-    *("STARTS", "ENDS", "ON_COMPLETION", "EVENT_COMMENT", "ORIGINATOR"),
-    *("CHARACTER_SET_CLIENT", "COLLATION_CONNECTION", "DATABASE_COLLATION"),
+# What SHOW CREATE EVENT does not show.
+_LISTED = (
+    "SELECT ORIGINATOR, ENDS IS NOT NULL AND ENDS < NOW() + INTERVAL 2 DAY FROM information_schema.events "
+    "WHERE EVENT_SCHEMA = %s AND EVENT_NAME = %s"
 )
-_SOON = "ENDS IS NOT NULL AND ENDS < NOW() + INTERVAL 2 DAY"
-_LOOK = (
-    f"SELECT EVENT_SCHEMA, EVENT_NAME, STATUS, MD5(EVENT_DEFINITION), {_SOON}, {', '.join(_KEPT)} "  # noqa: S608 - ours
-    "FROM information_schema.events WHERE EVENT_SCHEMA = %s AND EVENT_NAME = %s"
+# In autumn the clock shows an hour twice: which of the two is meant, a statement cannot say.
+_SHOWN_TWICE = (
+    "SELECT COUNT(*) FROM (SELECT UNIX_TIMESTAMP(%s) AS t) AS moment "
+    "WHERE %s IN (FROM_UNIXTIME(t + 3600), FROM_UNIXTIME(t - 3600), FROM_UNIXTIME(t + 1800), FROM_UNIXTIME(t - 1800))"
+)
+_NAME, _TEXT = r"`(?:[^`]|``)*`", r"'(?:[^'\\]|''|\\.)*'"
+_SHOWN = re.compile(
+    rf"CREATE DEFINER=(?P<user>{_NAME})(?:@(?P<host>{_NAME}))? EVENT {_NAME} ON SCHEDULE "
+    rf"(?P<schedule>EVERY (?:[0-9]+|{_TEXT}) [A-Z_]+ STARTS {_TEXT}(?: ENDS {_TEXT})?|AT {_TEXT}) "
+    rf"ON COMPLETION (?P<completion>(?:NOT )?PRESERVE) (?P<status>ENABLE|DISABLE(?: ON \w+)?)"
+    rf"(?: COMMENT (?P<comment>{_TEXT}))? DO (?P<body>.+)",
+    re.DOTALL,
 )
 # Character sets in which a statement of ours, or one of ASCII alone, reads as in UTF-8.
 _UNICODE = re.compile(r"utf8(mb[34])?")
 _OF_ASCII = re.compile(r"latin[12579]|ascii|cp125[0167]|cp85[02]|koi8[ru]|greek|hebrew|macroman|binary|gbk|gb2312|sjis")
+
+
+class EventAltered(PowerprofError):
+    """Somebody else has altered the event since it was found: powerprof does not write it again."""
 
 
 def quoted(name: str) -> str:
@@ -53,46 +73,79 @@ def shown(database: str, event: str) -> str:
     return printable(f"{quoted(database)}.{quoted(event)}")
 
 
-class _Row(msgspec.Struct, frozen=True):
-    """An event as it is: `kept` is what must stay, by name."""
+class _Definition(msgspec.Struct, frozen=True):
+    """An event as one SHOW CREATE EVENT shows it: texts of SQL as the server quotes them. `host` is None for a role."""
 
+    user: str
+    host: str | None
+    schedule: str
+    completion: str
     status: str
-    ends_soon: bool
-    kept: dict[str, str | None]
+    comment: str
+    body: str
+    sql_mode: str
+    time_zone: str
+    charset: str
+    collation: str
+    database_collation: str
 
     @property
-    def definer(self) -> tuple[str, str]:
-        """User and host."""
-        user, _, host = (self.kept["DEFINER"] or "").rpartition("@")
-        return user, host
+    def definer(self) -> str:
+        """As it follows DEFINER =."""
+        return self.user if self.host is None else f"{self.user}@{self.host}"
+
+    def parts(self) -> dict[str, str]:
+        """Return all of it but the status, by a name for people. Texts of clients are digests: journals hold this."""
+        return {
+            "definer": self.definer,
+            "schedule": self.schedule,
+            "completion": self.completion,
+            "comment": _digest(self.comment),
+            "body": _digest(self.body),
+            "SQL mode": self.sql_mode,
+            "time zone": self.time_zone,
+            "character set": self.charset,
+            "collation": self.collation,
+            "collation of its schema": self.database_collation,
+        }
 
 
 class Event(msgspec.Struct, frozen=True, tag="event"):
     """Whether an event of schema `database` is ENABLED or DISABLED, on the server that `login` (`Login.fields`) leads
-    to and whose data lie in `datadir`: another one may listen there by the time it is put back. `definer` (user, host)
-    is whose rights it has."""
+    to. `process`, `server` (its data directory, uuid and id) are how that server is recognised, and `parts` how the
+    event is: both may be others by the time it is put back."""
 
     login: dict[str, Any]
     database: str
     event: str
     value: str
-    datadir: str
-    definer: tuple[str, str]
+    process: ServerProcess
+    server: dict[str, str]
+    parts: dict[str, str]
 
     @classmethod
     def found(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
         """The event as it is on that server, to be changed. Raises PowerprofError where it is not there, and for one
         that could not be put back as it was."""
+        name = f"event {shown(database, event)}"
         with sql.connect(login, limits=_LIMITS) as connection:
+            pid = server_pid(connection, login)
+            process = None if pid is None else ServerProcess.of(pid)
+            if process is None:
+                raise PowerprofError(
+                    f"{name} cannot be disabled for a while (its server is not a process of this host that could be "
+                    "recognised after a restart)",
+                    "run powerprof on the server's host",
+                )
             settings = _settings(connection)
-            bare = cls(login.fields(), database, event, value, settings.get("datadir", ""), ("", ""))
-            row = bare._look(connection)
-            if row is None:
-                raise PowerprofError(f"there is no {bare.name}", "SHOW EVENTS lists those that there are")
-            reason = bare._refusal(connection, row, settings)
+            bare = cls(login.fields(), database, event, value, process, _identity(settings), {})
+            now = bare._look(connection)
+            if now is None:
+                raise PowerprofError(f"there is no {name}", "SHOW EVENTS lists those that there are")
+            reason = bare._refusal(connection, now, settings) or bare._passing(connection, now, settings)
         if reason is not None:
-            raise PowerprofError(f"{bare.name} cannot be disabled for a while ({reason})", "choose another remedy")
-        return msgspec.structs.replace(bare, definer=row.definer)
+            raise PowerprofError(f"{name} cannot be disabled for a while ({reason})", "choose another remedy")
+        return msgspec.structs.replace(bare, parts=now.parts())
 
     @property
     def name(self) -> str:
@@ -107,81 +160,125 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def read(self) -> str | None:
         """ENABLED, DISABLED, or what else its status is; None where it is gone."""
         with self._connect() as connection:
-            row = self._look(connection)
-        return None if row is None else row.status
+            now = self._look(connection)
+        return None if now is None else now.status
 
     def write(self, value: str) -> str | None:
-        """Disable or enable it, and see that nothing else of it has changed."""
+        """Disable or enable it, and see that nothing else of it has changed. Raise EventAltered if it has."""
         with self._connect() as connection:
             settings = _settings(connection)
-            before = self._look(connection)
-            if before is None or before.status == value:
-                return None if before is None else before.status
-            reason = self._refusal(connection, before, settings)
+            now = self._look(connection)
+            if now is None or now.status == value:
+                return None if now is None else now.status
+            self._check_same(now)
+            reason = self._refusal(connection, now, settings)
             if reason is not None or value not in _WORDS:
                 raise PowerprofError(f"cannot change {self.name} ({reason or value})", self.by_hand(value))
             if _on(settings.get("log_bin")):
                 _statement(connection, "SET SESSION sql_log_bin = 0")
+            # It must not wait for a lock when nobody waits for its answer any more.
+            _statement(connection, "SET SESSION lock_wait_timeout = 3")
             _statement(
                 connection,
-                "SET SESSION character_set_client = %s, collation_connection = %s, sql_mode = %s",
-                *(before.kept[name] or "" for name in ("CHARACTER_SET_CLIENT", "COLLATION_CONNECTION", "SQL_MODE")),
+                "SET SESSION character_set_client = %s, collation_connection = %s, sql_mode = %s, time_zone = %s",
+                *(now.charset, now.collation, now.sql_mode, now.time_zone),
             )
-            _statement(connection, self._alter(value, before.definer))
-            _statement(connection, "SET NAMES utf8mb4")
+            _statement(
+                connection,
+                f"ALTER DEFINER = {now.definer} EVENT {quoted(self.database)}.{quoted(self.event)} "
+                f"ON SCHEDULE {now.schedule} ON COMPLETION {now.completion} {_WORDS[value]} "
+                f"COMMENT {now.comment} DO {now.body}",
+            )
             after = self._look(connection)
-        changed = [] if after is None else [name for name, was in before.kept.items() if after.kept[name] != was]
-        if changed:
-            raise PowerprofError(
-                f"{self.name} has another {', '.join(changed)} since it was changed", "SHOW CREATE EVENT shows it"
-            )
+        if after is not None:
+            self._check_same(after)
         return None if after is None else after.status
 
     def by_hand(self, value: str) -> str:
-        """The statements."""
-        return printable(f"SET SESSION sql_log_bin = 0; {self._alter(value, self.definer)}")
-
-    def _alter(self, value: str, definer: tuple[str, str]) -> str:
-        user, host = definer
+        """The statements. The body is left out: a person who pastes them must look at what gets the definer's rights,
+        and it may hold secrets."""
+        name = shown(self.database, self.event)
         return (
-            f"ALTER DEFINER = {quoted(user)}@{quoted(host)} EVENT {quoted(self.database)}.{quoted(self.event)} "
-            f"{_WORDS.get(value, 'ENABLE')}"
+            f"SET SESSION sql_log_bin = 0, sql_mode = '{self.parts['SQL mode']}'; "
+            f"ALTER DEFINER = {printable(self.parts['definer'])} EVENT {name} {_WORDS.get(value, 'ENABLE')} "
+            f"DO BODY, with the BODY that you have checked in SHOW CREATE EVENT {name}"
         )
 
+    def _check_same(self, now: _Definition) -> None:
+        changed = [part for part, text in now.parts().items() if text != self.parts[part]]
+        if changed:
+            raise EventAltered(
+                f"{self.name} has another {', '.join(changed)} than when it was found, so it is left {now.status}",
+                self.by_hand(ENABLED),
+            )
+
     def _connect(self) -> Sql:
-        connection = sql.connect(Login.of_fields(self.login), limits=_LIMITS)
+        connection = self.process.connect(Login.of_fields(self.login), _LIMITS)
         try:
-            found = _settings(connection).get("datadir", "")
-            if found != self.datadir:
+            found = _identity(_settings(connection))
+            if any(found.get(name) != self.server.get(name) for name in _SAME):
                 raise PowerprofError(
-                    f"another server listens where that of {self.name} did: its data lie in {printable(found)[:200]}",
-                    f"on the server of {self.datadir}: {self.by_hand(ENABLED)}",
+                    f"another server listens where that of {self.name} did: its data lie in "
+                    f"{printable(found.get('datadir', ''))[:200]}",
+                    f"on the server of {self.server.get('datadir')}: {self.by_hand(ENABLED)}",
                 )
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _look(self, connection: Sql) -> _Row | None:
-        """The row; None where the server says that there is none: to an account without rights it lists none."""
-        answer = sql.rows(connection, _LOOK, (self.database, self.event), columns=5 + len(_KEPT))
-        for database, event, status, digest, soon, *kept in answer:
-            # Compared without case, and without accents, above.
-            if (str(database), str(event)) == (self.database, self.event):
-                values = {name: None if value is None else str(value) for name, value in zip(_KEPT, kept, strict=True)}
-                return _Row(str(status), soon in (1, "1"), values | {"EVENT_DEFINITION": str(digest)})
+    def _look(self, connection: Sql) -> _Definition | None:
+        """The event now; None if there is none. Raise PowerprofError if this account may not see it."""
+        _statement(connection, "SET NAMES utf8mb4")
+        _statement(connection, "SET SESSION sql_mode = '', sql_quote_show_create = 1")
+        row = self._shown(connection)
+        if row is not None and row[4] != "utf8mb4":
+            # Without conversion: that replaces what is invalid in a character set, and a body may have such bytes.
+            _statement(connection, "SET SESSION character_set_results = %s", str(row[4]))
+            row = self._shown(connection)
+            _statement(connection, "SET NAMES utf8mb4")
+        if row is None:
+            return None
+        _, sql_mode, time_zone, text, charset, collation, database_collation = map(str, row)
+        match = _SHOWN.fullmatch(text)
+        if match is None or len(match["body"]) > _MOST_BODY:
+            raise PowerprofError(
+                f"{self.name} is not understood, or longer than {_MOST_BODY >> 10} KiB", "choose another remedy"
+            )
+        status = {word: name for name, word in _WORDS.items()}.get(match["status"], "SLAVESIDE_DISABLED")
+        return _Definition(
+            user=match["user"],
+            host=match["host"],
+            schedule=match["schedule"],
+            completion=match["completion"],
+            status=status,
+            comment=match["comment"] or "''",
+            body=match["body"],
+            sql_mode=sql_mode,
+            time_zone=time_zone,
+            charset=charset,
+            collation=collation,
+            database_collation=database_collation,
+        )
+
+    def _shown(self, connection: Sql) -> sql.Row | None:
         try:
-            sql.rows(connection, f"SHOW CREATE EVENT {quoted(self.database)}.{quoted(self.event)}")
+            name = f"{quoted(self.database)}.{quoted(self.event)}"
+            return next(iter(sql.rows(connection, f"SHOW CREATE EVENT {name}", columns=7)), None)
         except StatementError as error:
             if error.number in _GONE:
                 return None
+            if error.number == 0:
+                raise PowerprofError(
+                    f"{self.name} cannot be read exactly (its text is not UTF-8, nor ASCII in another character set)",
+                    "choose another remedy",
+                ) from error
             raise
-        raise PowerprofError(f"{self.name} is not listed", "the account needs the right EVENT on its schema")
 
-    def _refusal(self, connection: Sql, row: _Row, settings: dict[str, str]) -> str | None:
+    def _refusal(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
         """Why it would not be as before once it was put back; None where it would."""
-        charset = row.kept["CHARACTER_SET_CLIENT"] or ""
-        plain = (self.database + self.event + "".join(row.definer)).isascii() and _OF_ASCII.fullmatch(charset)
+        texts = self.database + self.event + now.definer + now.comment + now.body
+        plain = texts.isascii() and _OF_ASCII.fullmatch(now.charset)
         collations = sql.rows(
             connection,
             "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s",
@@ -190,22 +287,48 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         )
         collation = next((str(default) for name, default in collations if str(name) == self.database), None)
         reasons = {
-            f"it is {row.status}": row.status not in _WORDS,
-            "it is executed once only": row.kept["EVENT_TYPE"] != "RECURRING",
-            "it ends within two days": row.ends_soon,
-            f"it was made on server {row.kept['ORIGINATOR']}": row.kept["ORIGINATOR"] != settings.get("server_id"),
-            "its definer is a role": not row.definer[1],
+            f"it is {now.status}": now.status not in _WORDS,
+            "it is executed once only": not now.schedule.startswith("EVERY"),
+            "the server's id has changed": settings.get("server_id") != self.server.get("server_id"),
+            "its definer is a role": now.host in (None, "``"),
             "the nodes of a cluster change events together": _on(settings.get("wsrep_on")),
-            f"its character set is {charset}": not (_UNICODE.fullmatch(charset) or plain),
-            "the collation of its schema has changed since it was made": collation != row.kept["DATABASE_COLLATION"],
+            f"its character set is {now.charset}": not (_UNICODE.fullmatch(now.charset) or plain),
+            "the collation of its schema has changed since it was made": collation != now.database_collation,
+            "its comment has a backslash, which its SQL mode does not escape": "NO_BACKSLASH_ESCAPES" in now.sql_mode
+            and "\\" in now.comment,
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
+
+    def _passing(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
+        """Why it may not be there, or not be as before, in a while; None where it will."""
+        listed = sql.rows(connection, _LISTED, (self.database, self.event), columns=2)
+        if len(listed) != 1:
+            return "it is not listed: the account needs the right EVENT on its schema"
+        originator, soon = str(listed[0][0]), listed[0][1] in (1, "1")
+        _statement(connection, "SET SESSION time_zone = %s", now.time_zone)
+        moments = re.findall(r"'([0-9: -]{19})'", now.schedule)
+        twice = any(sql.rows(connection, _SHOWN_TWICE, (at, at), columns=1)[0][0] for at in moments)
+        reasons = {
+            "it ends within two days": soon,
+            f"it was made on server {originator}": originator != settings.get("server_id"),
+            f"its schedule has an hour that {now.time_zone} has twice": twice,
+        }
+        return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _identity(settings: dict[str, str]) -> dict[str, str]:
+    """How a server is known, and the id that its events have."""
+    return {name: settings[name] for name in (*_SAME, "server_id") if name in settings}
 
 
 def _settings(connection: Sql) -> dict[str, str]:
     answer = sql.rows(
         connection,
-        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'log_bin', 'server_id', 'wsrep_on')",
+        "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'server_uuid', 'server_id', 'log_bin', 'wsrep_on')",
         columns=2,
     )
     return {str(name).lower(): str(value) for name, value in answer}

@@ -2,9 +2,9 @@
 """Old values written down before anything is changed: for the start after the one whose keeper was killed with it.
 
 One file per powerprof, locked (flock(2)) while that process or its keeper lives: the kernel releases the lock however
-they end. The first line holds the old values, and the rest the state, which the keeper overwrites in place. It writes to
-the disk before each change, and changes nothing if it cannot. A state that is torn means that nothing is known, so the
-next start reads the settings.
+they end. The first line holds the old values, and the rest the state, which the keeper overwrites in place. It writes
+the state to the disk before each change, and changes nothing if it cannot. A torn state means that nothing is known, so
+the next start reads the settings.
 
 A thread or a server that is another now is left alone, and root's folder is in /run, which a boot empties as it empties
 those settings. A setting on the server's disk (an event) is restored in its next process too, and is written to a
@@ -41,12 +41,13 @@ _FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
 
 class Held(msgspec.Struct, frozen=True):
     """A setting of process `pid` that is going to be changed, and what it was. `started_ticks` is the process's start:
-    its number may be another's by the time it is put back. `options` is the option file that had the password."""
+    its number may be another's by the time it is put back. Both are None on another host: its server cannot be
+    recognised later. `options` is the option file that had the password."""
 
     setting: Setting
     before: str
-    pid: int
-    started_ticks: int
+    pid: int | None
+    started_ticks: int | None
     options: str | None = None
 
 
@@ -192,10 +193,11 @@ def _identity(held: Held) -> tuple[object, ...]:
     match held.setting:
         case TimerSlack(tid=tid, started_ticks=ticks):
             return "timer_slack", tid, ticks
-        case Event(datadir=datadir, database=database, event=event):
-            return "event", datadir, database, event
-        case Variable(name=name):
-            return "variable", held.pid, held.started_ticks, name.casefold()
+        case Event(server=server, database=database, event=event):
+            return "event", server.get("datadir"), database, event
+        case Variable(name=name, login=login):
+            where = (login["host"], login["port"]) if held.pid is None else held.started_ticks
+            return "variable", held.pid, where, name.casefold()
 
 
 def put_back_left_behind() -> list[str]:
@@ -251,8 +253,16 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
 def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     """Whether nothing is left to be done, and what there is to say."""
     setting = _with_password(held)
+    if held.pid is None:
+        return False, (
+            f"a powerprof that was killed may have left {setting.name} at {setting.value!r} on another host, whose "
+            f"server cannot be recognised: if it is not {held.before!r}, {setting.by_hand(held.before)}; then remove "
+            f"{entry}"
+        )
     if not setting.outlasts and started_ticks(held.pid) != held.started_ticks:
         return True, ""  # the setting ended with its process
+    if isinstance(setting, Variable):
+        setting = msgspec.structs.replace(setting, pid=held.pid, started_ticks=held.started_ticks)
     try:
         now = setting.read()
     except PowerprofError as error:
@@ -270,7 +280,7 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     except PowerprofError as error:
         return False, (
             f"{setting.name} was left at {setting.value!r} by a powerprof that was killed, and cannot be put back "
-            f"({error.message}): {setting.by_hand(held.before)}"
+            f"({error.message}): {setting.by_hand(held.before)}; then remove {entry}"
         )
     return True, f"{setting.name} is {held.before} again: a powerprof that was killed had left it at {now}"
 

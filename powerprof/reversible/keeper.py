@@ -21,6 +21,7 @@ import msgspec
 
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
+from powerprof.reversible.events import EventAltered
 from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import Changed, Setting
 
@@ -42,7 +43,7 @@ class KeeperAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     since: list[str | None] | None = None
     error: str | None = None
     hint: str | None = None
-    left: list[int] | None = None
+    left: dict[int, str] | None = None
 
 
 def _say(answer: KeeperAnswer) -> None:
@@ -96,16 +97,22 @@ def _wait_for_the_end(parent: Any) -> None:
     poll.poll()
 
 
-def put_all_back(changed: list[Changed], patience_s: float) -> list[int]:
-    """The numbers of those that could not be put back in that time, in the order in which they were changed."""
+def put_all_back(changed: list[Changed], patience_s: float) -> dict[int, str]:
+    """Return the numbers of those that could not be put back in that time, with the reasons."""
     left, until_s = dict(enumerate(changed)), time.monotonic() + patience_s
+    reasons: dict[int, str] = {}
     while True:
         for number in sorted(left, reverse=True):
-            with suppress(PowerprofError):
+            try:
                 left[number].put_back()
-                del left[number]
+                reasons.pop(number, None)
+            except PowerprofError as error:
+                reasons[number] = error.message
+                if not isinstance(error, EventAltered):
+                    continue  # later it may be possible
+            del left[number]
         if not left or time.monotonic() > until_s:
-            return sorted(left)
+            return reasons
         time.sleep(_AGAIN_S)
 
 

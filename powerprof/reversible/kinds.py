@@ -60,7 +60,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         self._check()
         if self._has_ended():
             return None
-        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection, self._named(self.name):
+        with self._connect() as connection, self._named(self.name):
             found = _value(connection, self.name)
         if found is None:
             raise PowerprofError(f"{self.name} is NULL, which cannot be set", "choose another variable")
@@ -72,10 +72,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         self._check()
         if self._has_ended():
             return None
-        with (
-            sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection,
-            self._named(f"{self.name}={value}"),
-        ):
+        with self._connect() as connection, self._named(f"{self.name}={value}"):
             if value != self.value:
                 return _set(connection, self.name, value)
             if not self.keeps_copies and has_session_copies(connection, self.name):
@@ -118,6 +115,11 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def by_hand(self, value: str) -> str:
         """The statement."""
         return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
+
+    def _connect(self) -> Sql:
+        """A connection to the process that has the variable: another account may listen there by now."""
+        login = Login.of_fields(self.login)
+        return sql.connect(login if self.pid is None else login.at(self.pid), limits=_LIMITS)
 
     def _has_ended(self) -> bool:
         return self.pid is not None and started_ticks(self.pid) != self.started_ticks

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at the other end of a unix socket: a path may lead to another process than the one that is meant."""
+"""Who is at the other end of a socket: a path or a port may lead to another process than the one that is meant."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
 import struct
 from typing import TYPE_CHECKING
 
 from powerprof import paths
-from powerprof.files import read_fields
+from powerprof.files import read_fields, try_text
 from powerprof.untrusted import whole
 
 if TYPE_CHECKING:
@@ -39,6 +40,45 @@ def check_listener(found: int, pid: int | None) -> None:
     """
     if pid is not None and found not in (pid, *_ancestors(pid)):
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {found} listens there, not {pid}")
+
+
+def account_of_process(pid: int) -> int | None:
+    """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
+    words = read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
+    return whole(words[3]) if len(words) == 4 else None
+
+
+def check_account(channel: socket.socket, pid: int) -> None:
+    """Check that the other end of a TCP connection belongs to the account of process `pid` on this host.
+
+    The kernel shows every user the account of each socket, but not its process. Raise ConnectionRefusedError.
+    """
+    channel.recv(1, socket.MSG_PEEK)  # The server has accepted the connection: until then its account reads 0.
+    found, expected = _account_at_other_end(channel), account_of_process(pid)
+    if found is None or found != expected:
+        owner = "no account of this host" if found is None else f"account {found}"
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"{owner} answers there, not that of process {pid}")
+
+
+def _account_at_other_end(channel: socket.socket) -> int | None:
+    theirs, ours = _as_listed(channel.getpeername()), _as_listed(channel.getsockname())
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (try_text(paths.procfs() / table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 7 and words[1] in theirs and words[2] in ours:
+                return whole(words[7])
+    return None
+
+
+def _as_listed(address: tuple[str, int]) -> list[str]:
+    """Return an address and port as /proc/net/tcp and tcp6 list it: in words of the host's byte order."""
+    ip = ipaddress.ip_address(address[0].partition("%")[0])
+    forms = [ip.packed, b"\0" * 10 + b"\xff\xff" + ip.packed] if ip.version == 4 else [ip.packed, ip.packed[12:]]
+    return [
+        "".join(f"{word:08X}" for word in struct.unpack(f"={len(form) // 4}I", form)) + f":{address[1]:04X}"
+        for form in forms
+        if ip.version == 4 or len(form) == 16 or ip.ipv4_mapped is not None
+    ]
 
 
 def _ancestors(pid: int) -> list[int]:

@@ -23,7 +23,7 @@ from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from powerprof.caller import HostUser, known_as
 from powerprof.database.clients.base import Limits
-from powerprof.database.clients.peers import check_listener, listener
+from powerprof.database.clients.peers import check_account, check_listener, listener
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
@@ -87,7 +87,23 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
                 sock.close()
                 raise
             self.host_info, self._secure = "Localhost via UNIX socket", True
+        elif sock is None and self._listener is not None:
+            sock = self._connect_to_account(self._listener)
         super().connect(sock)
+
+    def _connect_to_account(self, pid: int) -> socket.socket:
+        """Return a TCP connection to the account of process `pid`, before anything is sent. Raise OperationalError."""
+        try:
+            sock = socket.create_connection((self.host, self.port), self.connect_timeout)
+            try:
+                check_account(sock, pid)
+            except BaseException:
+                sock.close()
+                raise
+        except OSError as error:
+            reason = f"Can't connect to MySQL server on {self.host!r} ({error})"
+            raise err.OperationalError(CR.CR_CONN_HOST_ERROR, reason) from error
+        return sock
 
     @property
     def is_verified(self) -> bool:

@@ -4,17 +4,22 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from powerprof import paths
 from powerprof.cure.remedies import _lasting_login
 from powerprof.database.clients import sql
-from powerprof.database.clients.base import Login
+from powerprof.database.clients.base import Limits, Login
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.options import ServerOptions
 from powerprof.errors import PowerprofError
@@ -22,6 +27,9 @@ from powerprof.processes.stat import process_stat
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.events import DISABLED, ENABLED, Event, quoted
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
+from powerprof.reversible.servers import ServerProcess
+from tests.contract.errors.hostile_server import handshake
+from tests.integration.safety.conftest import Attacker
 from tests.integration.safety.test_reversible import keeper_of, until
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
@@ -88,7 +96,7 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
     make(server, database, event)
     before, logged = event_row(server, database, event), log_end(server)
     setting = Event.found(server.login, database, event)
-    assert setting.definer == ("owner", "10.%")
+    assert setting.parts["definer"] == "`owner`@`10.%`"
     with ChangedSettings([setting]) as held:
         assert event_row(server, database, event) == before | {"STATUS": DISABLED}
         assert held.since == [DISABLED]
@@ -99,7 +107,11 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
         assert sql.rows(connection, "SHOW DATABASES LIKE 'keep'")
     # What a person is told to type leaves it to its definer, and out of the binary log.
     if (database, event) == PLAIN:
-        execute(server, *setting.by_hand(DISABLED).split("; ", 1))
+        typed = setting.by_hand(DISABLED).split("; ", 1)
+        with pytest.raises(PowerprofError, match="syntax"):
+            execute(server, *typed)  # without a look at the body
+        assert event_row(server, database, event) == before
+        execute(server, typed[0], typed[1].partition(" BODY")[0] + " SELECT 'a' || 'b\\'")
         after = event_row(server, database, event)
         assert (after["STATUS"], after["DEFINER"], log_end(server)) == (DISABLED, before["DEFINER"], logged)
     execute(server, f"DROP DATABASE {quoted(database)}")
@@ -194,25 +206,26 @@ def test_it_is_put_back_in_a_server_that_was_restarted_meanwhile(server: Private
     assert event_row(server, *PLAIN) == before
 
 
+def killed_with_its_keeper(server: PrivateServer, setting: Event) -> None:
+    """A powerprof that has the event disabled."""
+    if (pid := os.fork()) == 0:
+        try:
+            journal = Journal([held(server, setting)])
+            journal._open()
+            ChangedSettings([setting], journal)._open()
+            os.kill(keeper_of(os.getpid()).pid, signal.SIGKILL)
+        finally:
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
     server: PrivateServer, folders: list[Path]
 ) -> None:
     make(server, *PLAIN)
     before = event_row(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
-    login = _lasting_login(server.login.of("free", ""), server.pid)
-    if (pid := os.fork()) == 0:
-        try:
-            setting = Event.found(login, *PLAIN)
-            journal = Journal([held(server, setting)])
-            journal._open()
-            changed = ChangedSettings([setting], journal)
-            changed._open()
-            keeper = keeper_of(os.getpid())
-            os.kill(keeper.pid, signal.SIGKILL)
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(pid, 0)
+    killed_with_its_keeper(server, Event.found(_lasting_login(server.login.of("free", ""), server.pid), *PLAIN))
     assert event_row(server, *PLAIN)["STATUS"] == DISABLED
     restarted(server)
     assert not folders[0].exists(), "a boot empties that one"
@@ -229,10 +242,238 @@ def test_another_server_at_that_address_is_not_touched(server: PrivateServer, fo
     with PrivateServer(ServerOptions(settings={"server-id": "7"})) as other:
         make(other, *PLAIN)
         execute(other, "ALTER EVENT shop.refresh DISABLE")
-        there = Event(other.login.fields(), *PLAIN, DISABLED, setting.datadir, setting.definer)
-        with pytest.raises(PowerprofError, match="another server listens"):
+        there = msgspec.structs.replace(setting, login=other.login.fields())
+        with pytest.raises(PowerprofError, match=f"process {other.pid} listens there, not {server.pid}"):
             there.write(ENABLED)
+        process = ServerProcess.of(other.pid)
+        assert process is not None
+        with pytest.raises(PowerprofError, match="another server listens"):
+            msgspec.structs.replace(there, process=process).write(ENABLED)
         assert event_row(other, *PLAIN)["STATUS"] == DISABLED
+
+
+EVES = "GRANT ALL PRIVILEGES ON *.* TO eve@localhost WITH GRANT OPTION"
+
+
+@pytest.fixture
+def eve(server: PrivateServer) -> Login:
+    """An account with all rights on its schema, EVENT among them, and none elsewhere."""
+    make(server, *PLAIN)
+    execute(
+        server,
+        "CREATE OR REPLACE USER eve@localhost IDENTIFIED BY 'two'",
+        "GRANT ALL PRIVILEGES ON shop.* TO eve@localhost",
+        "ALTER DEFINER = powerprof@localhost EVENT shop.refresh ON SCHEDULE EVERY 1 HOUR DO SELECT 1",
+    )
+    return server.login.of("eve", "two")
+
+
+@pytest.mark.parametrize("moment", [DISABLED, ENABLED])
+def test_a_body_that_is_exchanged_between_look_and_write_never_gets_the_definer(
+    server: PrivateServer, eve: Login, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Eve alters the event when the owner of the rule has looked at it, and before it writes."""
+    looked = Event._refusal
+
+    def exchanging(event: Event, *seen: Any) -> str | None:
+        reason = looked(event, *seen)
+        with sql.connect(eve) as connection:
+            sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+        return reason
+
+    setting = Event.found(server.login, *PLAIN)
+    for value in (DISABLED, ENABLED):
+        with monkeypatch.context() as patched:
+            if value == moment:
+                patched.setattr(Event, "_refusal", exchanging)
+            with suppress(PowerprofError):  # that it is another now may be reported
+                setting.write(value)
+        row = event_row(server, *PLAIN)
+        owned = (row["DEFINER"], row["EVENT_DEFINITION"])
+        assert owned in (("powerprof@localhost", "SELECT 1"), ("eve@localhost", EVES)), owned
+
+
+def test_one_that_is_altered_while_it_is_disabled_stays_disabled_with_a_message(
+    server: PrivateServer, eve: Login
+) -> None:
+    began_s = time.monotonic()
+    with ChangedSettings([Event.found(server.login, *PLAIN)]) as changed, sql.connect(eve) as connection:
+        sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+    (note,) = changed.notes
+    assert "has another definer, body" in note
+    assert "so it is left DISABLED" in note
+    assert note.endswith("DO BODY, with the BODY that you have checked in SHOW CREATE EVENT `shop`.`refresh`")
+    assert EVES not in note
+    row = event_row(server, *PLAIN)
+    assert (row["STATUS"], row["DEFINER"]) == (DISABLED, "eve@localhost")
+    assert time.monotonic() - began_s < 40, "it does not try on for a minute"
+
+
+def test_the_next_start_does_not_enable_one_that_was_altered(
+    server: PrivateServer, eve: Login, folders: list[Path]
+) -> None:
+    execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
+    setting = Event.found(_lasting_login(server.login.of("free", ""), server.pid), *PLAIN)
+    killed_with_its_keeper(server, setting)
+    with sql.connect(eve) as connection:
+        sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+    (said,) = put_back_left_behind()
+    (name,) = os.listdir(folders[1])
+    assert "has another definer, body" in said
+    assert said.endswith(f"then remove {folders[1] / name}")
+    assert EVES not in (folders[1] / name).read_text()
+    assert event_row(server, *PLAIN)["STATUS"] == DISABLED
+    execute(server, "DROP EVENT shop.refresh")
+    assert put_back_left_behind() == []
+    assert os.listdir(folders[1]) == []
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["running", "restarted"])
+@pytest.mark.parametrize("family", [socket.AF_UNIX, socket.AF_INET])
+def test_the_next_start_sends_no_password_to_another_account_at_that_address(
+    server: PrivateServer, folders: list[Path], attacker: Attacker, family: socket.AddressFamily, gone: bool
+) -> None:
+    (heard, hears), (ready, says) = os.pipe(), os.pipe()
+    place = attacker.home / "mysqld.sock"
+
+    def listen() -> None:
+        signal.alarm(60)
+        with socket.socket(family) as listener:
+            listener.bind(("127.0.0.1", 0) if family == socket.AF_INET else str(place))
+            listener.listen()
+            os.write(says, str(listener.getsockname()[1]).encode())
+            channel, _ = listener.accept()
+            length = b"%c\0\0\0" % len(handshake("mysql_native_password"))
+            channel.sendall(length + handshake("mysql_native_password"))
+            os.write(hears, channel.recv(4096))
+
+    make(server, *PLAIN)
+    pid = attacker._fork(listen)
+    os.close(hears)
+    port = os.read(ready, 100)
+    where = {"socket": str(place)} if family == socket.AF_UNIX else {"socket": None, "port": int(port)}
+    setting = Event.found(_lasting_login(server.login, server.pid), *PLAIN)
+    setting = msgspec.structs.replace(setting, login={**setting.login, "host": "127.0.0.1", **where})
+    if gone:  # The one that is found instead has the same account and program.
+        setting = msgspec.structs.replace(setting, process=msgspec.structs.replace(setting.process, started_ticks=1))
+    options = folders[0].parent / "my.cnf"
+    options.touch(mode=0o600)
+    options.write_text("[client]\nuser=root\npassword=secret-word\n")
+    if (killed := os.fork()) == 0:
+        Journal([msgspec.structs.replace(held(server, setting), options=str(options))])._open()
+        os._exit(9)
+    os.waitpid(killed, 0)
+    (said,) = put_back_left_behind()
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with os.fdopen(heard, "rb") as file:
+        assert file.read() == b""
+    assert "what it is now cannot be read" in said
+    # It ends after the first connection, which tells it nothing.
+    assert re.search(f"account 65534 answers there, not that|process {pid} listens there, not|refused", said)
+
+
+def test_the_next_process_is_known_by_its_account_and_program(server: PrivateServer) -> None:
+    process = ServerProcess.of(server.pid)
+    assert process is not None
+    login = _lasting_login(server.login, server.pid)
+    before = msgspec.structs.replace(process, started_ticks=1)
+    before.connect(login, Limits()).close()
+    for other in ({"uid": 65534}, {"program": "/usr/bin/other"}):
+        with pytest.raises(PowerprofError, match="no process of account"):
+            msgspec.structs.replace(before, **other).connect(login, Limits())
+
+
+def test_an_event_of_a_server_that_is_reached_by_its_port(tmp_path: Path) -> None:
+    with PrivateServer(ServerOptions(settings={"server-id": "7"}), port="ephemeral") as listening:
+        make(listening, *PLAIN)
+        execute(listening, "CREATE USER far@`127.0.0.1` IDENTIFIED BY 'two'", "GRANT ALL ON *.* TO far@`127.0.0.1`")
+        before = event_row(listening, *PLAIN)
+        login = Login(user="far", password="two", host="127.0.0.1", port=listening.port)
+        with ChangedSettings([Event.found(login, *PLAIN)]) as changed:
+            assert event_row(listening, *PLAIN) == before | {"STATUS": DISABLED}
+        assert changed.notes == []
+        assert event_row(listening, *PLAIN) == before
+
+
+BODIES = {
+    "block": 'BEGIN\n  DECLARE x INT DEFAULT 1; -- it\'s "x"\n  SET x = x + 1;\r\nEND',
+    "introducers": "SELECT _latin1'ä', _utf8mb4'é', N'ü', x'41', '%s %% \\\\' /* DO ' */",
+    "percent": "SELECT 'ENABLE COMMENT ''a'' DO SELECT 2', 5 % 2",
+}
+SCHEDULES = {
+    "composite": "EVERY '1:30' HOUR_MINUTE STARTS '2024-02-29 01:02:03' ENDS '2037-01-01 00:00:00'",
+    "future": "EVERY 3 WEEK STARTS '2037-01-01 00:00:00' ON COMPLETION PRESERVE",
+    "comment": "EVERY 2 MONTH COMMENT 'it''s \\\\ \" \n DO SELECT 3'",
+}
+
+
+@pytest.mark.parametrize("charset", ["utf8mb4", "utf8mb3"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("body", BODIES)
+def test_every_byte_of_an_event_is_as_before(server: PrivateServer, body: str, schedule: str, charset: str) -> None:
+    def stored() -> tuple[Any, ...]:
+        with server.connect() as connection:
+            (row,) = sql.rows(connection, "SELECT * FROM mysql.event WHERE name = 'exact'")
+            return (*row[:8], *row[9:])  # without the time of its last change
+
+    with server.connect() as connection:
+        sql.execute(connection, "CREATE OR REPLACE DATABASE shop", "SET SESSION time_zone = '-03:30'")
+        sql.execute(connection, "SET SESSION collation_connection = utf8mb4_unicode_ci, sql_mode = 'IGNORE_SPACE'")
+        if charset == "utf8mb3":
+            sql.execute(connection, "SET NAMES utf8mb3")
+        sql.execute(connection, f"CREATE EVENT shop.exact ON SCHEDULE {SCHEDULES[schedule]} DO {BODIES[body]}")
+    before = stored()
+    with ChangedSettings([Event.found(server.login, "shop", "exact")]) as changed:
+        during = stored()
+        assert during != before
+    assert changed.notes == []
+    assert stored() == before
+    assert sum(one != other for one, other in zip(before, during, strict=True)) == 1, "the status alone"
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "said"),
+    [
+        ("latin1", "SELECT 'a'", None),
+        ("latin1", "SELECT 'é'", "nor ASCII in another character set"),
+        ("utf8mb3", b"SELECT _binary'\xff'", "its text is not UTF-8"),
+    ],
+)
+def test_a_body_that_cannot_be_read_exactly_is_refused(
+    server: PrivateServer, charset: str, text: str | bytes, said: str | None
+) -> None:
+    with server.connect() as connection:
+        sql.execute(connection, "CREATE OR REPLACE DATABASE shop", f"SET NAMES {charset}")
+        body = text if isinstance(text, bytes) else text.encode("latin1")
+        connection.query(b"CREATE EVENT shop.odd ON SCHEDULE EVERY 1 DAY DO " + body)  # type: ignore[attr-defined]
+    if said is None:
+        with ChangedSettings([Event.found(server.login, "shop", "odd")]) as changed:
+            assert changed.since == [DISABLED]
+    else:
+        with pytest.raises(PowerprofError, match=said):
+            Event.found(server.login, "shop", "odd")
+
+
+def test_a_start_in_an_hour_that_the_clock_shows_twice_is_refused(server: PrivateServer) -> None:
+    execute(
+        server,
+        "CREATE OR REPLACE DATABASE shop",
+        "INSERT IGNORE INTO mysql.time_zone VALUES (77, 'N')",
+        "INSERT IGNORE INTO mysql.time_zone_name VALUES ('Test/Autumn', 77)",
+        "INSERT IGNORE INTO mysql.time_zone_transition_type VALUES (77, 0, 7200, 1, 'S'), (77, 1, 3600, 0, 'W')",
+        # 2031-10-26 01:00 UTC
+        "INSERT IGNORE INTO mysql.time_zone_transition VALUES (77, 0, 0), (77, 1950742800, 1)",
+        "SET SESSION time_zone = 'Test/Autumn'",
+        "CREATE EVENT shop.twice ON SCHEDULE EVERY 1 DAY STARTS '2031-10-26 02:30:00' DO SELECT 1",
+        "CREATE EVENT shop.once ON SCHEDULE EVERY 1 DAY STARTS '2031-10-26 03:30:00' DO SELECT 1",
+    )
+    with pytest.raises(PowerprofError, match="an hour that Test/Autumn has twice"):
+        Event.found(server.login, "shop", "twice")
+    before = event_row(server, "shop", "once")
+    with ChangedSettings([Event.found(server.login, "shop", "once")]):
+        pass
+    assert event_row(server, "shop", "once") == before
 
 
 def test_the_login_of_an_event_leads_to_the_next_process_of_its_server(server: PrivateServer) -> None:

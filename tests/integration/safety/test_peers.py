@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A unix socket leads to the process that is meant, or nothing is sent there."""
+"""A socket leads to the process that is meant, or nothing is sent there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import connect_given
-from powerprof.database.clients.peers import check_listener, listener
+from powerprof.database.clients.peers import check_account, check_listener, listener
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.local import enter, listening_sockets
 from powerprof.errors import PowerprofError
 from tests.conftest import each_release
+from tests.integration.safety.conftest import Attacker
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
 
@@ -113,3 +114,27 @@ def test_other_products_are_known_by_their_sockets_too(historical_build: object)
     with PrivateServer(build=historical_build) as server:
         assert server.login.pid == server.pid
         server.connect().close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "127.9.9.9"])
+def test_the_account_at_the_other_end_of_a_port_is_the_kernels_word(attacker: Attacker, host: str) -> None:
+    """A server of both families answers: the tables of the kernel list IPv4 within IPv6."""
+    ready, says = os.pipe()
+
+    def answer() -> None:
+        signal.alarm(60)
+        with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as listening:
+            os.write(says, str(listening.getsockname()[1]).encode())
+            channel, _ = listening.accept()
+            channel.send(b"hello")
+            signal.pause()
+
+    pid = attacker._fork(answer)
+    try:
+        with socket.create_connection((host, int(os.read(ready, 10))), 10) as channel:
+            check_account(channel, pid)
+            with pytest.raises(ConnectionRefusedError, match="account 65534 answers there, not that of process"):
+                check_account(channel, os.getpid())
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
