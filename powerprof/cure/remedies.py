@@ -36,7 +36,7 @@ _UNIT_NAME = re.compile(r"/([A-Za-z0-9:_.@-]{1,120}\.service)(?:/|$)")
 class PlannedChange:
     """What is going to be changed: the setting as it is written down and put back, and its words.
 
-    `connections`: of a variable that connections copy, those that open while it is changed and keep the value.
+    `connections` lists the new connections during a change of a variable that connections copy; else None.
     """
 
     setting: Setting

@@ -87,7 +87,7 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
         with Journal([chosen.held]) as journal:
             try:
                 _in_turns(chosen, target, request, energy, tried, journal, say)
-            except PowerprofError as error:  # There is no record to hold the note.
+            except PowerprofError as error:  # Without a record the error has the note.
                 error.hint = "; ".join(filter(None, [error.hint, _kept_copies(chosen)]))
                 raise
             tried.notes += filter(None, [_kept_copies(chosen)])

@@ -4,7 +4,7 @@
 ALTER EVENT DEFINER = root EVENT e DISABLE keeps the body that the event has at that moment. An account with the right
 EVENT on the schema may have exchanged it, and would then run its body as root. So one statement (SHOW CREATE EVENT)
 reads definer, schedule, body and all the rest together, and one ALTER EVENT writes all of it: an event gets a definer
-only together with the body that was read under that definer. It is written only while it is as it was found.
+only together with the body that was read under that definer. An event that was altered since then is not written.
 
 ALTER EVENT also stores the SQL mode, character set, time zone and server id of its session, and is replicated. The
 session gets the event's own, and the binary log is switched off. An event is stored in the server's tables: unlike SET
@@ -41,7 +41,7 @@ _LISTED = (
     "SELECT ORIGINATOR, ENDS IS NOT NULL AND ENDS < NOW() + INTERVAL 2 DAY FROM information_schema.events "
     "WHERE EVENT_SCHEMA = %s AND EVENT_NAME = %s"
 )
-# In autumn the clock shows an hour twice: which of the two is meant, a statement cannot say.
+# In autumn the clock shows an hour twice, and the text of a statement does not tell them apart.
 _SHOWN_TWICE = (
     "SELECT COUNT(*) FROM (SELECT UNIX_TIMESTAMP(%s) AS t) AS moment "
     "WHERE %s IN (FROM_UNIXTIME(t + 3600), FROM_UNIXTIME(t - 3600), FROM_UNIXTIME(t + 1800), FROM_UNIXTIME(t - 1800))"
@@ -60,7 +60,7 @@ _OF_ASCII = re.compile(r"latin[12579]|ascii|cp125[0167]|cp85[02]|koi8[ru]|greek|
 
 
 class EventAltered(PowerprofError):
-    """Somebody else has altered the event since it was found: powerprof does not write it again."""
+    """The event was altered by another account since it was found, so powerprof does not write it again."""
 
 
 def quoted(name: str) -> str:
@@ -74,7 +74,7 @@ def shown(database: str, event: str) -> str:
 
 
 class _Definition(msgspec.Struct, frozen=True):
-    """An event as one SHOW CREATE EVENT shows it: texts of SQL as the server quotes them. `host` is None for a role."""
+    """An event from one SHOW CREATE EVENT, with SQL texts as the server quotes them. `host` is None for a role."""
 
     user: str
     host: str | None
@@ -91,11 +91,11 @@ class _Definition(msgspec.Struct, frozen=True):
 
     @property
     def definer(self) -> str:
-        """As it follows DEFINER =."""
+        """The account or role, quoted."""
         return self.user if self.host is None else f"{self.user}@{self.host}"
 
     def parts(self) -> dict[str, str]:
-        """Return all of it but the status, by a name for people. Texts of clients are digests: journals hold this."""
+        """Return everything except the status by its name, with digests of clients' texts: journals hold this."""
         return {
             "definer": self.definer,
             "schedule": self.schedule,
@@ -111,9 +111,11 @@ class _Definition(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, tag="event"):
-    """Whether an event of schema `database` is ENABLED or DISABLED, on the server that `login` (`Login.fields`) leads
-    to. `process`, `server` (its data directory, uuid and id) are how that server is recognised, and `parts` how the
-    event is: both may be others by the time it is put back."""
+    """The status (ENABLED, DISABLED) of an event of schema `database`, on the server at `login` (`Login.fields`).
+
+    `process` and `server` (its data directory, uuid and id) identify the server when the event is put back, and `parts`
+    the event.
+    """
 
     login: dict[str, Any]
     database: str
@@ -133,8 +135,8 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             process = None if pid is None else ServerProcess.of(pid)
             if process is None:
                 raise PowerprofError(
-                    f"{name} cannot be disabled for a while (its server is not a process of this host that could be "
-                    "recognised after a restart)",
+                    f"{name} cannot be disabled for a while (its server is not a process of this host, so it "
+                    "could not be recognised later)",
                     "run powerprof on the server's host",
                 )
             settings = _settings(connection)
@@ -176,7 +178,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
                 raise PowerprofError(f"cannot change {self.name} ({reason or value})", self.by_hand(value))
             if _on(settings.get("log_bin")):
                 _statement(connection, "SET SESSION sql_log_bin = 0")
-            # It must not wait for a lock when nobody waits for its answer any more.
+            # Less than the time for an answer: the server must not alter the event after powerprof has given up.
             _statement(connection, "SET SESSION lock_wait_timeout = 3")
             _statement(
                 connection,
@@ -195,8 +197,8 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         return None if after is None else after.status
 
     def by_hand(self, value: str) -> str:
-        """The statements. The body is left out: a person who pastes them must look at what gets the definer's rights,
-        and it may hold secrets."""
+        """Return the statements, without the body: it may hold secrets, and a person must check it before it gets the
+        rights of the definer."""
         name = shown(self.database, self.event)
         return (
             f"SET SESSION sql_log_bin = 0, sql_mode = '{self.parts['SQL mode']}'; "
@@ -233,7 +235,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         _statement(connection, "SET SESSION sql_mode = '', sql_quote_show_create = 1")
         row = self._shown(connection)
         if row is not None and row[4] != "utf8mb4":
-            # Without conversion: that replaces what is invalid in a character set, and a body may have such bytes.
+            # Read without conversion, which replaces invalid bytes: a body may contain them.
             _statement(connection, "SET SESSION character_set_results = %s", str(row[4]))
             row = self._shown(connection)
             _statement(connection, "SET NAMES utf8mb4")
@@ -300,7 +302,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         return next((reason for reason, holds in reasons.items() if holds), None)
 
     def _passing(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
-        """Why it may not be there, or not be as before, in a while; None where it will."""
+        """Return the reason that a later ALTER EVENT could not restore it; None if it can."""
         listed = sql.rows(connection, _LISTED, (self.database, self.event), columns=2)
         if len(listed) != 1:
             return "it is not listed: the account needs the right EVENT on its schema"
@@ -321,7 +323,7 @@ def _digest(text: str) -> str:
 
 
 def _identity(settings: dict[str, str]) -> dict[str, str]:
-    """How a server is known, and the id that its events have."""
+    """Return the settings that identify a server, and the id that its events have."""
     return {name: settings[name] for name in (*_SAME, "server_id") if name in settings}
 
 

@@ -52,8 +52,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class JournalState(msgspec.Struct, frozen=True):
-    """What the keeper has done. `settled`: every setting is as it was. `since`: what each reads once it was changed (ON
-    may read 1); None if that is unknown."""
+    """The progress of the keeper. `settled`: every setting has its old value. `since`: the value of each setting as it
+    reads after the change (ON may read 1); None if unknown."""
 
     settled: bool = False
     since: list[str | None] | None = None
@@ -137,7 +137,7 @@ def _record(state: JournalState, room: int) -> bytes:
 
 
 def _state(record: bytes, count: int) -> JournalState:
-    """Return the state of `count` settings; one that is torn or damaged means that nothing is known."""
+    """Return the state of `count` settings. A torn or damaged record gives the state before any report."""
     with suppress(msgspec.MsgspecError, ValueError):
         text = record[9:].rstrip()
         if int(record[:8], 16) == zlib.crc32(text):
@@ -282,7 +282,10 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
             f"{setting.name} was left at {setting.value!r} by a powerprof that was killed, and cannot be put back "
             f"({error.message}): {setting.by_hand(held.before)}; then remove {entry}"
         )
-    return True, f"{setting.name} is {held.before} again: a powerprof that was killed had left it at {now}"
+    text = f"{setting.name} is {held.before} again: a powerprof that was killed had left it at {now}"
+    if isinstance(setting, Variable) and setting.keeps_copies:
+        text += "; connections that opened in between keep that value until they are closed"
+    return True, text
 
 
 def same_value(one: str, other: str) -> bool:

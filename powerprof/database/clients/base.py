@@ -94,7 +94,7 @@ class Login:
     """Where and as whom to connect. The password never shows in a repr, a record or a command line.
 
     `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
-    `pid` is the process that must listen at the socket, or have the account that listens at the port; None: any may.
+    `pid` is the process that must listen at the socket, or a process of the account at the port; None: any.
     `session_options` are PostgreSQL's start-up options; None: those that keep the settings of other accounts out.
     """
 
@@ -142,7 +142,7 @@ class Login:
         return self._but(user=user, password=password, database=None)
 
     def at(self, pid: int) -> Login:
-        """The same, for that process (by a port: for its account) and no other."""
+        """Return this login for one process: by its socket, or by the account at its port."""
         return self._but(pid=pid)
 
     def started_with(self, session_options: str) -> Login:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is at the other end of a socket: a path or a port may lead to another process than the one that is meant."""
+"""The process or account at the other end of a socket: another one may listen at a path or a port than intended."""
 
 from __future__ import annotations
 

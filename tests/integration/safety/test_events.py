@@ -360,8 +360,10 @@ def test_the_next_start_sends_no_password_to_another_account_at_that_address(
     options.touch(mode=0o600)
     options.write_text("[client]\nuser=root\npassword=secret-word\n")
     if (killed := os.fork()) == 0:
-        Journal([msgspec.structs.replace(held(server, setting), options=str(options))])._open()
-        os._exit(9)
+        try:
+            Journal([msgspec.structs.replace(held(server, setting), options=str(options))])._open()
+        finally:
+            os._exit(9)
     os.waitpid(killed, 0)
     (said,) = put_back_left_behind()
     os.kill(pid, signal.SIGKILL)

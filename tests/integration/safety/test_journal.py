@@ -245,13 +245,15 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
             before = setting.read()
             assert before is not None
             if (pid := os.fork()) == 0:
-                journal = Journal([Held(setting, before, server.pid, started)])
-                journal._open()
-                changed = ChangedSettings([setting], journal)
-                changed._open()
-                assert changed._keeper is not None
-                changed._keeper.kill()
-                os._exit(9)
+                try:
+                    journal = Journal([Held(setting, before, server.pid, started)])
+                    journal._open()
+                    changed = ChangedSettings([setting], journal)
+                    changed._open()
+                    assert changed._keeper is not None
+                    changed._keeper.kill()
+                finally:
+                    os._exit(9)
             os.waitpid(pid, 0)
             assert "REAL_AS_FLOAT" in str(setting.read())
             (said,) = put_back_left_behind()
