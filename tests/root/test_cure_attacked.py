@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +30,6 @@ from tests.suspended import suspended_while_it_sleeps
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 _VARIABLE = "max_connect_errors"
-KEEPER = "powerprof.reversible.keeper"
 _ENDING = """
 import ctypes, threading, time
 def short():
@@ -217,43 +215,6 @@ def test_without_room_for_the_journal_nothing_is_changed(truth: Truth, powerprof
 
 
 _UNSAFE = "NO_BACKSLASH_ESCAPES"
-
-
-_SMALL = (
-    'mount -t tmpfs -o size=64k,mode=700 none "$0" && mkdir -m 700 -p /run/powerprof-changed && '
-    'mount --bind "$0" /run/powerprof-changed && echo ready && exec sleep 600'
-)
-
-
-def test_a_disk_that_fills_between_two_turns_keeps_the_note_of_the_second(
-    truth: Truth, powerprof_cli: Cli, tmp_path: Path
-) -> None:
-    """Both processes are killed in the second turn: the state of the first one was "settled"."""
-    place = tmp_path / "small"
-    place.mkdir(0o700)
-    inside = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _SMALL, str(place)]
-    with subprocess.Popen(inside, stdout=subprocess.PIPE) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"ready\n"
-        enter = ("nsenter", f"--mount=/proc/{holder.pid}/ns/mnt", f"--wd={REPOSITORY}", "--")
-        cli = replace(powerprof_cli, within=enter)
-        process = cli.start(cure(truth, "--slack", "50ms", "--no-save", window_s=1))
-        wait_for(lambda: truth.slack() == CURED, "it does not change the slack")
-        wait_for(lambda: truth.slack() == DEFAULT, "it does not put it back")
-        with suppress(OSError), Path(f"/proc/{holder.pid}/root{place}/full").open("wb", buffering=0) as file:
-            while True:
-                file.write(b"0" * 4096)
-        wait_for(lambda: truth.slack() == CURED, "it does not change the slack again")
-        (keeper,) = [one for one in psutil.Process(process.pid).children() if KEEPER in one.cmdline()]
-        keeper.suspend()
-        process.kill()
-        process.communicate()
-        keeper.kill()
-        assert truth.slack() == CURED
-        done = cli(["runs"])
-        assert f"the timer slack of thread {truth.tid} is {DEFAULT} again" in done.err
-        assert truth.slack() == DEFAULT
-        holder.kill()
 
 
 def session_modes(server: PrivateServer, clients: Sequence[Sql]) -> list[int]:

@@ -213,6 +213,49 @@ def test_one_that_is_damaged_breaks_nothing(
     assert slack(sleeper) == after
 
 
+@pytest.fixture
+def small(folder: Path) -> Iterator[None]:
+    """The folder is a disk of 64 KiB."""
+    folder.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "none", folder], check=True)
+    yield
+    subprocess.run(["umount", folder], check=True)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_disk_that_fills_between_two_turns_keeps_the_note_of_the_second(sleeper: int, folder: Path) -> None:
+    """Both processes are killed in the second turn: the state of the first one was "settled"."""
+    entry = held(sleeper)
+    with Journal([entry]) as journal:
+        with ChangedSettings([entry.setting], journal):
+            pass
+        left = 4096 - os.fstat(journal.handle).st_size
+        journal.settled = True
+    # After the first turn its last page is full.
+    entry = msgspec.structs.replace(entry, options="x" * (left + len("null") - len('""')))
+    if (pid := os.fork()) == 0:
+        try:
+            journal = Journal([entry])
+            journal._open()
+            with ChangedSettings([entry.setting], journal):
+                pass
+            with suppress(OSError), (folder / "full").open("wb", buffering=0) as file:
+                while True:
+                    file.write(b"0" * 4096)
+            changed = ChangedSettings([entry.setting], journal)
+            changed._open()
+            assert changed._keeper is not None
+            changed._keeper.kill()
+        finally:
+            os._exit(9)
+    os.waitpid(pid, 0)
+    assert slack(sleeper) == OURS
+    (said,) = put_back_left_behind()
+    assert said.startswith(f"the timer slack of thread {sleeper} is 50000 again")
+    assert slack(sleeper) == "50000"
+    assert os.listdir(folder) == ["full"]
+
+
 def test_without_a_note_on_the_disk_nothing_is_changed(sleeper: int, folder: Path) -> None:
     """A file system that copies on write may have no room to overwrite either: here no write to a file is allowed."""
     read, write = os.pipe()
