@@ -12,7 +12,8 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import FrameType
 
@@ -135,6 +136,19 @@ def hold() -> None:
     """
     if signal.getsignal(signal.SIGTERM) is _raise:
         _set(_Waiting())
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let a signal wait until the block has ended. If one came before, others wait already."""
+    if came():
+        yield
+        return
+    hold()
+    try:
+        yield
+    finally:
+        release()
 
 
 def ended_by(hint: str | None = None) -> Interrupted:

@@ -114,6 +114,17 @@ def changed_dirs() -> list[Path]:
     return list(dict.fromkeys([changed_dir(), changed_dir(outlasts=True)]))
 
 
+def open_changed(place: Path, *, make: bool = False) -> Folder:
+    """Open one of `changed_dirs`. Raise OSError, and PermissionError if another account could write to root's."""
+    if make and os.geteuid() != 0:
+        private_directory(place)
+    folder = Folder.open(place, make=make)
+    if os.geteuid() == 0 and (reason := only_root_writes(place)) is not None:
+        with folder:
+            raise PermissionError(errno.EPERM, reason)
+    return folder
+
+
 def cache_dir() -> Path:
     """Headers, symbol tables, the server template and fetched servers: all can be made again.
 

@@ -74,13 +74,14 @@ def _only_listed() -> None:
 
 
 def _put_back_left_behind() -> None:
-    """What a killed `cure` left changed, if it was killed together with its keeper; usually there is no such folder."""
+    """Restore settings and drop accounts that a killed powerprof left; usually the folder does not exist."""
     with suppress(OSError):
         # A recorded host's processes say nothing about those of this one.
         if paths.is_this_host() and any(_has_files(place) for place in paths.changed_dirs()):
+            from powerprof.database.clients.readers import sweep_left_accounts
             from powerprof.reversible.journal import put_back_left_behind
 
-            for text in put_back_left_behind():
+            for text in [*put_back_left_behind(), *sweep_left_accounts()]:
                 say(f"note: {text}", error=True)
 
 

@@ -52,11 +52,10 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
             collected.energy_source = energy.source
             collected.notes += options.notes
             say("starting the server and loading its tables")
-            with Bench([case_a, case_b], bench_options) as bench:
+            with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
                 collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
                 server = bench.server(case_a)
                 collected.server = {"version": server.version, "private": server.private}
-                collected.notes += bench.notes
                 _PairRun(bench, (case_a, case_b), collected, energy, say).run()
     except Interrupted:
         collected.interrupted = True

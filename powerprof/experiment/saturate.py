@@ -68,8 +68,7 @@ def saturate(
     say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {about(seconds)}")
     say = counting_down(say, seconds)
     try:
-        with Bench(list(cases), bench_options) as bench:
-            notes += bench.notes
+        with Bench(list(cases), bench_options, notes.append) as bench:
             one = bench.server(cases[0])
             server = {"version": one.version, "private": one.private}
             for side in sides:

@@ -80,8 +80,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     try:
         with WindowEnergy(options.energy) as energy:
             single.energy_source = energy.source
-            with Bench([case], bench_options) as bench:
-                single.notes += bench.notes
+            with Bench([case], bench_options, single.notes.append) as bench:
                 single.run(bench, energy)
     except Interrupted:
         interrupted = True

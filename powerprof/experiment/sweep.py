@@ -171,7 +171,7 @@ def go_on(
     try:
         with WindowEnergy(options.energy) as energy:
             say("starting the server" if sweep.parameter != SERVER else f"starting {len(cases)} servers")
-            with Bench(list(cases.values()), bench_options, apart=True) as bench:
+            with Bench(list(cases.values()), bench_options, progress.note, apart=True) as bench:
                 progress.began(bench, cases)
                 up = {value: case for value, case in cases.items() if bench.failure(case) is None}
                 apparatus = {

@@ -103,7 +103,11 @@ class Progress:
             if self._sweep.parameter == SERVER
             else {"version": server.version, "private": server.private}
         )
-        self.notes += [note for note in bench.notes if note not in self.notes]
+
+    def note(self, text: str) -> None:
+        """Keep a remark once."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     def failed(self, cases: Iterable[Value], rounds: int, error: PowerprofError) -> None:
         """Nothing more can be had of these, as far as their rounds are not complete."""

@@ -17,6 +17,7 @@ from powerprof.errors import PowerprofError
 from powerprof.reversible.journal import Journal
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, put_all_back
 from powerprof.reversible.kinds import Changed, Setting
+from powerprof.reversible.others import OtherVariablesMoved
 
 # Of the keeper: to start, look and change; to put back before we go on without it.
 _CHANGE_S, _BACK_S, _END_S = 40.0, 10.0, 2.0
@@ -71,6 +72,8 @@ class ChangedSettings(Closeable):
                     f"cannot change {names} (the process that puts settings back did not answer)",
                     "the host may be too busy: try again when it is idle",
                 )
+            if answer.error is not None and answer.mover is not None:
+                raise OtherVariablesMoved(answer.error, answer.hint, answer.mover, answer.moved or {})
             if answer.error is not None:
                 raise PowerprofError(answer.error, answer.hint)
             for setting, before in zip(self._settings, answer.before or [], strict=False):

@@ -29,7 +29,7 @@ from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import password_in
 from powerprof.errors import PowerprofError
 from powerprof.files import reason_of
-from powerprof.folders import Folder, only_root_writes, write_all
+from powerprof.folders import Folder, write_all
 from powerprof.reversible.events import Event
 from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, started_ticks
 
@@ -42,13 +42,15 @@ _FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
 class Held(msgspec.Struct, frozen=True):
     """A setting of process `pid` that is going to be changed, and what it was. `started_ticks` is the process's start:
     its number may be another's by the time it is put back. Both are None on another host: its server cannot be
-    recognised later. `options` is the option file that had the password."""
+    recognised later. `options` is the option file that had the password. `others` are all global variables of the
+    server before the change."""
 
     setting: Setting
     before: str
     pid: int | None
     started_ticks: int | None
     options: str | None = None
+    others: dict[str, str] | None = None
 
 
 class JournalState(msgspec.Struct, frozen=True):
@@ -75,7 +77,7 @@ class Journal(Closeable):
 
     def _open(self) -> None:
         try:
-            with _folder(self._place, make=True) as folder:
+            with paths.open_changed(self._place, make=True) as folder:
                 handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder.handle)
                 try:
                     fcntl.flock(handle, fcntl.LOCK_EX)  # one after the other: of two, one sees the other's
@@ -111,7 +113,7 @@ class Journal(Closeable):
         if handle is None:
             return
         if self.settled:
-            with suppress(OSError), _folder(self._place) as folder:
+            with suppress(OSError), paths.open_changed(self._place) as folder:
                 folder.remove(self._name)
         os.close(handle)
 
@@ -208,7 +210,7 @@ def put_back_left_behind() -> list[str]:
     messages: list[str] = []
     for place in paths.changed_dirs():
         try:
-            with _folder(place) as folder:
+            with paths.open_changed(place) as folder:
                 for name in folder.names():
                     if name.endswith(_SUFFIX):
                         messages += _look_at(folder, name, place)
@@ -236,8 +238,9 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
         if state.settled:  # killed between that and the end
             folder.remove(name)
             return []
-        since = state.since or [None] * len(held)
-        results = [_put_back(one, last, place / name) for one, last in zip(held, since, strict=True)]
+        # Last changed, first restored: lowering innodb_io_capacity_max would lower innodb_io_capacity as well.
+        pairs = reversed(list(zip(held, state.since or [None] * len(held), strict=True)))
+        results = [_put_back(one, last, place / name) for one, last in pairs]
     except BlockingIOError:
         return []  # its powerprof lives
     except (OSError, ValueError) as error:
@@ -245,7 +248,8 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
     else:
         if all(done for done, _ in results):
             folder.remove(name)
-        return [text for _, text in results if text]
+        moved = [] if state.since else [text for one in held for text in _moved_with(one)]
+        return [*(text for _, text in results if text), *moved]
     finally:
         os.close(handle)
 
@@ -288,6 +292,23 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     return True, text
 
 
+def _moved_with(held: Held) -> list[str]:
+    """Return a line for each variable that is not as in `held.others`.
+
+    Call this if powerprof was killed before it had noted which variables moved with `held.setting`.
+    """
+    setting = _with_password(held)
+    if held.others is None or held.pid is None or not isinstance(setting, Variable):
+        return []
+    with suppress(PowerprofError):
+        return [
+            f"{name} is {now}, and was {was} before powerprof was killed while it changed {setting.name}: "
+            f"if no other person set it, {Variable(setting.login, name, was).by_hand(was)}"
+            for name, (was, now) in setting.moved_since(held.others).items()
+        ]
+    return []
+
+
 def same_value(one: str, other: str) -> bool:
     """Two ways to write one value of a setting: ON is 1, 0.5 is 0.500000, and names have no case."""
     first, second = _plain(one), _plain(other)
@@ -319,14 +340,3 @@ def _with_password(held: Held) -> Setting:
         password = password_in(Path(held.options), Login.of_fields(setting.login).account)
         return msgspec.structs.replace(setting, login={**setting.login, "password": password})
     return setting
-
-
-def _folder(place: Path, *, make: bool = False) -> Folder:
-    """Open; root's is nobody else's. Raises OSError."""
-    if make and os.geteuid() != 0:
-        paths.private_directory(place)
-    folder = Folder.open(place, make=make)
-    if os.geteuid() == 0 and (reason := only_root_writes(place)) is not None:
-        with folder:
-            raise PermissionError(1, reason)
-    return folder

@@ -24,6 +24,7 @@ from powerprof.files import reason_of
 from powerprof.reversible.events import EventAltered
 from powerprof.reversible.journal import JournalState, write_state
 from powerprof.reversible.kinds import Changed, Setting
+from powerprof.reversible.others import OtherVariablesMoved
 
 # A server that is restarted or full of connections may answer later.
 _PATIENCE_S, _AGAIN_S = 60.0, 0.5
@@ -43,6 +44,8 @@ class KeeperAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
     since: list[str | None] | None = None
     error: str | None = None
     hint: str | None = None
+    mover: str | None = None
+    moved: dict[str, str] | None = None
     left: dict[int, str] | None = None
 
 
@@ -141,6 +144,8 @@ def main() -> None:
             _note(journal, JournalState(since=since))
         _say(KeeperAnswer(since=since))
         _wait_for_the_end(handle)
+    except OtherVariablesMoved as error:
+        _say(KeeperAnswer(error=error.message, hint=error.hint, mover=error.name, moved=error.moved))
     except PowerprofError as error:
         _say(KeeperAnswer(error=error.message, hint=error.hint))
     left = put_all_back(changed, _PATIENCE_S)

@@ -10,7 +10,7 @@ that has it. A new kind is a class in this package and a name in `Setting`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -89,18 +89,28 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
             if old is None or _value(connection, self.name) != now:
                 return now
             _set(connection, self.name, old)
-            stayed = []
+            stayed, values = [], {}
             for name, (was, now) in others.moved(before, others.all_of(connection), self.name).items():
                 with suppress(StatementError):  # one that cannot be set moved by itself
                     _set(connection, name, was)
                     stayed.append(f"{name} ({was} to {now})")
+                    values[name] = now
             if stayed:
                 also = ", ".join(stayed[:4])
-                raise UsageError(
+                raise others.OtherVariablesMoved(
                     f"--set {self.name}={value}: it changes {also} as well, which putting it back does not put back",
                     "a value that leaves the others as they are",
+                    self.name,
+                    values,
                 )
             return _set(connection, self.name, value)
+
+    def moved_since(self, before: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+        """Return the other global variables that differ from `before`: old and present value. Raise PowerprofError."""
+        if self._has_ended():
+            return {}
+        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+            return others.moved(before, others.all_of(connection), self.name)
 
     def check_suits(self, before: str) -> None:
         """That what is a number stays one, before anything is planned; ON and OFF read as 1 and 0. Raises
@@ -132,7 +142,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         except StatementError as error:
             if self._has_ended():
                 raise PowerprofError(f"{what}: the server has ended", "try again when it runs") from error
-            hint = "--set takes a global variable that SET GLOBAL changes: SHOW GLOBAL VARIABLES lists them"
+            hint = "name a global variable that SET GLOBAL changes: SHOW GLOBAL VARIABLES lists them"
             raise StatementError(f"{what}: {error.message}", error.hint or hint, error.number) from error
 
     def _check(self) -> None:

@@ -8,12 +8,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from powerprof.database.clients import sql
+from powerprof.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 # They move with what the server does.
 _BY_THEMSELVES = ("gtid_", "wsrep_", "timestamp", "rpl_semi_sync_")
+
+
+class OtherVariablesMoved(UsageError):
+    """Setting variable `name` changes other variables for good. `moved` are their new values."""
+
+    def __init__(self, message: str, hint: str | None, name: str, moved: Mapping[str, str]) -> None:
+        super().__init__(message, hint)
+        self.name = name
+        self.moved = dict(moved)
 
 
 def all_of(connection: Sql) -> dict[str, str]:

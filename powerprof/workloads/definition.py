@@ -71,7 +71,7 @@ class ServerDefinition(StrictTable, frozen=True, kw_only=True):
     """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
     changed at run time.
 
-    `set_global` is put back to what it was, also on a given server. `build` is a fetched server (`powerprof servers`).
+    `set_global` is restored, also on a given server. `build` is a fetched server (`powerprof servers`).
     `disk_operations_hz` makes each server's disk slow, once its tables are made.
     """
 

@@ -30,6 +30,7 @@ from tests.suspended import suspended_while_it_sleeps
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
 _VARIABLE = "max_connect_errors"
+KEEPER = "powerprof.reversible.keeper"
 _ENDING = """
 import ctypes, threading, time
 def short():

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, over ten commands.
+"""Two hundred kills at random moments: INT, TERM and KILL to powerprof, KILL to a child of it, and KILL to powerprof
+and its keeper, over thirteen commands. Three of them change global variables of a server that is not theirs.
 
 Nothing may be left (processes, mounts, namespaces, BPF objects, sockets, folders), each setting of the server is as
 before, what was measured is saved, and no run that was saved before is lost. The seed says which kill comes when; how
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 from powerprof.database.clients import sql
@@ -38,6 +40,20 @@ SEED = 20261122
 _QUIET = ["--energy-source", "none"]
 _SHORT = ["--duration", "0.5", "--repeat", "2", "--attribute", "1"]
 _CURE = ["--window", "0.5", "--pairs", "3", "--yes"]
+_GIVEN = ["--workloads", "WORKLOADS", "--defaults-file", "CNF"]
+# innodb_io_capacity raises innodb_io_capacity_max, and lowering that one lowers the first.
+WORKLOAD = """
+schema = "powerprof.workload/1"
+name = "moves"
+title = "settings that move others"
+load = { kind = "statements", sql = ["SELECT 1"], clients = 1, rate_hz = 50, reads_only = true, database = "shop" }
+[conditions.high]
+server.set_global = { innodb_io_capacity = 5000, max_connect_errors = 777, innodb_flush_log_at_trx_commit = 0 }
+[conditions.low]
+server.set_global = { innodb_io_capacity_max = 100, innodb_flush_log_at_trx_commit = 2 }
+[parameters.most]
+key = "server.set_global.innodb_io_capacity_max"
+"""
 COMMANDS = {
     "idle": ["idle", "--clients", "2", "--duration", "0.3", "--repeat", "2", *_QUIET],
     "compare": ["compare", "index", "no-index", "--pairs", "3", "--duration", "0.4", "--attribute", "1", *_QUIET],
@@ -48,11 +64,28 @@ COMMANDS = {
     "cure": ["cure", "--pid", "PID", "--defaults-file", "CNF", "--set", "max_connect_errors=101", *_CURE, *_QUIET],
     "offcpu": ["offcpu", "--pid", "PID", "--duration", "1.5"],
     "watch": ["watch", "--plain", "--interval", "1", "--count", "2", "--pid", "PID", *_QUIET],
+    "given compare": ["compare", "moves:high", "moves:low", "--pairs", "3", "--duration", "0.3", *_GIVEN, *_QUIET],
+    "given run": ["run", "moves:high", "--repeat", "3", "--duration", "0.3", *_GIVEN, *_QUIET],
+    "given sweep": [
+        "sweep",
+        "moves:low",
+        "--set",
+        "most=100,150,2500",
+        "--repeat",
+        "3",
+        "--duration",
+        "0.3",
+        *_GIVEN,
+        *_QUIET,
+    ],
     "export": ["export", "--listen", "unix:ROOM/export.sock", "--interval", "1", "--pid", "PID", *_QUIET],
 }
+# One kind of them: POWERPROF_KILLED=given.
+COMMANDS = {name: words for name, words in COMMANDS.items() if name.startswith(os.environ.get("POWERPROF_KILLED", ""))}
 # These save no runs, or run until they are stopped: that is no failure.
 _UNSAVED, _ENDLESS_S = ("watch", "export"), 8.0
-_VICTIMS = ("INT", "TERM", "KILL", "child")
+_VICTIMS = ("INT", "TERM", "KILL", "child", "both")
+_KEEPER = "powerprof.reversible.keeper"
 # Until Python is up a signal ends it as it ends any program.
 _INTERPRETER_S = 1.5
 
@@ -65,7 +98,8 @@ class Server:
     defaults: Path
 
     def put_into(self, words: list[str]) -> list[str]:
-        places = {"PID": str(self.private.pid), "CNF": str(self.defaults)}
+        folder = str(self.defaults.parent)
+        places = {"PID": str(self.private.pid), "CNF": str(self.defaults), "WORKLOADS": folder}
         return [places.get(word, word) for word in words]
 
     def settings(self) -> tuple[list[object], ...]:
@@ -73,6 +107,7 @@ class Server:
         with self.private.connect() as connection:
             return (
                 sql.rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'"),
+                sql.rows(connection, "SELECT User FROM mysql.user ORDER BY 1"),
                 sql.rows(connection, "SELECT NAME, ENABLED FROM performance_schema.setup_consumers ORDER BY 1"),
             )
 
@@ -84,6 +119,10 @@ def target(mariadbd: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         path.touch(mode=0o600)
         login = server.login
         path.write_text(f'[client]\nuser={login.user}\npassword="{login.password}"\nsocket={login.socket}\n')
+        with server.connect() as connection:
+            sql.execute(connection, "CREATE DATABASE shop")
+        (path.parent / "moves").mkdir()
+        (path.parent / "moves/workload.toml").write_text(WORKLOAD)
         yield Server(server, path)
 
 
@@ -138,6 +177,13 @@ def lengths_s(bench: Bench) -> dict[str, float]:
     return found
 
 
+def _is_keeper(process: psutil.Process) -> bool:
+    try:
+        return _KEEPER in process.cmdline()
+    except psutil.NoSuchProcess:
+        return False
+
+
 def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     """Do the kill of this number, and see that all is as promised; what came of it."""
     chance = random.Random(SEED + number)
@@ -158,6 +204,14 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
                 one.kill()
             except Exception as error:  # it has gone
                 words += f" ({type(error).__name__})"
+    elif victim == "both":
+        keepers = [one for one in footprint.descendants() if _is_keeper(one)]
+        words += f" ({len(keepers)} keepers)"
+        for one in keepers:
+            one.suspend()  # or it restores before it is killed
+        process.kill()
+        for one in keepers:
+            one.kill()
     else:
         process.send_signal(getattr(signal, f"SIG{victim}"))
     if victim == "child" and command == "export":
@@ -166,7 +220,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     _, err = process.communicate(timeout=240)
     code = process.returncode
     words += f": {code} {err!r}"
-    if command == "export" and victim == "KILL":
+    if command == "export" and victim in ("KILL", "both"):
         # The name of its socket stays, where nobody answers: its next start takes it away, as it does for itself here.
         again, _ = bench.start(command)
         time.sleep(_ENDLESS_S)
@@ -174,9 +228,14 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
         again.communicate(timeout=60)
         assert again.returncode == 0, words
     assert footprint.wait_for_nothing() == [], words
+    if victim in ("KILL", "both"):
+        # The next start restores what nobody was left to restore, and drops accounts once the server lets go of them.
+        assert bench.cli(["runs"]).code == 0, words
     until_s = time.monotonic() + 30.0
     while bench.target.settings() != settings and time.monotonic() < until_s:
         time.sleep(0.2)
+        if victim in ("KILL", "both"):
+            bench.cli(["runs"])
     assert bench.target.settings() == settings, words
     after = bench.saved()
     assert {name: after.get(name) for name in before} == before, words
@@ -185,7 +244,7 @@ def kill(bench: Bench, number: int, lengths_s: dict[str, float]) -> str:
     if victim in ("INT", "TERM"):
         early = code == -getattr(signal, f"SIG{victim}") and moment_s < _INTERPRETER_S
         assert code in (0, 130) or early, words
-        saved = re.search(r"what was measured is saved as (\S+)", err)
+        saved = re.search(r"(?:what was measured is saved as|powerprof sweep --resume) (\S+)", err)
         if command in _UNSAVED:
             return f"{command} {victim} {code}"
         assert (code == 0) == (bool(new) and not saved) or saved, words

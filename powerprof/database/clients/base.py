@@ -96,11 +96,12 @@ class Login:
     `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
     `pid` is the process that must listen at the socket, or a process of the account at the port; None: any.
     `session_options` are PostgreSQL's start-up options; None: those that keep the settings of other accounts out.
+    `options` is the option file that had the password.
     """
 
     __slots__ = (
-        *("account", "database", "family", "host", "password", "pid", "port", "session_options", "socket", "tls"),
-        "user",
+        *("account", "database", "family", "host", "options", "password", "pid", "port", "session_options"),
+        *("socket", "tls", "user"),
     )
 
     def __init__(
@@ -117,6 +118,7 @@ class Login:
         account: HostUser | None = None,
         pid: int | None = None,
         session_options: str | None = None,
+        options: Path | None = None,
     ) -> None:
         self.user = user
         self.password = password
@@ -129,6 +131,7 @@ class Login:
         self.account = account
         self.pid = pid
         self.session_options = session_options
+        self.options = options
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
@@ -139,7 +142,7 @@ class Login:
 
     def of(self, user: str, password: str) -> Login:
         """Another account of the same server, in no schema."""
-        return self._but(user=user, password=password, database=None)
+        return self._but(user=user, password=password, database=None, options=None)
 
     def at(self, pid: int) -> Login:
         """Return this login for one process: by its socket, or by the account at its port."""
@@ -156,16 +159,18 @@ class Login:
         """All of it, the password too, as plain data for a process of ours; `of_fields` is the way back."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         account = self.account and {**asdict(self.account), "home": str(self.account.home)}
-        return plain | {"socket": self.socket and str(self.socket), "account": account}
+        paths = {name: path and str(path) for name, path in (("socket", self.socket), ("options", self.options))}
+        return plain | paths | {"account": account}
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Login:
         """What `fields` gave."""
-        socket, account = fields["socket"], fields["account"]
+        socket, options, account = fields["socket"], fields.get("options"), fields["account"]
         return cls(
             **{
                 **fields,
                 "socket": Path(socket) if socket else None,
+                "options": Path(options) if options else None,
                 "account": HostUser(**{**account, "home": Path(account["home"])}) if account else None,
             }
         )

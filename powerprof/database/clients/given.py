@@ -47,6 +47,7 @@ def given_login(url: str | None = None, socket: Path | None = None, defaults_fil
         tls=_tls(text),
         password=text.get("password") or os.environ.get("MYSQL_PWD") or "",
         account=account,
+        options=None if defaults_file is None else defaults_file.absolute(),
     )
 
 

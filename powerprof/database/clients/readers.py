@@ -9,7 +9,10 @@ another, which its sender may not read.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import json
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -17,16 +20,20 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof import interrupts
+from powerprof import interrupts, paths
 from powerprof.closeable import Closeable
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.database.clients.given import given_login, version_of
+from powerprof.database.clients.given import given_login, password_in, version_of
 from powerprof.errors import PowerprofError
+from powerprof.files import reason_of
+from powerprof.folders import Folder, write_all
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
+_SUFFIX = ".account"
+_UNREACHABLE = (2002, 2003)
 # Sixteen characters: MySQL 5.6 takes no more.
 _HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")
 _ACCOUNT = re.compile(rf"'pp_read_[0-9a-f]{{8}}'@'{_HOST.pattern}'")
@@ -63,6 +70,7 @@ class Reader(Closeable):
         self._schema = None if (schema or "").lower() in _OWN else schema
         self._control: Sql | None = None
         self._made: str | None = None
+        self._note: _AccountNote | None = None
 
     def _open(self) -> None:
         if self._maker.family != "mysql":
@@ -91,6 +99,7 @@ class Reader(Closeable):
         if sql.count(sql.scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
             raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
         with _uninterrupted():
+            self._note = _AccountNote(self._maker, account)
             _create(control, account, password)
             self._made = account
         if self._schema:
@@ -100,12 +109,17 @@ class Reader(Closeable):
     def close(self) -> None:
         """Drop the account that was made. Raises PowerprofError where it stays."""
         made, self._made = self._made, None
+        note, self._note = self._note, None
         control, self._control = self._control, None
         try:
-            if made is not None:
-                with _uninterrupted():
+            with _uninterrupted():
+                if made is not None:
                     self._drop(control, made)
+                if note is not None:
+                    note.remove()
         finally:
+            if note is not None:
+                os.close(note.handle)
             if control is not None:
                 control.close()
 
@@ -161,6 +175,95 @@ def _sweep(control: Sql) -> None:
         if _ACCOUNT.fullmatch(str(account)):
             with suppress(StatementError):
                 sql.execute(control, f"DROP USER {account}")
+
+
+class _AccountNote:
+    """A file that names an account before it is made, for the next start of powerprof. Without it none is made.
+
+    It is locked as long as `handle` is open, so until this process ends.
+    """
+
+    def __init__(self, maker: Login, account: str) -> None:
+        # The account is in a table, so it outlasts the server's process.
+        self._place = paths.changed_dir(outlasts=True)
+        self._name = f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
+        login = {**maker.fields(), "password": "", "pid": None}
+        try:
+            with paths.open_changed(self._place, make=True) as folder:
+                self.handle = folder.create(self._name)
+                fcntl.flock(self.handle, fcntl.LOCK_EX)
+                write_all(self.handle, json.dumps({"login": login, "account": account}).encode())
+                os.fsync(self.handle)
+        except OSError as error:
+            self.remove()
+            raise PowerprofError(
+                f"cannot write down an account in {self._place} ({reason_of(error)}), so none is made",
+                "make room there, or give it back its owner and mode 0700",
+            ) from error
+
+    def remove(self) -> None:
+        """Remove the file: the account is dropped."""
+        with suppress(OSError), paths.open_changed(self._place) as folder:
+            folder.remove(self._name)
+
+
+def sweep_left_accounts() -> list[str]:
+    """Drop the accounts that killed readers left, on the servers where they were made. Return messages.
+
+    Raise nothing: no command fails because another one was killed.
+    """
+    messages: list[str] = []
+    place = paths.changed_dir(outlasts=True)
+    # `put_back_left_behind` reports a folder that cannot be read.
+    with suppress(OSError), paths.open_changed(place) as folder:
+        for name in folder.names():
+            if name.endswith(_SUFFIX):
+                messages += _sweep_noted(folder, name, place / name)
+    return messages
+
+
+def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
+    """Drop the account of one note, if no living powerprof uses it. Return messages."""
+    try:
+        handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+    except OSError:
+        return []
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        note = json.loads(os.pread(handle, 1 << 16, 0) or "null")
+        if note is None:  # the writer was killed before it made the account
+            folder.remove(name)
+            return []
+        login, account = Login.of_fields(note["login"]), str(note["account"])
+    except BlockingIOError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        return [f"{file} cannot be read ({error}): remove it"]
+    finally:
+        os.close(handle)
+    try:
+        if login.options is not None:
+            login.password = password_in(login.options, login.account)
+        with sql.connect(login, limits=_LIMITS) as control:
+            sql.execute(control, "SET SESSION sql_log_bin = 0")
+            was_there = _is_account(control, account)
+            _sweep(control)
+            if _is_account(control, account):
+                return []  # the server has not closed the killed one's connection yet
+        folder.remove(name)
+    except PowerprofError as error:
+        if isinstance(error, StatementError) and error.number in _UNREACHABLE:
+            return []  # the server is down or removed: a later start tries again
+        return [
+            f"the account {account}, which a powerprof that was killed made, may still be on {login.text} and cannot "
+            f"be dropped ({error.message}): DROP USER {account}; then remove {file}"
+        ]
+    return [f"the account {account} on {login.text} is dropped: a powerprof that was killed left it"] * was_there
+
+
+def _is_account(control: Sql, account: str) -> bool:
+    rows = sql.rows(control, "SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (account,))
+    return bool(rows)
 
 
 @contextmanager

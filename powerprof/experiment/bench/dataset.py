@@ -21,7 +21,7 @@ from powerprof.workloads.sqltext import split_statements
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
 
-_LIMIT_BYTES = 256 << 20
+SQL_LIMIT_BYTES = 256 << 20
 
 
 def schema_of(workload: LoadedWorkload) -> str | None:
@@ -87,7 +87,7 @@ def make(
         else:
             for file in dataset.files:
                 path = workload.folder / file
-                text = read_outside_text(path, _LIMIT_BYTES).replace("{{warehouses}}", str(dataset.warehouses))
+                text = read_outside_text(path, SQL_LIMIT_BYTES).replace("{{warehouses}}", str(dataset.warehouses))
                 _run(connection, split_statements(text), str(path))
 
 
@@ -112,7 +112,7 @@ def load_official(server: Server, path: Path) -> str:
         raise UsageError("world.sql drops a schema called world", "load it into a private server (the default)")
     # Over a connection, not by the client program: its input is a language of its own, with `system` and `\\!`.
     with server.connect() as connection:
-        _run(connection, split_statements(read_outside_text(path, _LIMIT_BYTES)), str(path))
+        _run(connection, split_statements(read_outside_text(path, SQL_LIMIT_BYTES)), str(path))
     with server.connect() as connection:
         tables = sql.rows(connection, "SHOW TABLES FROM world")
     if "city" not in {str(row[0]) for row in tables}:

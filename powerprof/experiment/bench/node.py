@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from powerprof.experiment.bench.settings import GlobalSettings
+from powerprof.experiment.bench.settings import ServerSettings
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server
@@ -25,7 +25,7 @@ class Node:
     """One server, or the first of a topology with all its members, and what was changed in it."""
 
     server: Server
-    settings: GlobalSettings
+    settings: ServerSettings
     members: Mapping[str, Server]
     asleep: bool = False
     generation: int = 1

@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.products.plans import MemberPlan, plan
 from powerprof.errors import UsageError
+from powerprof.experiment.bench.dataset import SQL_LIMIT_BYTES
+from powerprof.experiment.bench.settings import global_change
+from powerprof.files import read_outside_text
 from powerprof.workloads.reading import Case
+from powerprof.workloads.sqltext import split_statements
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server
@@ -60,6 +64,31 @@ def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool
         check_connections(options.given, max(clients) if apart else sum(clients))
 
 
+def _check_sql(case: Case) -> None:
+    """Raise UsageError if the SQL of a condition sets a global variable, which no process would restore."""
+    definition, own = case.workload.definition, case.condition
+    texts = {
+        "setup": [*definition.setup, *own.setup],
+        "enter": own.enter,
+        "leave": own.leave,
+        "explain": [wanted.statement for wanted in (*definition.explain, *own.explain)],
+        "load.session": case.load.session,
+        "load.counted": [case.load.counted] if case.load.counted else [],
+        "load.checks": case.load.checks,
+        "load.sql": case.load.sql,
+    }
+    for key, names in (("load.files", case.load.files), ("dataset.files", definition.dataset.files)):
+        files = [read_outside_text(case.workload.folder / name, SQL_LIMIT_BYTES) for name in names]
+        texts[key] = [statement for file in files for statement in split_statements(file)]
+    for key, statements in texts.items():
+        for statement in statements:
+            if (change := global_change(statement)) is not None:
+                raise UsageError(
+                    f"{case.qualified}: {key} sets a global variable of the given server ({change})",
+                    "use set_global = { NAME = VALUE } in [server] or the condition instead: it is restored",
+                )
+
+
 def _plans(case: Case) -> Sequence[MemberPlan]:
     return [] if case.topology.kind == "standalone" else plan(case.topology.kind, case.topology.count)
 
@@ -80,6 +109,8 @@ def _check_given(case: Case, options: BenchOptions) -> None:
             f"{case.qualified} is for servers of kind {case.server.kind}, and {options.given.version} was given",
             "leave --server, --socket and --defaults-file out: a private server is started",
         )
+    if options.given is not None:
+        _check_sql(case)
     server = case.server
     if options.given is not None and (
         server.settings or server.environment or server.build or server.disk_operations_hz is not None

@@ -18,7 +18,7 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.node import Node, private, start
 from powerprof.experiment.bench.options import BenchOptions, check_supported
-from powerprof.experiment.bench.settings import GlobalSettings
+from powerprof.experiment.bench.settings import GivenSettings, PrivateSettings, ServerSettings
 from powerprof.experiment.loads import Context
 from powerprof.workloads import trust
 from powerprof.workloads.definition import Condition, Explain
@@ -38,13 +38,17 @@ class Bench(Closeable):
     no other condition's figures. Raises PowerprofError, CapabilityError, UsageError; PlanMismatch for
     another plan.
 
+    `note` is called with each remark that belongs into the run, also while the bench closes.
     `apart`: the conditions are measured one by one, so one whose server cannot be had is a `failure` and no end for
     the others.
     """
 
-    def __init__(self, cases: Sequence[Case], options: BenchOptions, *, apart: bool = False) -> None:
+    def __init__(
+        self, cases: Sequence[Case], options: BenchOptions, note: Callable[[str], object], *, apart: bool = False
+    ) -> None:
         self._cases = list(cases)
         self._options = options
+        self._note = note
         self._apart = apart
         self._failures: dict[str, PowerprofError] = {}
         self._stack = ExitStack()
@@ -52,7 +56,6 @@ class Bench(Closeable):
         self._tree: RunTree | None = None
         self._copies: Mapping[Path, Path] = {}
         self._readers: dict[str | None, Login] = {}
-        self.notes: list[str] = []
         self.plans: dict[str, list[tuple[Explain, list[dict[str, object]]]]] = {}
 
     # Life cycle
@@ -104,15 +107,21 @@ class Bench(Closeable):
         key = self._key(case)
         members = self._members(case, f"server-{len(self._nodes) + len(self._failures) + 1}")
         server = next(iter(members.values()))
+        self._nodes[key] = Node(server, self._settings(server), members)
         self._stack.callback(self._close_node, key)
-        self._nodes[key] = Node(server, GlobalSettings(server.connect), members)
         self._fill(case, self._nodes[key])
+
+    def _settings(self, server: Server) -> ServerSettings:
+        if server.private:
+            return PrivateSettings(server.connect)
+        return GivenSettings(server)
 
     def _members(self, case: Case, name: str) -> Mapping[str, Server]:
         if self._options.given is not None:
             return {"given": self._options.given}
         members, notes = start(case, self._cases, name, self._options, self._stack, self._private_tree())
-        self.notes += notes
+        for note in notes:
+            self._note(note)
         return members
 
     def _fill(self, case: Case, node: Node) -> None:
@@ -151,7 +160,8 @@ class Bench(Closeable):
         if node.server.private:
             return
         try:
-            node.settings.restore()
+            for note in node.settings.close():
+                self._note(note)
         finally:
             for name in node.made:
                 dataset.remove(node.server, name)
@@ -229,7 +239,7 @@ class Bench(Closeable):
         index = list(self._nodes).index(self._key(case)) + 1
         node.members = self._members(case, f"server-{index}-{node.generation}")
         node.server = next(iter(node.members.values()))
-        node.settings = GlobalSettings(node.server.connect)
+        node.settings = self._settings(node.server)
         self._fill(case, node)
         return True
 

@@ -34,7 +34,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("statement", "diagnosis/replication.py"): (1, _PRINTED),
     ("statement", "diagnosis/threads.py"): (2, _PRINTED),
     ("statement", "report/terminal/workloads.py"): (1, _PRINTED),
-    ("statement", "experiment/bench/settings.py"): (3, "the settings of a workload's conditions"),
+    ("statement", "experiment/bench/settings.py"): (1, "the settings of a private server"),
     ("statement", "database/products/builds.py"): (1, "the accounts of a private server, when its data are made"),
     ("file", "database/isolation/netns.py"): (1, "IPv6 of the network namespace of a private server"),
     ("file", "enclosure.py"): (3, "the identity map and files of a private server's own namespace"),
@@ -98,6 +98,17 @@ def test_a_setting_changes_in_its_owner_alone() -> None:
         if not (name := str(path.relative_to(package))).startswith(OWNER):
             counts.update((kind, name) for kind, _ in found(path.read_text(encoding="utf-8")))
     assert {place: count for place, count in counts.items() if count > ALLOWED.get(place, (0, ""))[0]} == {}
+
+
+def test_plain_statements_of_workloads_are_for_private_servers_alone() -> None:
+    module = ast.parse((REPOSITORY / "powerprof/experiment/bench/settings.py").read_text(encoding="utf-8"))
+    calls = {
+        getattr(part, "name", "")
+        for part in module.body
+        for node in ast.walk(part)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "_set_global"
+    }
+    assert calls == {"PrivateSettings"}
 
 
 def test_the_owner_is_found_by_the_same_search() -> None:

@@ -185,6 +185,6 @@ def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path
 
 def test_servers_of_a_topology_have_cpus_by_name_and_role(mariadbd: Path) -> None:
     case = resolve(*find_one("primary-primary"))
-    with Bench([case], BenchOptions(member_cpus={"node-1": (0,), "node": (1,)})) as bench:
+    with Bench([case], BenchOptions(member_cpus={"node-1": (0,), "node": (1,)}), print) as bench:
         cpus = {name: os.sched_getaffinity(server.pid or 0) for name, server in bench.members(case).items()}
     assert cpus == {"node-1": {0}, "node-2": {1}}

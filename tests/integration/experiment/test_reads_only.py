@@ -42,7 +42,7 @@ def test_its_statements_run_by_an_account_that_only_reads(users_server: PrivateS
     (folder / "workload.toml").write_text(_TEXT)
     workload = read_workload(folder)
     cases = [resolve(workload, name) for name in ("as-is", "changed")]
-    with GivenServer(users_server.login) as given, Bench(cases, BenchOptions(given=given)) as bench:
+    with GivenServer(users_server.login) as given, Bench(cases, BenchOptions(given=given), print) as bench:
         for case in cases:
             login = bench.context(case).login
             assert (login.user != users_server.login.user, login.database) == (True, "shop")

@@ -50,7 +50,7 @@ def mend(server: Server) -> None:
 @pytest.mark.usefixtures("root_bpf")
 def test_replicas_with_one_id_storm_until_one_gets_another(historical_build: ServerBuild) -> None:
     case = resolve(*find_condition("replica-duplicate-id"))
-    with Bench([case], BenchOptions(server_build=historical_build)) as bench:
+    with Bench([case], BenchOptions(server_build=historical_build), print) as bench:
         bench.enter(case)
         raging = []
         for _ in range(5):

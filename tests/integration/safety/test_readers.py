@@ -144,17 +144,20 @@ def test_a_text_of_one_schema_learns_nothing_of_another(server: PrivateServer) -
 
 
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_what_a_killed_one_left_is_dropped_by_the_next(server: PrivateServer, ending: signal.Signals) -> None:
+def test_what_a_killed_one_left_is_dropped_by_the_next(
+    server: PrivateServer, ending: signal.Signals, tmp_path: Path
+) -> None:
     script = (
         "import sys, time; from pathlib import Path; from powerprof.database.clients.base import Login\n"
-        "from powerprof import interrupts; interrupts.install()\n"
+        "from powerprof import interrupts, paths; interrupts.install()\n"
         "from powerprof.database.clients.readers import Reader\n"
+        "paths.ROOT_CHANGED_FOR_GOOD = Path(sys.argv[3])\n"
         "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"
         "with Reader(login, 'shop'): print('made', flush=True); time.sleep(60)"
     )
     login = server.login
     process = subprocess.Popen(
-        [sys.executable, "-c", script, login.user, str(server.socket)],
+        [sys.executable, "-c", script, login.user, str(server.socket), str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

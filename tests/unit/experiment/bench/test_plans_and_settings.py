@@ -7,7 +7,7 @@ import pytest
 
 from powerprof.errors import UsageError
 from powerprof.experiment.bench.plans import PlanMismatch, between, check_plan, plan_text, queries_in, rows_in
-from powerprof.experiment.bench.settings import _checked, literal
+from powerprof.experiment.bench.settings import _checked, global_change, literal
 from powerprof.workloads.definition import Explain, PlanStep
 
 REF = {"id": 1, "select_type": "SIMPLE", "table": "city", "type": "ref", "key": "name_btree", "rows": "5"}
@@ -62,3 +62,44 @@ def test_names_cannot_carry_sql() -> None:
     assert _checked("query-cache-size") == "query_cache_size"
     with pytest.raises(UsageError):
         _checked("x = 1; DROP TABLE t")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "set a = 1, GLOBAL b = 2",
+        "SET PERSIST x = 1",
+        "SET PERSIST_ONLY x = 1",
+        "RESET PERSIST",
+        "SET @@GLOBAL . x := 1",
+        "SET s = 'x, y', @@global.x = 1",
+        "SET/**/GLOBAL/**/x = 1",
+        "SET -- now\n GLOBAL # here\n x = 1",
+        "/*!50000 SET GLOBAL x = 1 */",
+        "SET /*M!100000 GLOBAL */ x = 1",
+        "SET GLOBAL TRANSACTION ISOLATION LEVEL READ COMMITTED",
+        "SET STATEMENT a = 1 FOR SET GLOBAL x = 1",
+        "CREATE PROCEDURE p() BEGIN SET @@global.x = 1; END",
+        "CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO SET GLOBAL x = 1",
+        "PREPARE p FROM 'SET GLOBAL x = 1'",
+        'EXECUTE IMMEDIATE "SET GLOBAL x = 1"',
+    ],
+)
+def test_sql_that_sets_a_global_variable(text: str) -> None:
+    assert global_change(text) is not None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT @@global.x",
+        "SET @a = @@global.x, b = 2",
+        "UPDATE t SET a = 1, global = 2",
+        "INSERT INTO t VALUES ('set global warming')",
+        "-- SET GLOBAL x = 1\nSELECT 1",
+        "CREATE TABLE t (a CHAR(3) CHARACTER SET utf8, global INT)",
+        "CREATE TABLE t (a SET('x'), global INT)",
+    ],
+)
+def test_sql_that_sets_none(text: str) -> None:
+    assert global_change(text) is None
