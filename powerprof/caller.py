@@ -12,11 +12,13 @@ import ctypes
 import os
 import platform
 import pwd
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,6 +26,9 @@ from typing import Any
 from powerprof.errors import PowerprofError
 
 _NOBODY = 65534
+_DEFINITIONS = Path("/etc/login.defs")
+_FIRST_PERSON = re.compile(r"^UID_MIN\s+([0-9]{1,9})\s*$", re.MULTILINE)
+_USUAL_FIRST_PERSON = 1000
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
 # setgroups(2), setresgid(2), setresuid(2) of this thread alone: the C library's own change all threads of a process.
 _OF_THREAD = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
@@ -51,6 +56,20 @@ def account_of(uid: int) -> HostUser | None:
     except KeyError:
         return None
     return HostUser(entry.pw_uid, entry.pw_gid, Path(entry.pw_dir), entry.pw_name)
+
+
+def is_system_account(uid: int) -> bool:
+    """Whether an account is root's or a service's, and not a person's (login.defs(5))."""
+    return uid < _first_person()
+
+
+@cache
+def _first_person() -> int:
+    try:
+        match = _FIRST_PERSON.search(_DEFINITIONS.read_text("utf-8", "replace"))
+    except OSError:
+        match = None
+    return int(match[1]) if match else _USUAL_FIRST_PERSON
 
 
 def caller() -> HostUser:

@@ -182,12 +182,19 @@ def _unpacked(data: bytes, path: Path, limit_bytes: int) -> bytes:
 
 
 def readable(descriptors: Sequence[int], timeout_s: float | None = None) -> list[int]:
-    """Those that can be read, or have ended; empty where none can within `timeout_s`.
+    """Those that can be read, or have ended; empty where none can within `timeout_s`."""
+    return _ready(descriptors, select.POLLIN, timeout_s)
 
-    By poll(): select() refuses descriptors above 1,023, of which a process with a thousand connections has some.
-    """
+
+def writable(descriptors: Sequence[int], timeout_s: float | None = None) -> list[int]:
+    """As `readable`, of those that can be written."""
+    return _ready(descriptors, select.POLLOUT, timeout_s)
+
+
+def _ready(descriptors: Sequence[int], event: int, timeout_s: float | None) -> list[int]:
+    # select() refuses descriptors above 1,023, of which a process with a thousand connections has some.
     poll = select.poll()
     for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
+        poll.register(descriptor, event)
     milliseconds = None if timeout_s is None else math.ceil(1e3 * max(0.0, timeout_s))
     return [descriptor for descriptor, _ in poll.poll(milliseconds)]

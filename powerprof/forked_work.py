@@ -20,6 +20,9 @@ from powerprof.child import die_with_parent
 from powerprof.errors import PowerprofError
 
 _LENGTH = struct.Struct("<I")
+_DYING_S = 1.0
+# Children that were killed and have not ended.
+_LEFT: list[int] = []
 
 Say = Callable[[bytes], None]
 
@@ -42,6 +45,7 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
     """
     results = os.memfd_create("apart", os.MFD_CLOEXEC)
     parent, pid = os.getpid(), 0
+    _LEFT[:] = [left for left in _LEFT if not _reaped(left, 0.0)]
     try:
         pid = os.fork()
         if pid == 0:
@@ -57,10 +61,8 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
     finally:
         os.close(results)
         if pid:
-            # An interrupt: nobody waits for it any more.
-            with suppress(ProcessLookupError, ChildProcessError):
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+            # An interrupt: the result is of no use any more.
+            _kill(pid)
 
 
 def _work(work: Callable[[Say], None], results: int, parent: int) -> None:
@@ -87,12 +89,31 @@ def _put(results: int, part: bytes) -> None:
 
 
 def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
-    """(wait status, CPU seconds) of a child, which is killed where it does not end in time."""
-    with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
-        if not files.readable([ended.fileno()], timeout_s):
-            os.kill(pid, signal.SIGKILL)
-    _, status, used = os.wait4(pid, 0)
-    return status, used.ru_utime + used.ru_stime
+    """(wait status, CPU seconds) of a child, which is killed if it does not end in time."""
+    ended = _reaped(pid, timeout_s) or _kill(pid)
+    return ended or (signal.SIGKILL, 0.0)
+
+
+def _kill(pid: int) -> tuple[int, float] | None:
+    """(wait status, CPU seconds) of a child that is killed; None for one that a sleep in the kernel keeps: it is
+    abandoned, and ends when the sleep does."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    ended = _reaped(pid, _DYING_S)
+    if ended is None:
+        _LEFT.append(pid)
+    return ended
+
+
+def _reaped(pid: int, timeout_s: float) -> tuple[int, float] | None:
+    """(wait status, CPU seconds) of a child that ends within that time; else None."""
+    try:
+        with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
+            files.readable([ended.fileno()], timeout_s)
+        found, status, used = os.wait4(pid, os.WNOHANG)
+    except (ProcessLookupError, ChildProcessError):
+        return signal.SIGKILL, 0.0
+    return (status, used.ru_utime + used.ru_stime) if found else None
 
 
 def _parts(results: int) -> list[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.products.local import IN_PROCESSES, enter, is_server, names_of_local_server
 from powerprof.errors import PowerprofError, UsageError
+from powerprof.processes.reader_process import shared
 from powerprof.processes.targets import name_of
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import Held
@@ -180,8 +180,10 @@ def _lasting_login(login: Login, pid: int) -> Login:
     place = login.socket
     if place is not None and place.is_relative_to(inside):
         outside = Path("/") / place.relative_to(inside)
-        with suppress(OSError):  # of a container: by the path through its process, as long as that lives
-            place = outside if outside.samefile(place) else place
+        # Of a container: by the path through its process, as long as that lives.
+        known, here = shared().status(place), shared().status(outside)
+        if known is not None and here is not None and (known.device, known.inode) == (here.device, here.inode):
+            place = outside
     fields = login.fields() | {"pid": None, "socket": None if place is None else str(place)}
     return Login.of_fields(fields)
 

@@ -3,15 +3,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from powerprof.diagnosis.evidence import LogSummary
-from powerprof.files import open_regular
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import shared
 from powerprof.statements.normal import normal_replication_error
 
 _END_BYTES = 256 << 10
@@ -33,14 +32,8 @@ _STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to 
 
 def read_log_end(pid: int) -> str | None:
     """The end of what the process writes to stderr, if that is a file: a server's error log is (log_error too)."""
-    path = procfs() / str(pid) / "fd/2"
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(0, size - _END_BYTES))
-            return file.read(_END_BYTES).decode("utf-8", errors="replace")
-    except OSError:
-        return None
+    data = shared().read(pid, procfs() / str(pid) / "fd/2", _END_BYTES, from_end=True)
+    return None if data is None else data.decode("utf-8", errors="replace")
 
 
 def summarise(text: str, now_s: float | None = None) -> LogSummary:

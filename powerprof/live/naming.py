@@ -17,6 +17,7 @@ import numpy as np
 from powerprof.attribution.idle import Array
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, without_name
 from powerprof.forked_work import Say, apart
+from powerprof.processes.reader_process import ReaderWaits, shared
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.walker import load
@@ -104,6 +105,7 @@ class _Summary(msgspec.Struct, frozen=True):
 
     unread: list[str]
     budget: Budget
+    waits: ReaderWaits
 
 
 def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: TimeBudget) -> None:
@@ -133,17 +135,19 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
                 break
             with purse.spending():
                 say(msgspec.msgpack.encode(_Named(number, stacks.find(StackKind.SLEEPER, pid, key))))
-        say(msgspec.msgpack.encode(_Summary(stacks.notes_unread(), store.budget)))
+        say(msgspec.msgpack.encode(_Summary(stacks.notes_unread(), store.budget, shared().waits)))
 
-    done = apart(work, _PATIENCE_S)
+    with shared().lent():
+        done = apart(work, _PATIENCE_S)
+        summary = msgspec.msgpack.decode(done.parts[-1], type=_Summary) if done.ended else None
+        shared().take_back(summary.waits if summary else None)
     purse.spend(done.cpu_s)
     purse.rest(done.cpu_s)
     named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
     for stack in named:
         pid, key = wanted[stack.number]
         stacks.learn(StackKind.SLEEPER, pid, key, stack.stack)
-    if done.ended:
-        summary = msgspec.msgpack.decode(done.parts[-1], type=_Summary)
+    if summary is not None:
         stacks.unread, store.budget = summary.unread, summary.budget
     elif len(named) < len(wanted):
         # Not again: what it was about to read broke it, or kept it busy.

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 from powerprof import paths
 from powerprof.files import try_text
+from powerprof.processes.reader_process import link_of
 from powerprof.processes.tasks import clean
 
 _UNIX_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
@@ -21,10 +21,8 @@ def socket_inodes(pid: int) -> set[str]:
     inodes = set()
     try:
         for entry in (paths.procfs() / str(pid) / "fd").iterdir():
-            with suppress(OSError):
-                target = str(entry.readlink())
-                if target.startswith("socket:["):
-                    inodes.add(target[8:-1])
+            if (target := link_of(entry) or "").startswith("socket:["):
+                inodes.add(target[8:-1])
     except OSError:
         return set()
     return inodes

@@ -11,7 +11,9 @@ from pathlib import Path
 from powerprof import paths
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.files import read_fields, try_text
+from powerprof.processes.accounts import most_trusted, owner_of
 from powerprof.processes.listening import reached_at
+from powerprof.processes.reader_process import link_of
 from powerprof.processes.tasks import clean, look_up
 from powerprof.processes.units import groups_below, is_made_by_root, unit_of
 from powerprof.untrusted import printable, whole
@@ -55,10 +57,7 @@ def name_of(pid: int) -> str | None:
     comm = try_text(base / "comm")
     if comm is None:
         return None
-    try:
-        program = os.readlink(base / "exe").removesuffix(" (deleted)").rpartition("/")[2]
-    except OSError:
-        program = ""
+    program = (link_of(base / "exe") or "").removesuffix(" (deleted)").rpartition("/")[2]
     return clean(program or comm)
 
 
@@ -86,10 +85,7 @@ def _named(name: str) -> list[int]:
 def describe(pid: int) -> str:
     """Its number and program, and where it listens: what tells several servers of one name apart."""
     # Not its command line: that lies in its memory, where it may keep a reader waiting for ever.
-    try:
-        shown = clean(os.readlink(paths.procfs() / str(pid) / "exe"))[:60]
-    except OSError:
-        shown = ""
+    shown = clean(link_of(paths.procfs() / str(pid) / "exe") or "")[:60]
     reached = reached_at(pid)
     return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
 
@@ -133,6 +129,13 @@ def _root_of(pids: Sequence[int]) -> int | None:
     return roots[0] if len(roots) == 1 else None
 
 
+def may_be_forged(word: str) -> bool:
+    """Return whether a word is a name that only processes of people's accounts have: a service of it has ended, or has
+    not begun."""
+    pids = _named(word) if whole(word) is None else []
+    return bool(pids) and all(owner_of(pid, any_service=True).distrust is not None for pid in pids)
+
+
 def _one(word: str) -> tuple[list[int], list[int]]:
     """The processes that a word names and, where it is a name, the one that started the others."""
     pid = whole(word)
@@ -152,6 +155,10 @@ def _one(word: str) -> tuple[list[int], list[int]]:
     if not pids:
         raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
     root = _root_of(pids)
+    if len(pids) > 1 and root is None:
+        # Any account may run a process of that name: a service is meant before it.
+        pids = most_trusted(pids)
+        root = _root_of(pids)
     if len(pids) > 1 and root is None:
         listed = "; ".join(describe(pid) for pid in pids[:8])
         raise UsageError(f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")

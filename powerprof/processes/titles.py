@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterable
-from pathlib import Path
 
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import shared
 from powerprof.untrusted import printable
 
 _LIMIT_BYTES = 4096
 _MOST_NAME = 128
-_PATIENCE_S = 1.0
 # "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT"; the cluster's name is optional, and
 # says which of several servers a process is of (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
@@ -32,7 +30,7 @@ def server_names(pids: Iterable[int]) -> dict[int, str]:
 
 def server_titles(pids: Iterable[int]) -> dict[int, str]:
     """Process id → its title as it is; one that cannot be read is absent."""
-    titles = {pid: _command_line(procfs() / str(pid) / "cmdline") for pid in pids}
+    titles = {pid: _command_line(pid) for pid in pids}
     return {pid: title for pid, title in titles.items() if title}
 
 
@@ -63,18 +61,7 @@ def part_of(title: str) -> str | None:
     return printable(name)[:_MOST_NAME] or None
 
 
-def _command_line(path: Path) -> str | None:
-    """As text; None where the process keeps its reader waiting, in whose own memory it lies."""
-    lines: list[bytes] = []
-
-    def read() -> None:
-        try:
-            with path.open("rb") as file:
-                lines.append(file.read(_LIMIT_BYTES))
-        except OSError:
-            pass
-
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(_PATIENCE_S)
-    return lines[0].replace(b"\0", b" ").decode("utf-8", "replace") if lines else None
+def _command_line(pid: int) -> str | None:
+    """As text; None if the process keeps its reader waiting: the text is in the memory of the process."""
+    line = shared().read(pid, procfs() / str(pid) / "cmdline", _LIMIT_BYTES)
+    return None if line is None else line.replace(b"\0", b" ").decode("utf-8", "replace")

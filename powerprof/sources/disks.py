@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from powerprof.files import try_text
 from powerprof.paths import procfs, sysfs
+from powerprof.processes.reader_process import link_of, process_of, shared
 from powerprof.system_records import DiskRates
 
 _SECTOR_BYTES = 512  # /proc/diskstats counts sectors of 512 bytes
@@ -68,9 +68,8 @@ def devices_of(pids: Iterable[int]) -> frozenset[str]:
 
 
 def _device_of(process: Path) -> str | None:
-    try:
-        place = os.readlink(process / "cwd")
-    except OSError:
+    place = link_of(process / "cwd")
+    if place is None:
         return None
     longest, found = -1, None
     for line in (try_text(process / "mountinfo") or "").splitlines():
@@ -86,7 +85,7 @@ def _device_of(process: Path) -> str | None:
         return None
     device, source = found
     if device.startswith("0:"):  # a file system of several devices, such as btrfs, names none by its number
-        name = Path(os.path.realpath(source)).name if source.startswith("/dev/") else ""
+        name = shared().real_path(process_of(process), source).name if source.startswith("/dev/") else ""
         return try_text(sysfs() / "class/block" / name / "dev") if name else None
     return device
 

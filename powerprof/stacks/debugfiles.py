@@ -12,10 +12,10 @@ from typing import Literal
 
 from powerprof.errors import DataError
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import Opened, shared
 from powerprof.stacks.debuginfod import cached, fetch
 from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened, open_in_root
 from powerprof.stacks.time_budget import Budget
 
 # Its checksum is of the whole file, and which file that is the process says.
@@ -44,7 +44,7 @@ def find_debug_file(
     if build_id and len(build_id) > 2:
         name = f"{_DEBUG_ROOT}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         for root in roots:
-            candidate = _open(root, name)
+            candidate = _open(image.pid, root, name)
             if candidate is not None and _has_build_id(candidate, build_id):
                 return DebugFile(candidate, "build_id")
             _close(candidate)
@@ -54,21 +54,21 @@ def find_debug_file(
         folder = str(PurePosixPath(mapping.path).parent)
         for root in roots:
             for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
-                candidate = _open(root, place) if place != mapping.path else None
+                candidate = _open(image.pid, root, place) if place != mapping.path else None
                 if candidate is not None and _checksum(candidate, image.pid, budget) == checksum:
                     return DebugFile(candidate, "debuglink")
                 _close(candidate)
     if build_id:
         path = fetch(build_id) if download else cached(build_id)
-        candidate = _open(Path("/"), str(path)) if path is not None else None
+        candidate = _open(image.pid, Path("/"), str(path)) if path is not None else None
         if candidate is not None and _has_build_id(candidate, build_id):
             return DebugFile(candidate, "debuginfod")
         _close(candidate)
     return None
 
 
-def _open(root: Path, name: str) -> Opened | None:
-    opened = open_in_root(root, name)
+def _open(pid: int, root: Path, name: str) -> Opened | None:
+    opened = shared().open_in_root(pid, root, name)
     return opened if isinstance(opened, Opened) else None
 
 

@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 
 from powerprof.errors import DataError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.debugfiles import find_debug_file
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,10 @@ import msgspec
 from powerprof.errors import CapabilityError, DataError, PowerprofError
 from powerprof.files import read_fields, read_outside, reason_of
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
 from powerprof.processes.stat import process_stat
 from powerprof.stacks.called import called_as
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
-from powerprof.stacks.opening import Opened, open_mapped
-from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.untrusted import check_json, loader
 
@@ -151,19 +151,17 @@ def snapshot(
     `budget` is that of the run: what its files may cost. `aside` reads what may keep a reader waiting. `seen` are the
     files of earlier snapshots, `before` is the last one of this process: what did not change is not read again.
     """
-    if aside is None:
-        with ReaderProcess() as own:
-            return snapshot(pid, budget, own, seen=seen, before=before)
+    aside = aside or shared()
     base = procfs() / str(pid)
     try:
         stat = process_stat(pid)
         maps, vdso = aside.maps(pid)
         text = maps.decode("utf-8", "surrogateescape")
-        # As the paths of mappings are read: equal ones are the same file, and a name need not be UTF-8.
-        executable = os.readlink(bytes(base / "exe")).decode("utf-8", "replace").removesuffix(_DELETED)
+        executable = link_of(base / "exe")
         namespace_pid, uid, gid = _numbers(base)
-        if stat is None:
+        if stat is None or executable is None:
             raise FileNotFoundError
+        executable = executable.removesuffix(_DELETED)
     except (FileNotFoundError, ProcessLookupError) as error:
         raise ProcessGoneError(pid) from error
     except Unreadable as error:
@@ -179,23 +177,21 @@ def snapshot(
         if meter is not None:
             meter.take(len(text), str(base / "maps"))
         mappings = parse_maps(text, str(base / "maps"))
-    known: dict[tuple[str, int, str], _Read] = {}
     unchanged = (
         {_line(mapping): mapping for mapping in before.mappings}
         if before and before.started_ticks == stat.started_ticks
         else {}
     )
-    described = []
-    for mapping in mappings:
-        if mapping.inode and (same := unchanged.get(_line(mapping))) is not None:
-            described.append(same)
-        elif mapping.inode:
-            key = (mapping.device, mapping.inode, mapping.path)
-            if key not in known:
-                known[key] = _read(base, mapping, budget, seen or Seen()) if len(known) < MAX_FILES else _TOO_MANY
-            described.append(_describe(mapping, known[key]))
-        else:
-            described.append(mapping)
+    fresh = {
+        _file(mapping): mapping for mapping in reversed(mappings) if mapping.inode and _line(mapping) not in unchanged
+    }
+    known = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or Seen())
+    described = [
+        mapping
+        if not mapping.inode
+        else unchanged.get(_line(mapping)) or _describe(mapping, known.get(_file(mapping), _TOO_MANY))
+        for mapping in mappings
+    ]
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
         # The vdso is linked at 0 and mapped whole.
@@ -210,13 +206,18 @@ def snapshot(
         namespace_pid=namespace_pid,
         uid=uid,
         gid=gid,
-        called=called_as(base, executable),
+        called=called_as(pid, executable, aside),
     )
 
 
 def _line(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
     """What /proc says of a mapping."""
     return mapping.start, mapping.end, mapping.offset, mapping.path, mapping.device, mapping.inode
+
+
+def _file(mapping: Mapping) -> tuple[str, int, str]:
+    """What tells the files of a process apart."""
+    return mapping.device, mapping.inode, mapping.path
 
 
 def _is_trusted(base: Path) -> bool:
@@ -276,15 +277,23 @@ class _Read(msgspec.Struct, frozen=True):
 _TOO_MANY = _Read(None, None, None, f"left out: its process has more than {MAX_FILES:,} files")
 
 
-def _read(base: Path, mapping: Mapping, budget: Budget, seen: Seen) -> _Read:
-    opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
-    if not isinstance(opened, Opened):
-        return _Read(None, None, None, opened)
-    with opened, budget.metered(int(base.name), opened.is_trusted) as meter:
-        try:
-            return _Read(seen.elf(opened, mapping.path, meter), opened.size_bytes, opened.mtime_ns, None)
-        except DataError as error:
-            return _Read(None, opened.size_bytes, opened.mtime_ns, error.reason)
+def _read_files(
+    pid: int, mappings: Sequence[Mapping], budget: Budget, aside: ReaderProcess, seen: Seen
+) -> dict[tuple[str, int, str], _Read]:
+    """The headers of mapped files, or why they could not be read."""
+    places = [(mapping.start, mapping.end, mapping.inode, mapping.path) for mapping in mappings]
+    read: dict[tuple[str, int, str], _Read] = {}
+    for mapping, opened in zip(mappings, aside.open_all_mapped(pid, places), strict=True):
+        if not isinstance(opened, Opened):
+            read[_file(mapping)] = _Read(None, None, None, opened)
+            continue
+        with budget.metered(pid, opened.is_trusted) as meter:
+            try:
+                elf, note = seen.elf(opened, mapping.path, meter), None
+            except DataError as error:
+                elf, note = None, error.reason
+        read[_file(mapping)] = _Read(elf, opened.size_bytes, opened.mtime_ns, note)
+    return read
 
 
 def _describe(mapping: Mapping, read: _Read) -> Mapping:

@@ -11,11 +11,11 @@ import os
 import time
 from dataclasses import dataclass, replace
 
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.dwarf import Dwarf
 from powerprof.stacks.dwarf_unit import DAMAGE
 from powerprof.stacks.elf import Elf
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.time_budget import DebugBudget, TooMuch
 
 TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"

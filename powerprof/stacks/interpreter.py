@@ -14,11 +14,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from powerprof.errors import DataError
-from powerprof.paths import procfs
+from powerprof.processes.reader_process import Opened, ReaderProcess, Unreadable
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened, open_mapped
-from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.stacks.time_budget import Budget
 
 NO_INNER = (1 << 32) - 1
@@ -210,7 +208,7 @@ class Interpreters:
         for mapping in image.mappings:
             if mapping.inode and mapping.bias is not None and "python" in mapping.module:
                 try:
-                    names = self._names(image.pid, mapping, budget)
+                    names = self._names(image.pid, mapping, aside, budget)
                     if len(names) >= len(_NAMES) - 1 and "_PyRuntime" in names:
                         return self._located(
                             image.pid, {name: mapping.in_memory(at) for name, at in names.items()}, aside
@@ -229,9 +227,9 @@ class Interpreters:
             for why, pids in whys.items()
         ]
 
-    def _names(self, pid: int, mapping: Mapping, budget: Budget) -> dict[str, int]:
-        base = procfs() / str(pid)
-        opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
+    def _names(self, pid: int, mapping: Mapping, aside: ReaderProcess, budget: Budget) -> dict[str, int]:
+        place = (mapping.start, mapping.end, mapping.inode, mapping.path)
+        opened = aside.open_mapped(pid, place)
         if not isinstance(opened, Opened):
             raise DataError(mapping.path, f"{mapping.module} cannot be read ({opened})")
         with opened:

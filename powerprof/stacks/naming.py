@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from powerprof.errors import DataError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, read_elf
 from powerprof.stacks.gotable import go_functions
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
 

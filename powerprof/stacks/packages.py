@@ -15,10 +15,9 @@ import zlib
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 from pathlib import Path
 
-from powerprof.stacks.opening import Opened, open_in_root
+from powerprof.processes.reader_process import Opened, process_of, shared
 
 _MOST_LISTS = 50_000
 _LIST_BYTES = 16 << 20
@@ -77,7 +76,7 @@ class Distribution:
     @cached_property
     def has_dpkg(self) -> bool:
         """Whether dpkg keeps its packages."""
-        return (self._root / _DPKG.lstrip("/") / "info").is_dir()
+        return shared().names(self._root, f"{_DPKG}/info", 1) is not None
 
     def owners(self, paths: Collection[str]) -> dict[str, Package]:
         """The package of each file that dpkg knows, by its path."""
@@ -131,14 +130,11 @@ class Distribution:
         return known
 
     def _names(self, folder: str, *ends: str) -> list[str]:
-        try:
-            with os.scandir(self._root / folder.lstrip("/")) as entries:
-                return sorted(entry.name for entry in islice(entries, _MOST_LISTS) if entry.name.endswith(ends))
-        except OSError:
-            return []
+        names = shared().names(self._root, folder, _MOST_LISTS) or []
+        return sorted(name for name in names if name.endswith(ends))
 
     def _read(self, path: str, limit_bytes: int) -> bytes | None:
-        opened = open_in_root(self._root, path)
+        opened = shared().open_in_root(process_of(self._root), self._root, path)
         if not isinstance(opened, Opened):
             return None
         with opened:

@@ -15,9 +15,9 @@ from itertools import pairwise
 
 from powerprof.files import try_text
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import Opened, shared
 from powerprof.processes.stat import process_stat
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.opening import Opened, open_in_root
 from powerprof.untrusted import printable
 
 # Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
@@ -54,7 +54,7 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
     """The perf map of a living process; EMPTY, with a note where there is a file that may not be used."""
     base = procfs() / str(image.pid)
     path = f"/tmp/perf-{image.namespace_pid or image.pid}.map"  # noqa: S108 - the name is the interface
-    opened = open_in_root(base / "root", path, follow=False)
+    opened = shared().open_in_root(image.pid, base / "root", path, follow=False)
     if not isinstance(opened, Opened):
         absent = opened == "no such file"
         return EMPTY if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))

@@ -13,6 +13,7 @@ from pathlib import Path
 from powerprof import text
 from powerprof.caller import is_delegated
 from powerprof.paths import procfs
+from powerprof.processes.reader_process import shared
 from powerprof.records import Note
 from powerprof.stacks.debuginfod import servers
 from powerprof.stacks.image import ProcessImage
@@ -35,7 +36,10 @@ class Remedies:
         self.files = [file for file in files if not file.is_complete and file.build_id]
         root = procfs() / str(pid) / "root"
         here = Path("/")
-        self._is_contained = root.is_dir() and not root.samefile(here)
+        status, ours = shared().status(root), shared().status(here)
+        self._is_contained = (
+            status is not None and ours is not None and (status.device, status.inode) != (ours.device, ours.inode)
+        )
         self._distribution = Distribution(root if self._is_contained else here)
 
     @cached_property

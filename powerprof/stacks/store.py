@@ -13,12 +13,12 @@ import msgspec
 
 from powerprof.errors import DataError, PowerprofError
 from powerprof.folders import Folder
-from powerprof.paths import cache_folder, procfs
+from powerprof.paths import cache_folder
+from powerprof.processes.reader_process import Opened, shared
 from powerprof.stacks import symtab, tables
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader, open_inline
-from powerprof.stacks.opening import Opened, open_in_root, open_mapped
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.tables import UnwindTable
 from powerprof.stacks.time_budget import Budget, BudgetMeter, DebugBudget
@@ -216,21 +216,30 @@ def _cache_directory() -> Path | None:
 
 def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
     """The file of a mapping: of the living process, else by its name here where the build id is the same."""
-    base = procfs() / str(image.pid)
-    opened = open_mapped(base, mapping.start, mapping.end, mapping.path, mapping.inode)
+    place = (mapping.start, mapping.end, mapping.inode, mapping.path)
+    opened = shared().open_mapped(image.pid, place)
     if isinstance(opened, Opened):
         if _is_same(opened, mapping):
             return opened
         os.close(opened.fd)
     if mapping.build_id is None:
         return opened if isinstance(opened, str) else "changed on disk since it was started"
-    here = open_in_root(Path("/"), mapping.path)
+    here = shared().open_in_root(image.pid, Path("/"), mapping.path)
     if isinstance(here, Opened):
         if _is_same(here, mapping):
             return here
         os.close(here.fd)
         return "replaced on disk since it was started"
     return here
+
+
+def open_probed(image: ProcessImage, mapping: Mapping) -> Opened | str:
+    """As `open_module`, for a probe: the kernel knows the file by its inode, so a copy is of no use."""
+    opened = open_module(image, mapping)
+    if isinstance(opened, Opened) and opened.is_copy:
+        os.close(opened.fd)
+        return "it is on a file system that another process serves (FUSE, a network)"
+    return opened
 
 
 def _is_same(opened: Opened, mapping: Mapping) -> bool:

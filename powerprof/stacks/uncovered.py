@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from powerprof.errors import DataError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.codesteps import CallerRegisters, FunctionBounds, Leaving, follows_call, is_restorer, leaving
 from powerprof.stacks.effects import WORD, Value, convention
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.registers import X86_64, Machine
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
 

@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import signal
 import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +19,7 @@ import pytest
 from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
 from powerprof.tracing.syscalls.tracer import SyscallTracer
 from powerprof.windows import runner
+from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import compiled
 
@@ -95,3 +100,27 @@ def test_calls_by_kind_are_those_of_strace(target: Running, tmp_path: Path) -> N
     assert len(compared) >= 10
     assert {name: ours[name] for name in compared} == {name: theirs.get(name, (0, 0))[0] for name in compared}
     assert {name: errors[name] for name in compared} == {name: theirs.get(name, (0, 0))[1] for name in compared}
+
+
+def test_the_name_of_a_file_may_have_any_bytes(tmp_path: Path, powerprof_cli: Cli) -> None:
+    """No byte of it costs the result, in JSON or on a terminal."""
+    folder = tmp_path / "odd"
+    folder.mkdir()
+    name = os.fsencode(folder) + b"/caf\xff\xe9\x1b[2J\n.log"
+    code = "import os,sys\nf=os.open(os.fsencode(sys.argv[1]),os.O_RDWR|os.O_CREAT)\nwhile True: os.pwrite(f,b'x',0)"
+    writer = subprocess.Popen([sys.executable, "-c", code, name])
+    try:
+        until_s = time.monotonic() + 20
+        while not os.path.exists(name):  # noqa: PTH110 - bytes
+            assert time.monotonic() < until_s
+            time.sleep(0.01)
+        words = ["syscalls", "--pid", str(writer.pid), "--duration", "1", "--no-save"]
+        done = powerprof_cli([*words, "--json", "-"])
+        assert done.code == 0, done.err
+        assert any("caf\ufffd" in file["path"] for file in json.loads(done.out)["files"])
+        done = powerprof_cli(words)
+        assert done.code == 0, done.err
+        assert "caf\ufffd" in done.out and "\x1b[2J" not in done.out
+    finally:
+        writer.kill()
+        writer.wait()

@@ -6,6 +6,9 @@ Its higher floor has no limit to what an answer may hold, and no time in which i
 
 from __future__ import annotations
 
+import os
+import socket
+import tempfile
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -15,6 +18,7 @@ from powerprof.closeable import Closeable
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.database.clients.peers import check_listener, listener_of
 from powerprof.errors import CapabilityError
+from powerprof.processes.reader_process import process_of, shared
 from powerprof.statements.identity import Family
 from powerprof.untrusted import printable
 
@@ -30,12 +34,34 @@ _LOG = "the server's error log says why"
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 
 
-def _connect(parameters: dict[str, str]) -> PGconn:
+def _connect(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
     try:
         from psycopg import conninfo, pq
     except ImportError as error:
         raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
-    return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+    if login.socket is None or not process_of(login.socket):
+        return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+    # The path belongs to another process, and the library would look it up itself: it connects to a socket of ours,
+    # whose descriptor becomes that of the connection.
+    try:
+        channel = shared().connect(login.socket)
+    except OSError as error:
+        raise StatementError(f"cannot connect to {login.text} ({error.strerror})", "does it run?", 0) from None
+    with channel, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/{login.socket.name}")
+        listening.listen(1)
+        handle = pq.PGconn.connect_start(conninfo.make_conninfo("", **parameters | {"host": folder}).encode())
+        if handle.status != pq.ConnStatus.BAD:
+            channel.setblocking(False)
+            os.dup2(channel.fileno(), handle.socket, inheritable=False)
+        end_s = time.monotonic() + patience_s
+        while (state := handle.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+            left_s = end_s - time.monotonic()
+            ready = files.readable if state == pq.PollingStatus.READING else files.writable
+            if left_s <= 0 or not ready([handle.socket], left_s):
+                handle.finish()
+                raise StatementError(f"cannot connect to {login.text} (it does not answer)", "does it run?", 0)
+    return handle
 
 
 class Connection(Closeable):
@@ -65,7 +91,7 @@ class Connection(Closeable):
             "application_name": "powerprof",
             "connect_timeout": str(max(2, round(patience_s))),
         }
-        self._handle: PGconn | None = _connect(parameters)
+        self._handle: PGconn | None = _connect(login, parameters, patience_s)
         if self._handle.status != 0:  # CONNECTION_OK
             reason = _message(self._handle.error_message)
             self.close()

@@ -15,12 +15,14 @@ from powerprof.database.clients.base import Login
 from powerprof.database.clients.peers import listener
 from powerprof.errors import PowerprofError
 from powerprof.processes.listening import socket_inodes
+from powerprof.processes.reader_process import shared
 from powerprof.processes.targets import processes
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 _NAMES = ("mariadbd", "mysqld", "mysqld-debug")
+_UNKNOWN_PROCESS = -1
 _LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
 
 
@@ -78,8 +80,9 @@ def _from_pid_file(connection: Sql) -> int | None:
     """What the server's own pid file says, where this host has it and such a process."""
     try:
         name = sql.scalar(connection, "SELECT @@pid_file")
-        text = files.read_outside_text(Path(str(name)), 64).strip()
-    except (PowerprofError, ValueError):
+    except PowerprofError:
         return None
+    # The server chose the path, which may lead to files of any process.
+    text = (shared().read(_UNKNOWN_PROCESS, Path(str(name)), 64) or b"").decode("latin-1").strip()
     pid = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
     return pid if _is_server(pid) else None

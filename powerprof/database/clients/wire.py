@@ -14,6 +14,7 @@ import os
 import socket
 import ssl
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pymysql import _auth, err
@@ -24,6 +25,7 @@ from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 from powerprof.caller import HostUser, known_as
 from powerprof.database.clients.base import Limits
 from powerprof.database.clients.peers import check_account, check_listener, listener
+from powerprof.processes.reader_process import process_of, shared
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
@@ -74,10 +76,15 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
         """Connect, on this host as the login's account: the server asks the kernel who that is (SO_PEERCRED)."""
         if sock is None and self.unix_socket:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            sock.settimeout(self.connect_timeout)
             try:
-                with known_as(self._account):
-                    sock.connect(self.unix_socket)
+                if self._account is None and process_of(Path(self.unix_socket)):
+                    sock.close()
+                    sock = shared().connect(Path(self.unix_socket))
+                    sock.settimeout(self.connect_timeout)
+                else:
+                    sock.settimeout(self.connect_timeout)
+                    with known_as(self._account):
+                        sock.connect(self.unix_socket)
                 check_listener(listener(sock), self._listener)
             except OSError as error:
                 sock.close()

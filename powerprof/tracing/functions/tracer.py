@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.processes.reader_process import Opened
 from powerprof.sources.clock import kernel_ns
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.opening import Opened
-from powerprof.stacks.store import TableStore, open_module
+from powerprof.stacks.store import TableStore, open_probed
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
@@ -210,7 +210,7 @@ class FunctionTracer(Closeable, Part):
         try:
             for target in self._targets:
                 for module in target.names.modules:
-                    opened = open_module(target.image, module.mapping)
+                    opened = open_probed(target.image, module.mapping)
                     if not isinstance(opened, Opened):
                         refused.append((module.mapping.module, opened))
                         continue

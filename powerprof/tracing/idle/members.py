@@ -11,13 +11,15 @@ from functools import partial
 
 import numpy as np
 
+from powerprof.caller import is_system_account
 from powerprof.errors import PowerprofError
+from powerprof.processes.accounts import uids_of
+from powerprof.processes.reader_process import Unreadable, shared
 from powerprof.processes.targets import Target, has_ended, processes
 from powerprof.sources.procfs import process_cpu_ns
 from powerprof.stacks.image import ProcessGoneError, ProcessImage, Seen, merge, snapshot
 from powerprof.stacks.interpreter import Interpreter, Interpreters
 from powerprof.stacks.pycode import PythonFrame, read_frames
-from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import Shared
@@ -66,7 +68,7 @@ class TargetMembers:
         """Of no process yet. `remember`: what is kept of a process that was looked at before."""
         self.target, self.images = target, dict[int, Images]()
         self._program, self._joining, self._remember = program, joining, remember
-        self._budget, self._seen, self._aside = Budget(), Seen(), ReaderProcess()
+        self._budget, self._seen, self._aside = Budget(), Seen(), shared()
         self._interpreters, self._interpreted = Interpreters(), dict[int, Interpreter | None]()
         self._admitted, self._not_admitted = set[int](), set[int]()
         self._refused: PowerprofError | None = None
@@ -90,7 +92,9 @@ class TargetMembers:
 
     def add_all(self) -> None:
         """Take in whom the target names, or every process of this host but us."""
-        self.add(self.target.pids or [pid for pid in processes() if pid != os.getpid()])
+        # Those of people last: they may keep their readers waiting.
+        by_trust = sorted(processes(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
+        self.add(self.target.pids or [pid for pid in by_trust if pid != os.getpid()])
 
     def add(self, pids: Iterable[int]) -> None:
         """Take these processes in, as they are now; those that are gone or are the kernel's are passed over."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from powerprof.stacks.reader_process import ReaderProcess, Unreadable
+from powerprof.processes.reader_process import ReaderProcess, Unreadable
 from powerprof.tracing.idle.sites import SleepingStack
 
 

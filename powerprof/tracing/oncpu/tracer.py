@@ -17,9 +17,9 @@ from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.files import try_text
 from powerprof.paths import procfs
 from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.reader_process import shared
 from powerprof.processes.tasks import clean
 from powerprof.stacks.image import ProcessImage, merge, snapshot
-from powerprof.stacks.reader_process import ReaderProcess
 from powerprof.stacks.registers import X86_64
 from powerprof.stacks.time_budget import Budget
 from powerprof.tracing.bpf import features
@@ -77,7 +77,7 @@ class OnCpuTracer(Closeable, Part):
         self._event: Event = event
         self._frequency_hz = frequency_hz
         self._images: list[ProcessImage] = []
-        self._budget, self._aside = Budget(), ReaderProcess()
+        self._budget, self._aside = Budget(), shared()
         self._looks: Counter[int] = Counter()
         self._filled: set[int] = set()
         self._by_pid: dict[int, int | None] = {}

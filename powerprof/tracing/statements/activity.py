@@ -9,15 +9,13 @@ followed through the code, by both ways of a branch, to the first thing that onl
 
 from __future__ import annotations
 
-import os
 import re
-import threading
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
 from powerprof.errors import CapabilityError
-from powerprof.paths import procfs
+from powerprof.processes.reader_process import Unreadable, shared
 from powerprof.stacks.decoding import LONGEST_BYTES, instructions, target
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
@@ -32,7 +30,7 @@ _REPORT = "pgstat_report_activity"
 _FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
 _TEXT_NOW = "debug_query_string"
 _WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
-_LONGEST_TEXT, _PATIENCE_S = 1023, 1.0
+_LONGEST_TEXT = 1023
 _MOST_STEPS = 400
 _MOST_SITES = 200
 
@@ -87,24 +85,13 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
 def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
     """Process id → what it executes at this moment; one that executes nothing, or keeps us waiting, is absent."""
     texts: dict[int, str] = {}
-
-    def read() -> None:
-        for pid in pids:
-            with suppress(OSError):
-                memory = os.open(procfs() / str(pid) / "mem", os.O_RDONLY | os.O_CLOEXEC)
-                try:
-                    pointer = int.from_bytes(os.pread(memory, 8, address), "little")
-                    text = os.pread(memory, _LONGEST_TEXT, pointer) if 0 < pointer < 1 << 63 else b""
-                finally:
-                    os.close(memory)
-                if text[:1] != b"\0" and text:
-                    texts[pid] = text.partition(b"\0")[0].decode("utf-8", "replace")
-
-    # A page of a process may be a file's that never comes.
-    reader = threading.Thread(target=read, daemon=True)
-    reader.start()
-    reader.join(_PATIENCE_S)
-    return dict(texts)
+    for pid in pids:
+        with suppress(Unreadable):
+            pointer = int.from_bytes(shared().memory(pid, [(address, 8)])[0], "little")
+            text = shared().memory(pid, [(pointer, _LONGEST_TEXT)])[0] if 0 < pointer < 1 << 63 else b""
+            if text[:1] != b"\0" and text:
+                texts[pid] = text.partition(b"\0")[0].decode("utf-8", "replace")
+    return texts
 
 
 def _version(elf: Elf) -> str | None:

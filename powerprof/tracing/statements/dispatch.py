@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from powerprof.errors import CapabilityError, DataError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.tracing.statements.waitplaces import wait_sites
 from powerprof.tracing.symbols.file_functions import own_symbols

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.processes.namespaces import check_process_ids
+from powerprof.processes.reader_process import Opened
 from powerprof.sources.clock import kernel_ns
 from powerprof.stacks.image import snapshot
-from powerprof.stacks.opening import Opened
-from powerprof.stacks.store import open_module
+from powerprof.stacks.store import open_probed
 from powerprof.statements.identity import Family, table
 from powerprof.tracing.bpf.btf import kernel_btf
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -172,7 +172,7 @@ class QueryTracer(Closeable, Part):
         if self._probes.attached:
             return
         dispatch = self.dispatch
-        opened = open_module(self._image, dispatch.mapping)
+        opened = open_probed(self._image, dispatch.mapping)
         if not isinstance(opened, Opened):
             raise PowerprofError(
                 f"{dispatch.mapping.module} cannot be probed: {opened}", "--method samples does without probes"

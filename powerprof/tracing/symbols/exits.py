@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import os
 
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.exits import MAX_CODE_BYTES, exits
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.tracing.symbols.patterns import ModuleFunctions
 

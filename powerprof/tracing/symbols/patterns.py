@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from powerprof.errors import DataError, UsageError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.elf import PF_X, Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.tracing.symbols.file_functions import entries, own_symbols
 from powerprof.untrusted import reading

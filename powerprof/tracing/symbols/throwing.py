@@ -10,9 +10,9 @@ knowing every callee, so the question is asked of the process as a whole.
 from __future__ import annotations
 
 from powerprof.errors import DataError
+from powerprof.processes.reader_process import Opened
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import ProcessImage
-from powerprof.stacks.opening import Opened
 from powerprof.stacks.store import open_module
 from powerprof.untrusted import reading
 

@@ -7,14 +7,12 @@ import os
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
-from pathlib import Path
 
 import numpy as np
 
-from powerprof import paths
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError
+from powerprof.processes.reader_process import shared
 from powerprof.processes.tasks import clean
 from powerprof.tracing.bpf.btf import Btf, kernel_btf
 from powerprof.tracing.bpf.definitions import struct_definitions
@@ -214,15 +212,9 @@ class SyscallTracer(Closeable, Part):
 
     def _open_files(self) -> dict[tuple[int, int], str]:
         """(device, inode) → path of what the target's processes have open now."""
-        found = {}
+        found: dict[tuple[int, int], str] = {}
         for pid in self._pids or ():
-            folder = paths.procfs() / str(pid) / "fd"
-            with suppress(OSError):
-                for entry in os.listdir(folder):
-                    with suppress(OSError):
-                        status, link = (folder / entry).stat(), os.readlink(folder / entry)
-                        if Path(link).is_absolute():
-                            found[status.st_dev, status.st_ino] = link
+            found |= shared().open_files(pid)
         return found
 
 

@@ -54,7 +54,13 @@ def test_there_is_one_way_to_the_terminal() -> None:
             if called == "print" or (called.startswith(("sys.stdout.", "sys.stderr.")) and "write" in called):
                 found.append(name)
     # These run in children whose output is read.
-    children = {"tracing/bpf/compiler.py", "stacks/libstdcxx.py", "stacks/reader_child.py", "fetching.py", "sending.py"}
+    children = {
+        "tracing/bpf/compiler.py",
+        "stacks/libstdcxx.py",
+        "processes/reader_child.py",
+        "fetching.py",
+        "sending.py",
+    }
     assert set(found) - allowed <= children
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.processes.reader_process import ReaderProcess, Unreadable
 from powerprof.processes.targets import resolve
-from powerprof.stacks.reader_process import ReaderProcess, Unreadable
 from powerprof.tracing.idle.build import trace_stacks
 from tests.conftest import Cli
 from tests.programs import ground_truth

@@ -17,6 +17,7 @@ import pytest
 from powerprof.diagnosis.serverlog import read_log_end, summarise
 from powerprof.errors import DataError
 from powerprof.files import read_outside_text
+from powerprof.processes import reader_child
 from tests.programs.cpu_time import least_cpu_s
 
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
@@ -81,7 +82,17 @@ def test_only_the_end_of_a_file_is_read_and_nothing_but_a_file(tmp_path: Path, m
     assert read_log_end(78) is None
 
 
-@pytest.mark.parametrize("read", [lambda path: read_log_end(77), lambda path: read_outside_text(path)])
+def opened_by_the_reader(path: Path) -> None:
+    """Open a path as the child does that reads paths of other processes."""
+    try:
+        os.close(reader_child._open_regular(b"", os.fsencode(path), True))
+    except OSError as error:
+        assert error.errno == reader_child.NOT_REGULAR
+    else:
+        raise AssertionError("a pipe was opened")
+
+
+@pytest.mark.parametrize("read", [opened_by_the_reader, lambda path: read_outside_text(path)])
 def test_a_file_that_becomes_a_pipe_between_looking_and_opening_is_not_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
 ) -> None:
@@ -136,7 +147,7 @@ def exchanged(path: Path, act: Callable[[], object]) -> Iterator[None]:
     left = [act]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event == "open" and left and str(arguments[0]) == str(path):
+        if event == "open" and left and arguments[0] in (path, str(path), os.fsencode(path)):
             left.pop()()
 
     sys.addaudithook(hook)

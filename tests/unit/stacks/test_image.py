@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.processes.reader_process import Opened, ReaderProcess, shared
 from powerprof.programs import start, stop
 from powerprof.stacks import image as images
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import Mapping, ProcessImage, Seen, load, merge, parse_maps, save, snapshot
 from powerprof.stacks.kernel import kernel_symbols
-from powerprof.stacks.opening import Opened, open_in_root
 
 
 def test_a_snapshot_knows_the_libraries_and_the_vdso():
@@ -102,13 +102,13 @@ def test_names_are_resolved_inside_of_the_root(tmp_path):
     (tmp_path / "climbing").symlink_to("../../../../../../etc/passwd")
     os.mkfifo(tmp_path / "fifo")
     for name in ("/absolute", "/climbing"):
-        opened = open_in_root(tmp_path, name)
+        opened = shared().open_in_root(0, tmp_path, name)
         assert isinstance(opened, Opened)
         with opened:
             assert os.read(opened.fd, 100) == b"inner"
-    assert open_in_root(tmp_path, "/fifo") == "not a regular file"
-    assert open_in_root(tmp_path, "/absent") == "no such file"
-    assert isinstance(open_in_root(tmp_path, "/absolute", follow=False), str)
+    assert shared().open_in_root(0, tmp_path, "/fifo") == "not a regular file"
+    assert shared().open_in_root(0, tmp_path, "/absent") == "no such file"
+    assert isinstance(shared().open_in_root(0, tmp_path, "/absolute", follow=False), str)
 
 
 def test_a_program_replaced_on_disk_is_not_taken_for_the_running_one(tmp_path, monkeypatch):
@@ -165,5 +165,5 @@ def test_files_that_did_not_change_are_read_once(monkeypatch: pytest.MonkeyPatch
     first = snapshot(os.getpid(), seen=seen)
     monkeypatch.setattr(images, "read_elf", None)
     assert snapshot(os.getpid(), seen=seen).mappings == first.mappings
-    monkeypatch.setattr(images, "open_mapped", None)
+    monkeypatch.setattr(ReaderProcess, "_mapped", None)
     assert snapshot(os.getpid(), before=first).mappings == first.mappings

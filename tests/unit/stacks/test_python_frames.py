@@ -14,7 +14,8 @@ from collections.abc import Iterator
 import pytest
 
 from powerprof.errors import DataError
-from powerprof.stacks import interpreter, pycode, reader_child
+from powerprof.processes import reader_child
+from powerprof.stacks import interpreter, pycode
 from powerprof.stacks.interpreter import Shape, located, published
 from tests.unit.stacks.pythons import BASE, CODE_TYPE, FRAMES, INTERPRETER, RUNTIME, THREAD, Memory, as_file, memory
 from tests.unit.stacks.pythons import interpreter as made_interpreter
