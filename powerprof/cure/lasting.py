@@ -8,13 +8,15 @@ import time
 from dataclasses import dataclass
 
 from powerprof.attribution.records import Thread
+from powerprof.caller import caller
 from powerprof.cure.choices import SlackChoice
 from powerprof.cure.remedies import slack_text, unit_of
 from powerprof.cure.session import target_of
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
 from powerprof.database.products.local import names_of_local_server
 from powerprof.errors import PowerprofError, UsageError
-from powerprof.processes.targets import Target
+from powerprof.processes.accounts import uids_of
+from powerprof.processes.targets import Target, may_be_forged
 from powerprof.reversible.kinds import TimerSlack, started_ticks
 
 _AGAIN_S = 0.5
@@ -41,12 +43,14 @@ def set_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackSet:
     while True:
         try:
             target = target_of(pid)
-            thread = find_thread(target.pids[0], choice.thread, names_of_local_server(target.pids[0]))
-            break
+            # While the service is away a process of any account may have its name.
+            if time.monotonic() >= until_s or not may_be_forged(pid) or uids_of(target.pids[0]) == {caller().uid}:
+                thread = find_thread(target.pids[0], choice.thread, names_of_local_server(target.pids[0]))
+                break
         except UsageError:
             if time.monotonic() >= until_s:
                 raise
-            time.sleep(_AGAIN_S)
+        time.sleep(_AGAIN_S)
     check_owner(target.pids[0])
     check_slack(target.pids[0], thread)
     started = started_ticks(thread.tid)

@@ -11,7 +11,7 @@ from powerprof import files, paths
 from powerprof.attribution.records import Thread
 from powerprof.caller import caller, is_delegated
 from powerprof.errors import CapabilityError, UsageError
-from powerprof.live.askable import whose
+from powerprof.processes.accounts import owner_of
 from powerprof.processes.languages import language_of
 from powerprof.processes.tasks import look_up, threads_of
 from powerprof.untrusted import printable, whole
@@ -105,7 +105,7 @@ def check_owner(pid: int) -> None:
     mine = caller().uid
     if uids == {mine}:
         return
-    reason = "runs as root" if not uids or 0 in uids else whose(pid).strange
+    reason = "runs as root" if not uids or 0 in uids else owner_of(pid, any_service=True).distrust
     if reason is not None:
         raise UsageError(
             f"process {pid} {reason}: under sudo root changes processes of the caller and of system accounts",

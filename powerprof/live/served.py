@@ -14,7 +14,7 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.live.intervals import ServedStatement, ServedStatements
 from powerprof.processes.listening import tcp_ports
-from powerprof.processes.targets import name_of
+from powerprof.processes.targets import may_be_forged, name_of
 from powerprof.queries.probing import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
@@ -47,14 +47,20 @@ class ServedServer(Closeable):
         self._name, self._ask = name, ask
         self._way: Probes | Samples | None = None
         self._only_samples, self._try_again_s, self._each_s = False, 0.0, _USUAL_S
-        self.trouble = ""
+        self.trouble, self._label = "", ""
         try:
             self._server = self._reached()
-        except UsageError as error:
-            # Who is named here was named by another option than where the same words are usual.
-            raise UsageError(error.message.replace("--pid", "--statements", 1), error.hint) from None
-        self._label = self._labelled()
-        self._open()
+            self._label = self._labelled()
+            self._attach()
+        except PowerprofError as error:
+            # A process of any account may have the name while the server is away: the server is looked for again.
+            if may_be_forged(name):
+                self._lose(error)
+            elif isinstance(error, UsageError):
+                # The words are those of another option.
+                raise UsageError(error.message.replace("--pid", "--statements", 1), error.hint) from None
+            else:
+                raise
 
     def close(self) -> None:
         if self._way is not None:
@@ -67,7 +73,8 @@ class ServedServer(Closeable):
         try:
             if self._way is None:
                 self._server = self._reached()
-                self._open()
+                self._label = self._label or self._labelled()
+                self._attach()
             assert self._way is not None  # noqa: S101  opened
             self._way.ready()
             for part in self._way.parts:
@@ -89,7 +96,7 @@ class ServedServer(Closeable):
     def collect(self, window: Window, energy: WindowEnergy) -> ServedStatements:
         """What the statements used; `window` is the host in the interval."""
         if self._way is None or not self._is_on:
-            return ServedStatements(server=self._label)
+            return ServedStatements(server=self._label or printable(self._name)[:_MOST_SERVER])
         try:
             with bounded():
                 measured = self._way.taken(energy.complete(window)).measured
@@ -100,7 +107,7 @@ class ServedServer(Closeable):
                 record = record_of(self._server, whole, energy)
         except PowerprofError as error:
             self._lose(error)
-            return ServedStatements(server=self._label)
+            return ServedStatements(server=self._label or printable(self._name)[:_MOST_SERVER])
         self.trouble = ""
         cost_s = measured.cost_s if measured.bpf_s is not None else measured.seen_count * self._each_s
         self._choose(
@@ -120,7 +127,7 @@ class ServedServer(Closeable):
         where = str(min(ports)) if ports else self._name
         return text.cut(printable(program if where == program else f"{program}:{where}"), _MOST_SERVER)
 
-    def _open(self) -> None:
+    def _attach(self) -> None:
         """By probes, where they can be placed and are cheap now. Raises CapabilityError, PowerprofError."""
         if not self._only_samples and time.monotonic() >= self._try_again_s:
             try:

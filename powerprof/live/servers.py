@@ -20,7 +20,7 @@ from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.diagnosis.rules import diagnose
 from powerprof.errors import PowerprofError
-from powerprof.live.askable import whose
+from powerprof.live.askable import owner_of_server
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.processes.targets import name_of, processes
 
@@ -46,7 +46,7 @@ class _AskedServer:
     def __init__(self, pid: int, account: Path | None = None) -> None:
         self.pid, self.account = pid, account
         self.label = self.name = name_of(pid) or str(pid)
-        self.whose = whose(pid)
+        self.owner = owner_of_server(pid)
         self.connection: Sql | None = None
         self.asked: Asked | None = None
         self.notes: list[str] = []
@@ -83,7 +83,7 @@ class _AskedServer:
         self.state = self._down_state()
 
     def _down_state(self) -> ServerState:
-        return ServerState(name=self.name, up=False, account=self.whose.account, program=self.whose.program)
+        return ServerState(name=self.name, up=False, account=self.owner.account, program=self.owner.program)
 
     def after(self, record: Attribution) -> None:
         """Ask again and judge; the window between is the traced one."""
@@ -102,8 +102,8 @@ class _AskedServer:
                 severity=finding.severity,
                 text=finding.text,
                 server=self.name,
-                account=self.whose.account,
-                program=self.whose.program,
+                account=self.owner.account,
+                program=self.owner.program,
                 remedy=tuple(finding.remedy),
                 rate_hz=finding.rate_hz,
             )
@@ -124,8 +124,8 @@ class _AskedServer:
         return ServerState(
             name=self.name,
             up=True,
-            account=self.whose.account,
-            program=self.whose.program,
+            account=self.owner.account,
+            program=self.owner.program,
             role="replica" if statuses else "primary" if evidence.replicas else "standalone",
             replication_healthy=all(_is_healthy(status) for status in statuses) if statuses else None,
             lag_s=float(max(lags)) if lags else None,
@@ -209,8 +209,9 @@ class Servers:
             self._servers.pop(pid).close()
         known_accounts = {server.account for server in self._servers.values()}
         self._let_in([account for account in self._accounts if account not in known_accounts])
-        # Named by the user, a server is asked whosever it is.
-        strange = {pid: why for pid in here if self._only is None and (why := whose(pid).strange) is not None}
+        # A server that the user names is queried whatever its account is.
+        unnamed = here if self._only is None else []
+        strange = {pid: why for pid in unnamed if (why := owner_of_server(pid).distrust) is not None}
         for pid in [pid for pid, server in self._servers.items() if pid in strange and server.account is None]:
             self._servers.pop(pid).close()
         known = [pid for pid in here if pid not in strange]

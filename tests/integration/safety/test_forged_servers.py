@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from powerprof.live.askable import whose
+import pytest
+
+from powerprof.errors import UsageError
+from powerprof.live.askable import owner_of_server
+from powerprof.live.served import ServedServer
 from powerprof.live.servers import Servers
+from powerprof.processes.accounts import most_trusted, owner_of
+from powerprof.processes.targets import may_be_forged, resolve
 from tests.integration.safety.conftest import GID, UID, Attacker
 
 # Listens, takes every connection, and never says a word.
@@ -64,7 +71,7 @@ def found(servers: Servers) -> set[int]:
 
 def test_a_process_of_another_account_is_not_asked_and_has_no_figure(attacker: Attacker) -> None:
     with silent(program(attacker.home, attacker), attacker.home, uid=UID) as pid:
-        assert whose(pid).strange == "runs as nobody"
+        assert owner_of_server(pid).distrust == "runs as nobody"
         servers = Servers(None)
         assert pid not in found(servers)
         assert any(f"such as {pid}" in note or "processes called" in note for note in servers.notes)
@@ -74,19 +81,52 @@ def test_a_process_of_another_account_is_not_asked_and_has_no_figure(attacker: A
 def test_a_process_of_roots_whose_program_or_socket_is_anothers_is_not_asked(attacker: Attacker) -> None:
     top = attacker.home.parent
     with silent(program(attacker.home, attacker), attacker.home) as pid:
-        assert whose(pid).strange == "its program belongs to nobody"
+        assert owner_of_server(pid).distrust == "its program belongs to nobody"
     own = program(top)
     with silent(own, attacker.home) as pid:
-        assert whose(pid).strange is None
+        assert owner_of_server(pid).distrust is None
         own.chmod(0o775)
-        assert whose(pid).strange is None
+        assert owner_of_server(pid).distrust is None
         os.chown(own, 0, GID)
         own.chmod(0o775)
-        assert whose(pid).strange == f"group {GID} may write to its program"
+        assert owner_of_server(pid).distrust == f"group {GID} may write to its program"
         own.chmod(0o755)
         place = max(attacker.home.glob("*.sock"), key=lambda path: path.stat().st_mtime_ns)
         os.chown(place, UID, GID)
-        assert whose(pid).strange == "its socket belongs to nobody"
+        assert owner_of_server(pid).distrust == "its socket belongs to nobody"
+
+
+def test_a_name_means_the_service_and_not_another_accounts_process(attacker: Attacker) -> None:
+    forged, own = program(attacker.home, attacker), program(attacker.home.parent)
+    names = [path.rename(path.with_name("mariadbd-name")) for path in (forged, own)]
+    with ExitStack() as stack:
+        others = [stack.enter_context(silent(names[0], attacker.home, uid=UID)) for _ in range(2)]
+        with pytest.raises(UsageError, match="2 processes are called mariadbd-name"):
+            resolve(["mariadbd-name"])
+        assert may_be_forged("mariadbd-name")
+        served = ServedServer("mariadbd-name")
+        assert "2 processes are called" in served.trouble
+        server = stack.enter_context(silent(names[1], attacker.home.parent))
+        assert resolve(["mariadbd-name"]).pids == (server,)
+        assert not may_be_forged("mariadbd-name")
+        assert most_trusted([*others, server]) == [server]
+        assert most_trusted(others) == others
+
+
+def test_a_web_servers_account_is_no_servers_account(attacker: Attacker) -> None:
+    top = attacker.home.parent
+    path = program(top)
+    uid = pwd.getpwnam("www-data").pw_uid
+    room = top / "www"
+    room.mkdir()
+    os.chown(room, uid, uid)
+    with silent(path, room, uid=uid) as pid:
+        assert owner_of_server(pid).distrust == "runs as www-data"
+        assert owner_of(pid, any_service=True).distrust is None
+    mysql = pwd.getpwnam("mysql").pw_uid
+    os.chown(room, mysql, mysql)
+    with silent(path, room, uid=mysql) as pid:
+        assert owner_of_server(pid).distrust is None
 
 
 def test_one_that_the_user_names_is_asked_and_its_figure_says_whose_it_is(attacker: Attacker) -> None:
