@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from powerprof.database.products.local import IN_PROCESSES, enter, is_server, na
 from powerprof.errors import PowerprofError, UsageError
 from powerprof.processes.reader_process import shared
 from powerprof.processes.targets import name_of
+from powerprof.processes.units import group_of, is_made_by_root
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import Held
 from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
@@ -29,7 +29,6 @@ from powerprof.reversible.sessions import NewConnections, has_session_copies
 from powerprof.text import number
 
 _UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns"))
-_UNIT_NAME = re.compile(r"/([A-Za-z0-9:_.@-]{1,120}\.service)(?:/|$)")
 
 
 @dataclass(frozen=True)
@@ -125,9 +124,11 @@ def called(pid: int, thread: Thread) -> str:
 
 
 def unit_of(pid: int) -> str | None:
-    """The systemd service that a process belongs to; None where it is of none."""
-    found = _UNIT_NAME.search(files.try_text(paths.procfs() / str(pid) / "cgroup") or "")
-    return found[1] if found else None
+    """Return the system's service of a process; None if it is of none, or of a user's: drop-ins would miss it."""
+    group = group_of(pid)
+    if group is None or not is_made_by_root(group) or not group.endswith(".service"):
+        return None
+    return Path(group).name
 
 
 def slack_text(nanoseconds: int) -> str:

@@ -64,7 +64,11 @@ def event_cpu(evidence: Evidence) -> list[Finding]:
                 *(f"running: {client.statement[:120]}" for client in running[:1] if client.statement),
             ],
             remedy=[
-                *(f"ALTER EVENT {in_sql(event)} ON SCHEDULE EVERY … (less often), or DISABLE" for event in events[:1]),
+                *(
+                    f"as its definer (any other account would become it): ALTER EVENT {in_sql(event)} "
+                    "ON SCHEDULE EVERY … (less often), or DISABLE"
+                    for event in events[:1]
+                ),
                 *(try_line(evidence, "event_cpu") for event in events[:1] if tries_of(event)),
                 "which of its statements cost what: powerprof queries",
             ],

@@ -263,7 +263,8 @@ def event_scheduler(evidence: Evidence) -> list[Finding]:
             + (f", and {len(running) - 1} more." if len(running) > 1 else "."),
             evidence=[f"recurring events that are enabled: {len(running)}, together {rate(often)}"],
             remedy=[
-                f"ALTER EVENT {in_sql(first)} ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
+                f"as its definer (any other account would become it): ALTER EVENT {in_sql(first)} "
+                "ON SCHEDULE EVERY 1 MINUTE (or DISABLE)",
                 "SET GLOBAL event_scheduler=OFF where no event is needed",
                 *([try_line(evidence, "event_scheduler")] if tries_of(first) else []),
             ],

@@ -164,16 +164,19 @@ class Login:
 
     @classmethod
     def of_fields(cls, fields: Mapping[str, Any]) -> Login:
-        """What `fields` gave."""
-        socket, options, account = fields["socket"], fields.get("options"), fields["account"]
-        return cls(
-            **{
-                **fields,
-                "socket": Path(socket) if socket else None,
-                "options": Path(options) if options else None,
-                "account": HostUser(**{**account, "home": Path(account["home"])}) if account else None,
-            }
-        )
+        """Return the login that `fields` describes. Raise ValueError if they describe none."""
+        try:
+            socket, options, account = fields["socket"], fields.get("options"), fields["account"]
+            return cls(
+                **{
+                    **fields,
+                    "socket": Path(socket) if socket else None,
+                    "options": Path(options) if options else None,
+                    "account": HostUser(**{**account, "home": Path(account["home"])}) if account else None,
+                }
+            )
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"these are not the fields of a login: {error}") from error
 
     @property
     def text(self) -> str:

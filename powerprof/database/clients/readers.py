@@ -15,8 +15,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -98,7 +97,7 @@ class Reader(Closeable):
         account = f"'{name}'@'{host if _HOST.fullmatch(host) else '%'}'"
         if sql.count(sql.scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
             raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
-        with _uninterrupted():
+        with interrupts.uninterrupted():
             self._note = _AccountNote(self._maker, account)
             _create(control, account, password)
             self._made = account
@@ -112,7 +111,7 @@ class Reader(Closeable):
         note, self._note = self._note, None
         control, self._control = self._control, None
         try:
-            with _uninterrupted():
+            with interrupts.uninterrupted():
                 if made is not None:
                     self._drop(control, made)
                 if note is not None:
@@ -264,19 +263,6 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
 def _is_account(control: Sql, account: str) -> bool:
     rows = sql.rows(control, "SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (account,))
     return bool(rows)
-
-
-@contextmanager
-def _uninterrupted() -> Iterator[None]:
-    """No signal between a statement and the note of it. Where one came before, others wait already."""
-    if interrupts.came():
-        yield
-        return
-    interrupts.hold()
-    try:
-        yield
-    finally:
-        interrupts.release()
 
 
 def reader_of_file(server: Login, file: Path) -> Login:

@@ -22,7 +22,7 @@ _OWNER = "powerprof/statements/normal.py"
 _TEXTS = re.compile(
     r"\s*(?:SELECT|SHOW)\b.*\b(?:INFO|PROCESSLIST_INFO|SQL_TEXT|DIGEST_TEXT|QUERY_SAMPLE_TEXT|EVENT_DEFINITION"
     r"|ROUTINE_DEFINITION|argument|sql_text|query|PROCESSLIST|BINLOG EVENTS|RELAYLOG EVENTS|ENGINE|SLAVES? STATUS"
-    r"|REPLICA STATUS|LAST_ERROR_MESSAGE)\b",
+    r"|REPLICA STATUS|LAST_ERROR_MESSAGE|CREATE EVENT)\b",
     re.DOTALL,
 )
 # The modules that read such texts. Those without a reason pass them through `statements.normal`.
@@ -34,6 +34,7 @@ _READERS = {
     "powerprof/diagnosis/asking.py": "",
     "powerprof/diagnosis/clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/words.py": "names of statements, as they are shown",
+    "powerprof/reversible/sessions.py": "numbers, users and hosts of connections alone",
     "powerprof/reversible/events.py": "an event that is put back as it was, in a journal that only root reads",
 }
 _FIELDS = [
