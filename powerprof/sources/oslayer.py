@@ -7,7 +7,8 @@ import os
 import re
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -71,10 +72,24 @@ class Migrations:
         self._descriptors.clear()
 
 
+def networks_of(pids: Iterable[int]) -> tuple[Path, ...]:
+    """Return the interface counters of each network other than ours that one of these processes is in."""
+    found: dict[str, Path] = {}
+    for process in (procfs() / str(pid) for pid in pids):
+        with suppress(OSError):
+            found.setdefault(os.readlink(process / "ns/net"), process / "net/dev")
+    with suppress(OSError):
+        found.pop(os.readlink(procfs() / "self/ns/net"), None)
+    return tuple(found.values())
+
+
 def read(
-    root: Path | None = None, migrations: Migrations | None = None, clocks: cpufreq.PerfClocks | None = None
+    root: Path | None = None,
+    migrations: Migrations | None = None,
+    clocks: cpufreq.PerfClocks | None = None,
+    networks: Sequence[Path] = (),
 ) -> Reading:
-    """This moment's counters; what cannot be read is None."""
+    """This moment's counters, with those of further `networks` (see `networks_of`); what cannot be read is None."""
     base = root or procfs()
     try:
         stat = read_stat(base)
@@ -83,7 +98,7 @@ def read(
     return Reading(
         time.monotonic(),
         disks.parse_disks(try_text(base / "diskstats")),
-        parse_network(try_text(base / "net/dev")),
+        _network([base / "net/dev", *networks]),
         parse_faults(try_text(base / "vmstat")),
         parse_run_delay(try_text(base / "schedstat")),
         parse_pressure(try_text(base / "pressure/cpu")),
@@ -92,6 +107,15 @@ def read(
         cpufreq.read(clocks),
         parse_pressure(try_text(base / "pressure/io")),
     )
+
+
+def _network(places: Sequence[Path]) -> tuple[int, int, int] | None:
+    """Sum the counters of several networks; None if one is unknown."""
+    counters = [counts for place in places if (counts := parse_network(try_text(place))) is not None]
+    if len(counters) < len(places):
+        return None
+    received, sent, packets = (sum(column) for column in zip(*counters, strict=True))
+    return received, sent, packets
 
 
 def parse_network(text: str | None) -> tuple[int, int, int] | None:

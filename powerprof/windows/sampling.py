@@ -65,7 +65,8 @@ class WindowMeter(Closeable, Part):
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
         self._started_at = ""
-        self._of_server = disks.devices_of(pid for name in _SERVERS for pid in (groups or {}).get(name, ()))
+        servers = [pid for name in _SERVERS for pid in (groups or {}).get(name, ())]
+        self._of_server, self._networks = disks.devices_of(servers), oslayer.networks_of(servers)
         self._migrations: oslayer.Migrations | None = None
         self._clocks: cpufreq.PerfClocks | None = None
         self._system: oslayer.Reading | None = None
@@ -122,7 +123,9 @@ class WindowMeter(Closeable, Part):
         )
 
     def _read_system(self) -> oslayer.Reading | None:
-        return oslayer.read(migrations=self._migrations, clocks=self._clocks) if _has_proc() else None
+        if not _has_proc():
+            return None
+        return oslayer.read(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
 
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
