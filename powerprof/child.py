@@ -11,11 +11,9 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from powerprof.enclosure import Enclosure, enter
-from powerprof.landlock import only_writes
+from powerprof.enclosure import Confinement, confine
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -24,39 +22,35 @@ _CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/li
 
 @dataclass(frozen=True)
 class Child:
-    """How it differs from its parent.
+    """The differences of a child from its parent.
 
-    `user` (uid, gid) is whom a child of root becomes, `inside` the file system in which it runs. `affinity` are its
-    CPUs. With `own_mounts`, what it mounts is gone with it. `writes` are the only folders in which it may change files,
-    where the kernel has Landlock.
+    `user` (uid, gid) is the account that a child of root gets, `confinement` limits its files and its network.
+    `affinity` are its CPUs. With `own_mounts`, the mounts that it makes end with it.
     """
 
     user: tuple[int, int] | None = None
-    inside: Enclosure | None = None
+    confinement: Confinement | None = None
     dies_with_us: bool = True
     affinity: Sequence[int] | None = None
     own_mounts: bool = False
-    writes: Sequence[Path] | None = None
 
     def prepare(self) -> None:
         """To be called in the child, after subprocess made it the user: a change of credentials clears the signal of
         the parent's death (prctl(2)). Raises OSError."""
-        if self.inside is not None:
-            enter(self.inside, self.user)
-        if self.dies_with_us:
-            die_with_parent()
-        if self.user:
-            _gain_nothing()
         if self.affinity:
             os.sched_setaffinity(0, self.affinity)
+        if self.confinement is not None:
+            confine(self.confinement, self.user)
+        if self.dies_with_us:
+            die_with_parent()
+        if self.user or self.confinement is not None:
+            _gain_nothing()
         if self.own_mounts:
             _keep_mounts_apart()
-        if self.writes is not None:
-            only_writes(self.writes)
 
     def account(self) -> dict[str, Any]:
-        """subprocess's arguments for it. Into a file system of its own it goes as root: `enter` makes it the user."""
-        if self.user is None or self.inside is not None:
+        """Return subprocess's arguments for the account. `confine` needs root and changes the account itself."""
+        if self.user is None or self.confinement is not None:
             return {}
         return {"user": self.user[0], "group": self.user[1], "extra_groups": []}
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A child that may change files in some folders only, whatever its account may (Landlock, landlock(7)).
+"""Limit the files, TCP ports, abstract sockets and signals of a process, whatever its account may do (landlock(7)).
 
-A server's account is often that of the host's own databases, and SQL has many ways to name a file: logs, table
+A server's account often owns the host's databases too, and SQL has many ways to name a file: logs, table
 folders, exports. The kernel refuses them all alike.
 """
 
@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 from collections.abc import Sequence
-from pathlib import Path
 
 # The same numbers on every architecture (include/uapi/asm-generic/unistd.h).
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _ASK_VERSION = 1
-_PATH_BENEATH = 1
+_PATH_BENEATH, _NET_PORT = 1, 2
 _PR_SET_NO_NEW_PRIVS = 38
-# include/uapi/linux/landlock.h: write, remove directory and file, make character device, directory, file, socket, pipe,
-# block device and link; since version 2 move between folders, since 3 truncate.
-_WRITE = 1 << 1
+# include/uapi/linux/landlock.h: execute, write, read a file, read a folder, remove directory and file, make character
+# device, directory, file, socket, pipe, block device and link; since version 2 move between folders, since 3 truncate.
+_EXECUTE, _WRITE, _READ_FILE, _READ_FOLDER = 1, 1 << 1, 1 << 2, 1 << 3
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
 _CHANGE = _WRITE | sum(1 << bit for bit in range(4, 13))
 _MOVE, _TRUNCATE = 1 << 13, 1 << 14
-# Of version 1 every move between folders is refused, RENAME TABLE too.
+_BIND_TCP, _CONNECT_TCP = 1, 2
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+# Version 1 refuses every move between folders, RENAME TABLE too.
 _LEAST = 2
+_WITH_TRUNCATE, _WITH_PORTS, _WITH_SCOPES = 3, 4, 6
 
 
 class _Ruleset(ctypes.Structure):
-    _fields_ = (("handled_access_fs", ctypes.c_uint64),)
+    _fields_ = (
+        ("handled_access_fs", ctypes.c_uint64),
+        ("handled_access_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
 
 
 class _Beneath(ctypes.Structure):
@@ -35,56 +43,74 @@ class _Beneath(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
 
 
+class _Port(ctypes.Structure):
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
 def version() -> int:
-    """Which Landlock this kernel has; 0 where it has none, or one that refuses too much."""
+    """Return the Landlock version of this kernel; 0 without Landlock and for version 1, which refuses too much."""
     answer = int(
         ctypes.CDLL(None).syscall(ctypes.c_long(_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
     )
     return answer if answer >= _LEAST else 0
 
 
-def only_writes(folders: Sequence[Path]) -> None:
-    """From now on this process and what it starts change files in these folders only, and devices and /proc as before.
+def restrict(
+    reads: Sequence[int],
+    writes: Sequence[int],
+    devices: Sequence[int],
+    connects: Sequence[int] | None,
+    binds: Sequence[int] | None,
+) -> None:
+    """Limit this process and its children for good. For use between fork and exec.
 
-    Does nothing where the kernel has no Landlock. Raises OSError. For use between fork and exec.
+    `reads`, `writes` and `devices` are descriptors: the files and folders that they may read and execute, the folders
+    that they may change as well, and the devices that they may also write to. `connects` and `binds` are the TCP ports
+    that they may connect to and listen on; None sets no limit. Signals and abstract sockets of other processes are out
+    of reach. Sets only the limits that the kernel's version knows. Raises OSError.
     """
     known = version()
     if not known:
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    handled = _CHANGE | _MOVE | (_TRUNCATE if known >= 3 else 0)
+    truncate = _TRUNCATE if known >= _WITH_TRUNCATE else 0
+    files = _READ | _CHANGE | _MOVE | truncate
+    ports = ((_CONNECT_TCP, connects), (_BIND_TCP, binds))
+    net = sum(access for access, allowed in ports if allowed is not None) if known >= _WITH_PORTS else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= _WITH_SCOPES else 0
+    # An older kernel accepts a longer structure if the rest of it is 0.
     ruleset = libc.syscall(
         ctypes.c_long(_CREATE),
-        ctypes.byref(_Ruleset(handled)),
+        ctypes.byref(_Ruleset(files, net, scoped)),
         ctypes.c_size_t(ctypes.sizeof(_Ruleset)),
         ctypes.c_uint32(0),
     )
-    _must(ruleset)
+    _check(ruleset)
     try:
-        rules = [(folder, handled) for folder in folders]
-        rules += [(Path("/dev"), _WRITE | handled & _TRUNCATE), (Path("/proc"), _WRITE)]
-        for folder, allowed in rules:
-            place = os.open(folder, os.O_PATH | os.O_CLOEXEC)
-            try:
-                rule = _Beneath(allowed, place)
-                _must(
-                    libc.syscall(
-                        ctypes.c_long(_ADD),
-                        ctypes.c_int(ruleset),
-                        ctypes.c_int(_PATH_BENEATH),
-                        ctypes.byref(rule),
-                        ctypes.c_uint32(0),
-                    )
-                )
-            finally:
-                os.close(place)
-        _must(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-        _must(libc.syscall(ctypes.c_long(_RESTRICT), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+        for handles, access in ((reads, _READ), (devices, _READ_FILE | _WRITE | truncate), (writes, files)):
+            for handle in handles:
+                is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+                allowed = access if is_folder else access & (_EXECUTE | _WRITE | _READ_FILE | truncate)
+                _add(libc, ruleset, _PATH_BENEATH, _Beneath(allowed, handle))
+        if net:
+            for access, numbers in ports:
+                for number in numbers or ():
+                    _add(libc, ruleset, _NET_PORT, _Port(access, number))
+        _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _check(libc.syscall(ctypes.c_long(_RESTRICT), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
     finally:
         os.close(ruleset)
 
 
-def _must(result: int) -> None:
+def _add(libc: ctypes.CDLL, ruleset: int, kind: int, rule: ctypes.Structure) -> None:
+    _check(
+        libc.syscall(
+            ctypes.c_long(_ADD), ctypes.c_int(ruleset), ctypes.c_int(kind), ctypes.byref(rule), ctypes.c_uint32(0)
+        )
+    )
+
+
+def _check(result: int) -> None:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -18,7 +18,7 @@ from typing import IO, Any
 from powerprof import descendants
 from powerprof.caller import account_of, caller, is_delegated
 from powerprof.child import Child, die_with_parent
-from powerprof.enclosure import Enclosure
+from powerprof.enclosure import Confinement
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.folders import only_root_writes
 
@@ -110,11 +110,11 @@ def environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | 
 
 
 def _checked(
-    argv: Sequence[str | Path], user: tuple[int, int] | None, inside: Enclosure | None = None
+    argv: Sequence[str | Path], user: tuple[int, int] | None, confinement: Confinement | None = None
 ) -> tuple[str, ...]:
     """The words with the program by its whole path. Raises PowerprofError for one that root must not run."""
     words = tuple(str(word) for word in argv)
-    if inside is not None:
+    if confinement is not None and confinement.root is not None:
         return words
     if "/" not in words[0]:
         path, refused = _find(words[0])
@@ -146,16 +146,21 @@ def _not_found(word: str) -> PowerprofError:
 
 
 @contextmanager
-def _starting(program: str, inside: Enclosure | None) -> Iterator[None]:
+def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
     """Why it could not be started, as PowerprofError."""
     try:
         yield
     except OSError as error:
         raise _cannot_run(program, error) from error
     except subprocess.SubprocessError as error:
-        # All that subprocess tells of `enter` is that something broke before exec.
-        if inside is None or isinstance(error, subprocess.TimeoutExpired):
+        # subprocess reports only that something failed before exec.
+        if confinement is None or isinstance(error, subprocess.TimeoutExpired):
             raise
+        if confinement.root is None:
+            raise PowerprofError(
+                f"cannot run {program} (the kernel refused its sandbox)",
+                "as root, or on a host that lets accounts have user namespaces",
+            ) from error
         raise PowerprofError(
             f"cannot run {program} in a private file system (this host does not allow it)",
             "as root, or where accounts may have user namespaces: sysctl kernel.unprivileged_userns_clone=1",
@@ -172,19 +177,19 @@ def run(
     check: bool = True,
     own_mounts: bool = False,
     user: tuple[int, int] | None = None,
-    inside: Enclosure | None = None,
+    confinement: Confinement | None = None,
 ) -> Finished:
     """Run a program to its end; with `own_mounts` (PowerTOP mounts debugfs) no mount of its stays behind.
 
     It finds `environment(user, env)` and, where no `cwd` is given, the root directory. `user` (uid, gid) is whom a
-    child of root becomes. `inside` is the file system in which the program is looked for and runs.
+    child of root becomes. `confinement` limits its files and its network: only `database.isolation.sandbox` sets it.
 
     Raises PowerprofError on time-out, on a missing program, and (check) on failure.
     """
-    words = _checked(argv, user, inside)
-    child = Child(user, inside, own_mounts=own_mounts)
+    words = _checked(argv, user, confinement)
+    child = Child(user, confinement, own_mounts=own_mounts)
     try:
-        with _starting(words[0], inside):
+        with _starting(words[0], confinement):
             done = subprocess.run(
                 words,
                 input=stdin or "",
@@ -224,21 +229,19 @@ def start(
     user: tuple[int, int] | None = None,
     dies_with_us: bool = True,
     own_mounts: bool = False,
-    writes: Sequence[Path] | None = None,
-    inside: Enclosure | None = None,
+    confinement: Confinement | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
 
     It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
     order. Its environment and working directory are as for `run`. `affinity` pins it to those CPUs. `user` (uid, gid)
-    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `writes` are the only folders in
-    which it may change files, where the kernel has Landlock. `inside` is as for `run`.
+    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `confinement` is as for `run`.
     `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it cannot
     be started.
     """
-    words = _checked(argv, user, inside)
-    child = Child(user, inside, dies_with_us, affinity, own_mounts, writes)
-    with _starting(words[0], inside):
+    words = _checked(argv, user, confinement)
+    child = Child(user, confinement, dies_with_us, affinity, own_mounts)
+    with _starting(words[0], confinement):
         process = subprocess.Popen(
             words,
             stdin=stdin,

@@ -70,6 +70,10 @@ class Server(Protocol):
     def login(self) -> Login:
         """Where and as whom clients connect."""
 
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """The open namespaces of its network; empty for the host's network and for a server with sockets alone."""
+
     def connect(self, **options: Any) -> Sql:
         """A control connection, closed by the caller. Raises PowerprofError."""
 

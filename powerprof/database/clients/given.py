@@ -131,6 +131,7 @@ class GivenServer:
     """
 
     private = False
+    namespaces: tuple[int, ...] = ()
 
     def __init__(self, login: Login) -> None:
         self.login = login

@@ -7,17 +7,27 @@ behind, whatever is killed. A further namespace holds the bridge that joins them
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
+import fcntl
 import os
-from collections.abc import Iterator, Sequence
+import socket
+import struct
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from powerprof import programs
 from powerprof.closeable import Closeable
-from powerprof.errors import CapabilityError, UsageError
+from powerprof.database.isolation import sandbox
+from powerprof.enclosure import map_account
+from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.forked_work import Say, apart
 
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # include/uapi/linux/{sockios,if}.h
+_OWN_USER = "/proc/thread-self/ns/user"
+_MAKING_S = 20.0
 _OWN = "/proc/thread-self/ns/net"
 PORT = 3306
 
@@ -52,6 +62,60 @@ def _call(name: str, *arguments: int) -> None:
     if getattr(library, name)(*arguments) != 0:
         reason = os.strerror(ctypes.get_errno()).lower()
         raise CapabilityError(f"cannot use network namespaces ({name}: {reason})", "run as root")
+
+
+class LoopbackNetwork(Closeable):
+    """A network with a loopback device alone, for the servers and clients of one run. No other process is in it.
+
+    `handles` are the namespaces to join: a network namespace, and without root before it the user namespace that owns
+    it. They are empty if this host allows no namespaces.
+    """
+
+    _FIRST_PORT = 20_000
+
+    def __init__(self) -> None:
+        self.handles: tuple[int, ...] = ()
+        self._ports = 0
+
+    def _open(self) -> None:
+        if not sandbox.has_namespaces():
+            return
+        if os.geteuid() == 0:
+            self.handles = (_new(_raise_loopback),)
+            return
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+
+            def work(say: Say) -> None:
+                uid, gid = os.geteuid(), os.getegid()
+                _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
+                map_account(uid, gid)
+                _raise_loopback()
+                own = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in (_OWN_USER, _OWN)]
+                theirs.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", own))])
+
+            if not apart(work, _MAKING_S).ended:
+                raise PowerprofError("cannot make a network for private servers", "run as root")
+            self.handles = tuple(socket.recv_fds(ours, 1, 2)[1])
+
+    def next_port(self) -> int:
+        """Return a port that no server of this network has."""
+        self._ports += 1
+        return self._FIRST_PORT + self._ports
+
+    def close(self) -> None:
+        """Close the namespaces; the kernel removes each with its last process."""
+        for handle in self.handles:
+            os.close(handle)
+        self.handles = ()
+
+
+def _raise_loopback() -> None:
+    """Set up the loopback device of this namespace."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as handle:
+        request = struct.pack("16sH14x", b"lo", 0)
+        (flags,) = struct.unpack_from("H", fcntl.ioctl(handle, _SIOCGIFFLAGS, request), 16)
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
 class Network(Closeable):
@@ -99,8 +163,8 @@ class Network(Closeable):
         self._bridge.clear()
 
 
-def _new() -> int:
-    """A new namespace, held by a file descriptor only."""
+def _new(furnish: Callable[[], None] = lambda: None) -> int:
+    """A new namespace, held by a file descriptor only; `furnish` is called in it."""
     home = os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
     try:
         _call("unshare", _CLONE_NEWNET)
@@ -109,6 +173,7 @@ def _new() -> int:
             for which in ("all", "default"):
                 with contextlib.suppress(OSError):
                     Path(f"/proc/sys/net/ipv6/conf/{which}/disable_ipv6").write_text("1")
+            furnish()
             return os.open(_OWN, os.O_RDONLY | os.O_CLOEXEC)
         finally:
             _call("setns", home, _CLONE_NEWNET)

@@ -13,6 +13,7 @@ from pathlib import Path
 from powerprof import files, programs
 from powerprof.closeable import Closeable
 from powerprof.database.isolation import janitor
+from powerprof.database.isolation.netns import LoopbackNetwork
 from powerprof.errors import PowerprofError
 from powerprof.folders import only_root_writes
 
@@ -32,6 +33,7 @@ class RunTree(Closeable):
         self._janitor: subprocess.Popen[bytes] | None = None
         self._pipe: int | None = None
         self._path: Path | None = None
+        self._network: LoopbackNetwork | None = None
         self._extra: list[Path] = []
 
     @property
@@ -45,6 +47,14 @@ class RunTree(Closeable):
     def environment(self) -> dict[str, str]:
         """What marks a program as one of this tree."""
         return {janitor.MARK: str(self.path)}
+
+    @property
+    def network(self) -> LoopbackNetwork:
+        """The network of the servers and clients of this tree, made at the first need. Raises PowerprofError."""
+        if self._network is None:
+            self._network = LoopbackNetwork()
+            self._network.__enter__()
+        return self._network
 
     def _open(self) -> None:
         base = self._base or Path(tempfile.gettempdir())
@@ -93,6 +103,9 @@ class RunTree(Closeable):
 
     def close(self) -> None:
         """Kill what runs in the tree, remove it, end the janitor."""
+        if self._network is not None:
+            self._network.close()
+            self._network = None
         if self._path is not None:
             janitor.sweep([str(self._path), *map(str, self._extra)])
         if self._pipe is not None:

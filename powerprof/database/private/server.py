@@ -16,9 +16,10 @@ from powerprof import programs
 from powerprof.closeable import Closeable
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
-from powerprof.database.isolation import diskgroup, limits, netns
+from powerprof.database.isolation import diskgroup, limits, netns, sandbox
 from powerprof.database.isolation.accounts import server_account
 from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.isolation.sandbox import Sandbox
 from powerprof.database.private import launch, template
 from powerprof.database.products import builds, errorlog, products
 from powerprof.database.products.builds import ServerBuild
@@ -83,22 +84,40 @@ class PrivateServer(Closeable):
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        with netns.inside(options.namespace):
-            self._port = choose_port(options.port, options.address)
-            place, words = launch.command(self.build, options, self.directory, self._port)
-            self._process = programs.start(
-                words,
-                stdout=_there(self._log),
-                stderr=_there(self._log),
-                cwd=place,
-                affinity=options.affinity,
-                env={**options.environment, **self._tree.environment},
-                user=server_account(),
-                writes=[self.directory],
-                inside=self.build.enclosure(self.directory),
-            )
-            self._pidfd = os.pidfd_open(self._process.pid)
+        self._port = self._choose_port()
+        place, words = launch.command(self.build, options, self.directory, self._port)
+        self._process = sandbox.start(
+            words,
+            self._sandbox(),
+            output=_there(self._log),
+            env={**options.environment, **self._tree.environment},
+            place=place,
+            affinity=options.affinity,
+        )
+        self._pidfd = os.pidfd_open(self._process.pid)
         self._login = self.login.at(self._process.pid)
+
+    def _choose_port(self) -> int | None:
+        options = self.options
+        if self.namespaces and options.namespace is None:
+            # No other process listens there.
+            return self._tree.network.next_port() if options.port == "ephemeral" else options.port
+        with netns.inside(options.namespace):
+            return choose_port(options.port, options.address)
+
+    def _sandbox(self) -> Sandbox:
+        own = self.build.sandbox(self.directory)
+        if self.namespaces or self._port is None:
+            return dataclasses.replace(own, namespaces=self.namespaces)
+        # Without namespaces the ports of replication partners, which start later, are not known yet.
+        return dataclasses.replace(own, binds=(self._port,), connects=None if self.options.partners else ())
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """The open namespaces of its network; empty if it has no network, or shares the host's."""
+        if self.options.namespace is not None:
+            return (self.options.namespace,)
+        return self._tree.network.handles if self.options.port is not None else ()
 
     def wait_ready(self) -> None:
         """Until the server answers a statement. Raises PowerprofError with the end of its log."""

@@ -10,8 +10,9 @@ import secrets
 import shutil
 from pathlib import Path
 
-from powerprof import paths, programs
+from powerprof import paths
 from powerprof.copies import Rules, Unfit, copy_folder
+from powerprof.database.isolation import sandbox
 from powerprof.database.isolation.accounts import name_of, server_account
 from powerprof.database.isolation.runtree import RunTree, may_enter
 from powerprof.database.products import builds, products
@@ -98,15 +99,7 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
         for command, stdin in steps:
-            done = programs.run(
-                command,
-                timeout_s=180,
-                stdin=stdin,
-                env=environment,
-                check=False,
-                user=owner,
-                inside=build.enclosure(work),
-            )
+            done = sandbox.run(command, build.sandbox(work), timeout_s=180, stdin=stdin, env=environment)
             if done.returncode != 0:
                 break
     except PowerprofError:

@@ -116,6 +116,7 @@ class ServerTopology(Closeable):
             build=build,
             namespace=namespace,
             address=address,
+            partners=self.kind != "standalone",
             settings={
                 **common.settings,
                 **replication_settings(member, self.kind),

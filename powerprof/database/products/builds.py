@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof import programs
+from powerprof.database.isolation import sandbox
 from powerprof.database.isolation.accounts import name_of, server_account
-from powerprof.enclosure import Enclosure
+from powerprof.database.isolation.sandbox import Sandbox
 from powerprof.errors import CapabilityError, PowerprofError
 
 Family = Literal["mariadb", "mysql", "postgresql"]
@@ -47,9 +48,10 @@ class ServerBuild:
         """True where performance_schema.threads carries THREAD_OS_ID (MySQL 5.7.5, MariaDB 10.5)."""
         return self.version >= ((10, 5, 0) if self.family == "mariadb" else (5, 7, 5))
 
-    def enclosure(self, *shares: Path) -> Enclosure | None:
-        """Where it is run, with these folders of the host; None where that is the host itself."""
-        return Enclosure(self.root, shares) if self.root is not None else None
+    def sandbox(self, folder: Path | None = None) -> Sandbox:
+        """Return the sandbox of its programs, which may change `folder` alone and have no network."""
+        reads = tuple(path for path in (self.basedir,) if path is not None)
+        return Sandbox(folder, reads, root=self.root)
 
     @property
     def key(self) -> str:
@@ -104,7 +106,7 @@ def _identify(asked: ServerBuild) -> ServerBuild:
     program = [f"./{binary.name}" if asked.root is None else str(binary), "--no-defaults", "--version"]
     near = binary.absolute().parent if asked.root is None else None
     try:
-        done = programs.run(program, timeout_s=30, check=False, cwd=near, user=owner, inside=asked.enclosure())
+        done = sandbox.run(program, asked.sandbox(), timeout_s=30, place=near)
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
         hint = f"servers run as {name_of(owner)}: may that user run it?" if owner is not None else None

@@ -26,11 +26,13 @@ Port = int | Literal["ephemeral"] | None
 class ServerOptions:
     """Everything has a default: a server with a unix socket, no TCP, and the settings that it was built with.
 
-    `name` is its directory in the tree. `port` "ephemeral" is a free one on 127.0.0.1, None no TCP at all.
+    `name` is its directory in the tree. `port` "ephemeral" is a free one on 127.0.0.1 of the
+    run's own network, None no TCP at all.
     `connections` is how many clients are going to be held open. `settings` is a my.cnf fragment (see
     `settings.setting_arguments`); `environment` is added to ours; `affinity` are the CPUs that it may use. `family` is
     the product; `binary`, `basedir` or a `build` choose another server of it. `namespace` (see `netns`) and `address`
-    place it in a network of its own. It may take `timeout_s` to become ready.
+    place it in a network of its own; with `partners` it connects to other servers of its topology. It may
+    take `timeout_s` to become ready.
     Raises UsageError for senseless values.
     """
 
@@ -46,6 +48,7 @@ class ServerOptions:
     build: ServerBuild | None = None
     namespace: int | None = None
     address: str = "127.0.0.1"
+    partners: bool = False
     timeout_s: float = 60.0
 
     def __post_init__(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.database.clients.base import Login
-from powerprof.database.isolation.accounts import server_account
+from powerprof.database.isolation import sandbox
 from powerprof.database.products.builds import ServerBuild, check_program, on_host, refuse_missing_library
 from powerprof.database.products.settings import Setting
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
@@ -44,7 +44,7 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
     check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")
     asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
     command = [str(binary.absolute()), "--version"]
-    done = programs.run(command, timeout_s=30, check=False, user=server_account(), inside=asked.enclosure())
+    done = sandbox.run(command, asked.sandbox(), timeout_s=30)
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not version:
         refuse_missing_library(done.stderr, binary)

@@ -47,6 +47,7 @@ def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool
     """Raises UsageError for options that a condition cannot have or that do nothing for any; `apart`: one at a time."""
     for case in cases:
         _check_given(case, options)
+        _check_globals(case)
     known = {name for case in cases for member in _plans(case) for name in (member.name, member.role)}
     unknown = next((name for name in options.member_cpus if name not in known), None)
     if unknown is not None:
@@ -87,6 +88,13 @@ def _check_sql(case: Case) -> None:
                     f"{case.qualified}: {key} sets a global variable of the given server ({change})",
                     "use set_global = { NAME = VALUE } in [server] or the condition instead: it is restored",
                 )
+
+
+def _check_globals(case: Case) -> None:
+    """Refuse a variable that lets clients send files; their sandbox holds without this check as well."""
+    for name in case.server.set_global:
+        if name.lower().replace("-", "_") == "local_infile":
+            raise UsageError(f"{case.qualified} sets {name}, which lets servers read clients' files", "leave it out")
 
 
 def _plans(case: Case) -> Sequence[MemberPlan]:

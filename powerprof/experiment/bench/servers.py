@@ -13,7 +13,7 @@ from powerprof.closeable import Closeable
 from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.readers import Reader
-from powerprof.database.isolation.accounts import server_account
+from powerprof.database.isolation import sandbox
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.bench.node import Node, private, start
@@ -72,12 +72,15 @@ class Bench(Closeable):
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
+        gap = sandbox.gap()
+        if gap is not None:
+            self.notes.append(gap)
         given = self._options.given
         account = given.login.account if given is not None else None
         # The clients of a caller under sudo are the caller's.
-        owner = server_account() if account is None else (account.uid, account.gid)
+        owner = sandbox.user_of(account)
         self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
-        if owner is not None and (self._copies or account is not None):
+        if owner is not None:
             launch.let_pass(self._tree, owner)
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:

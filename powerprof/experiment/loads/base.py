@@ -4,19 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from powerprof.database.clients.base import Login, Server
+from powerprof.database.isolation import sandbox
+from powerprof.database.isolation.sandbox import Sandbox
 from powerprof.errors import Retryable
+from powerprof.folders import Folder, give, write_all
 
 
 class LoadFailed(Retryable):
     """The client ended before it should have, or with an error."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, "try the load's statements by hand, or fewer clients at a lower rate")
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint or "try the load's statements by hand, or fewer clients at a lower rate")
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class LoadOrder:
 @dataclass(frozen=True)
 class Context:
     """Where the load runs: server, account, a private directory for files, the CPUs of the client, and the workload's
-    folder, or the copy of it whose programs may be run."""
+    folder, or the copy of it whose programs may be run. The client program may enter the directory."""
 
     server: Server
     login: Login
@@ -44,10 +48,34 @@ class Context:
     folder: Path | None = None
 
     @property
-    def owner(self) -> tuple[int, int] | None:
-        """Whom a client program has to be, where the server may ask the kernel: who the login is for. None: anybody."""
-        account = self.login.account
-        return None if account is None else (account.uid, account.gid)
+    def place(self) -> Path:
+        """The folder of the client program, and the only one that it may change."""
+        return self.directory / "client"
+
+    def file(self, name: str, data: bytes) -> Path:
+        """Write a file that the client program alone can read; one of the same name is replaced. Raises OSError."""
+        owner = sandbox.user_of(self.login.account)
+        with Folder.open(self.directory) as ours:
+            with suppress(FileExistsError):
+                ours.make(self.place.name)
+            with ours.folder(self.place.name) as own:
+                give(own.handle, owner)
+                with own.replacing(name) as handle:
+                    write_all(handle, data)
+                    give(handle, owner)
+        return self.place / name
+
+    def sandbox(self, reads: Sequence[Path]) -> Sandbox:
+        """Return the sandbox of the client program: it reaches its server alone, and may read `reads`."""
+        login = self.login
+        port = login.port or (5432 if login.family == "postgresql" else 3306)
+        return Sandbox(
+            self.place,
+            (*reads, *([login.socket] if login.socket is not None else [])),
+            account=login.account,
+            namespaces=self.server.namespaces if login.socket is None else (),
+            connects=(port,) if login.socket is None else (),
+        )
 
 
 @dataclass(frozen=True)

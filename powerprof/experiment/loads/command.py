@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import re
-from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
-from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadOrder, LoadResult
-from powerprof.experiment.loads.process import ProcessLoad, private_file
-from powerprof.folders import Folder, give
+from powerprof.experiment.loads.process import ProcessLoad
 from powerprof.workloads.reading import Case
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
@@ -23,17 +19,12 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
 
     The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is
-    looked for in the workload's folder. Under root it runs as the account of the servers.
+    looked for in the workload's folder.
     """
     login = context.login
-    owner = context.owner or server_account()
-    place = own_folder(context.directory, owner)
     folder = context.folder or case.workload.folder
-    defaults = private_file(
-        place,
-        "client.cnf",
-        (f'[client]\nuser={login.user}\npassword="{login.password}"\n' + _place_lines(context)).encode(),
-        owner,
+    defaults = context.file(
+        "client.cnf", (f'[client]\nuser={login.user}\npassword="{login.password}"\n' + _place_lines(context)).encode()
     )
     places = {
         "socket": str(login.socket or ""),
@@ -53,17 +44,7 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     program = Path(argv[0])
     if "/" in argv[0] and not program.is_absolute():
         argv[0] = str(folder.absolute() / program)
-    return ProcessLoad(argv, replace(context, directory=place), parse, env={"MYSQL_PWD": login.password}, user=owner)
-
-
-def own_folder(directory: Path, owner: tuple[int, int] | None) -> Path:
-    """The folder below `directory` of a client that runs as `owner`."""
-    with Folder.open(directory) as ours:
-        with suppress(FileExistsError):
-            ours.make("command")
-        with ours.folder("command") as own:
-            give(own.handle, owner)
-    return directory / "command"
+    return ProcessLoad(argv, context, parse, env={"MYSQL_PWD": login.password}, reads=[folder.absolute()])
 
 
 def _place_lines(context: Context) -> str:

@@ -13,11 +13,10 @@ from pathlib import Path
 
 from powerprof import programs
 from powerprof.database.fetched import connectors
-from powerprof.database.isolation.accounts import server_account
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder
-from powerprof.experiment.loads.command import own_folder, parse
-from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.experiment.loads.command import parse
+from powerprof.experiment.loads.process import STDIN, ProcessLoad
 from powerprof.paths import data_dir
 from powerprof.workloads.definition import Load
 
@@ -40,16 +39,10 @@ def start(load: Load, statements: Sequence[str], context: Context, order: LoadOr
     java = programs.need("java", "default-jdk-headless")
     # `java FILE.java` is the compiler's doing (JEP 330), which a mere runtime has not.
     programs.need("javac", "default-jdk-headless")
-    owner = context.owner or server_account()
-    place = own_folder(context.directory, owner)
-    source = (data_dir("workloads") / "lib" / _SOURCE).read_bytes()
-    program = private_file(place, _SOURCE, source, owner)
-    jar = private_file(place, "connector.jar", connectors.jar(load.connector), owner)
-    properties_file = private_file(
-        place, "runner.properties", properties(load, statements, context, order).encode(), owner
-    )
-    argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, properties_file]
-    running = ProcessLoad(argv, Context(context.server, context.login, place, context.affinity), parse, user=owner)
+    jar = context.file("connector.jar", connectors.jar(load.connector))
+    program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
+    argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, STDIN]
+    running = ProcessLoad(argv, context, parse, stdin=properties(load, statements, context, order))
     try:
         _wait(running)
     except BaseException:

@@ -20,10 +20,12 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import platform
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,8 +35,9 @@ from powerprof import programs
 from powerprof.closeable import Closeable
 from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
-from powerprof.experiment.loads.process import ProcessLoad, private_file
-from powerprof.experiment.loads.sysbench import arguments, percentile
+from powerprof.experiment.loads.process import ProcessLoad
+from powerprof.experiment.loads.sysbench import arguments, config, percentile
+from powerprof.folders import Folder
 from powerprof.windows.runner import wait_out
 from powerprof.workloads.definition import Load
 
@@ -102,10 +105,9 @@ class GatedLoad(Closeable):
     def __init__(self, load: Load, statements: Sequence[str], context: Context, rate_hz: float, seed: int) -> None:
         program = programs.need("sysbench", "sysbench")
         size = _GATE_BYTES + load.clients * _CLIENT.itemsize
-        path = private_file(context.directory, "gate", bytes(size), context.owner)
+        path = context.file("gate", bytes(size))
         self._turn = 0
-        with path.open("r+b") as file:
-            self._memory = mmap.mmap(file.fileno(), size)
+        self._memory = _map(path, size)
         self._gate: NDArray[np.uint32] = np.frombuffer(self._memory, np.uint32, 1)
         self._clients: NDArray[Any] = np.frombuffer(self._memory, _CLIENT, load.clients, _GATE_BYTES)
         pacing = ["--time=0", "--events=0", "--rate=0", f"--gate={path}", f"--pace={rate_hz:g}"]
@@ -113,7 +115,7 @@ class GatedLoad(Closeable):
             arguments(program, load, statements, context, seed, pacing),
             context,
             lambda text, _: _unexpected(text),
-            user=context.owner,
+            stdin=config(load, context),
         )
 
     def _open(self) -> None:
@@ -210,6 +212,14 @@ class OpenGate:
     def kill(self) -> None:
         """End it now."""
         self._load.close()
+
+
+def _map(path: Path, size: int) -> mmap.mmap:
+    """Map a file that another account owns; it is not led elsewhere by a link."""
+    with Folder.open(path.parent) as folder:
+        handle = os.open(path.name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
+    with os.fdopen(handle, "r+b"):
+        return mmap.mmap(handle, size)
 
 
 def _unexpected(text: str) -> LoadResult:

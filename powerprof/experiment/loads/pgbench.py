@@ -19,7 +19,7 @@ from powerprof import programs
 from powerprof.database.products import postgres
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
-from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.experiment.loads.process import ProcessLoad
 from powerprof.folders import Folder
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -33,10 +33,10 @@ _LIMIT_BYTES = 256 << 20
 def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start pgbench on the statements of a case. Raises CapabilityError where it is not installed."""
     load, login = case.load, context.login
-    for old in context.directory.glob(f"{_LOG}.*"):
+    for old in context.place.glob(f"{_LOG}.*"):
         old.unlink()
     scripts = [
-        private_file(context.directory, f"pgbench-{number}.sql", text.encode())
+        context.file(f"pgbench-{number}.sql", text.encode())
         for number, text in enumerate(texts(case.load_statements(), load))
     ]
     argv: list[str | Path] = [
@@ -60,7 +60,7 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         f"--username={login.user}",
         load.database or login.database or "postgres",
     ]
-    return ProcessLoad(argv, context, lambda text, elapsed_s: result(text, elapsed_s, context.directory))
+    return ProcessLoad(argv, context, lambda text, elapsed_s: result(text, elapsed_s, context.place))
 
 
 def _program(context: Context) -> Path:
@@ -76,8 +76,8 @@ def _program(context: Context) -> Path:
 def texts(statements: Sequence[str], load: Load) -> list[str]:
     """The scripts: each statement one, of which pgbench takes any, or all of them one where they are a transaction.
 
-    `{{uniform A B}}` becomes a variable of pgbench's. Raises UsageError for what it has no word for, and for a line
-    that it would take for a command of its own: some of them run programs.
+    `{{uniform A B}}` becomes a variable of pgbench's. Raises UsageError for other places, and for a backslash, also in
+    quotes: outside of them it begins a command of pgbench's own, and some of those run programs.
     """
     session = [f"{text};" for text in load.session]
     if session:
@@ -87,10 +87,10 @@ def texts(statements: Sequence[str], load: Load) -> list[str]:
 
 
 def _script(statement: str) -> str:
-    if any(line.lstrip().startswith("\\") for line in statement.splitlines()):
+    if "\\" in statement:
         raise UsageError(
-            f"{statement.strip()[:40]!r} has a line that is a command of pgbench's own (\\…)",
-            "load.statements are SQL alone",
+            f"{statement.strip()[:40]!r} has a backslash, which begins a command of pgbench's own",
+            "write it as chr(92) in SQL, or let sysbench ask (load.kind = 'statements')",
         )
     variables: list[str] = []
 

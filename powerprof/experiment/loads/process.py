@@ -3,29 +3,33 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from powerprof import programs
+from powerprof.database.isolation import sandbox
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadResult
-from powerprof.folders import Folder, give, write_all
 from powerprof.sources.procfs import children_cpu_s
 
 _OUTPUT_LIMIT_BYTES = 8 << 20
-
-
-def private_file(directory: Path, name: str, data: bytes = b"", owner: tuple[int, int] | None = None) -> Path:
-    """A file that only we (or `owner`) can read, in our private directory; one of the same name is replaced."""
-    with Folder.open(directory) as folder, folder.replacing(name) as handle:
-        write_all(handle, data)
-        give(handle, owner)
-    return directory / name
+# A program reads its account from this pipe, which is empty afterwards: `LOAD DATA LOCAL` finds no password in a file.
+STDIN = "/proc/self/fd/0"
+# Errors of MariaDB and MySQL for an account that may not log in.
+_REFUSED_HINT = "the client is never root: name an account with a password (--defaults-file), or use sudo as its user"
+_REFUSED = re.compile(r"\b(1045|1698)\b|Access denied")
 
 
 class ProcessLoad:
-    """A program under way. `parse` turns its standard output into a result."""
+    """A program under way, in its sandbox. `parse` turns its standard output into a result.
+
+    It may read `reads`, and finds `stdin` at `STDIN`. Raises CapabilityError and PowerprofError.
+    """
 
     def __init__(
         self,
@@ -33,24 +37,29 @@ class ProcessLoad:
         context: Context,
         parse: Callable[[str, float], LoadResult],
         env: dict[str, str] | None = None,
-        user: tuple[int, int] | None = None,
+        reads: Sequence[Path] = (),
+        stdin: str = "",
     ) -> None:
         self._name = Path(argv[0]).name
         self._parse = parse
-        self._output = private_file(context.directory, "load.out")
+        # No name leads to it: its reader is not led to another file.
+        self._output = tempfile.TemporaryFile(dir=context.directory)  # noqa: SIM115 - as long as the load
         self._children_s = children_cpu_s()
         self._started_s = time.monotonic()
-        with self._output.open("wb") as output:
-            self._process: subprocess.Popen[bytes] = programs.start(
+        own = context.sandbox(reads)
+        theirs = _pipe_with(stdin, sandbox.user_of(own.account))
+        try:
+            self._process: subprocess.Popen[bytes] = sandbox.start(
                 argv,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
-                env=env,
-                cwd=context.directory,
+                own,
+                output=self._output,
+                stdin=theirs,
+                env={"TMPDIR": str(context.place), **(env or {})},
+                place=context.place,
                 affinity=context.affinity,
-                user=user,
             )
+        finally:
+            os.close(theirs)
 
     @property
     def pids(self) -> Sequence[int]:
@@ -80,9 +89,7 @@ class ProcessLoad:
             errors = [line.strip() for line in text.splitlines() if "FATAL" in line or "rror" in line][:2]
             reason = " / ".join(errors)[:300] or "it reported nothing"
             how = f"was killed by signal {-code}" if code < 0 else f"failed with {code}"
-            raise LoadFailed(f"{self._name} {how}: {reason}")
-        from dataclasses import replace
-
+            raise LoadFailed(f"{self._name} {how}: {reason}", _REFUSED_HINT if _REFUSED.search(reason) else None)
         return replace(self._parse(text, elapsed_s), client_cpu_s=cpu_s)
 
     def kill(self) -> None:
@@ -92,5 +99,14 @@ class ProcessLoad:
 
     def text(self) -> str:
         """Its output until now."""
-        with self._output.open("rb") as file:
-            return file.read(_OUTPUT_LIMIT_BYTES).decode("utf-8", errors="replace")
+        return os.pread(self._output.fileno(), _OUTPUT_LIMIT_BYTES, 0).decode("utf-8", errors="replace")
+
+
+def _pipe_with(text: str, user: tuple[int, int] | None) -> int:
+    """Return the end of a pipe from which that account reads `text` once. A pipe holds 64 KiB, an account less."""
+    ours, theirs = os.pipe()
+    with os.fdopen(theirs, "wb") as stream:
+        stream.write(text.encode())
+    if user is not None:
+        os.fchown(ours, *user)
+    return ours

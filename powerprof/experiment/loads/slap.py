@@ -9,7 +9,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.errors import UsageError
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
-from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.experiment.loads.process import STDIN, ProcessLoad
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
 
@@ -24,12 +24,10 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     if order.queries is None:
         raise UsageError("mariadb-slap runs a number of queries, not a rate", "use --design work")
     load = case.load
-    config = private_file(context.directory, "slap.cnf", _config(context).encode(), context.owner)
-    statements = case.load_statements()
-    query = private_file(context.directory, "slap.sql", _DELIMITER.join(statements).encode(), context.owner)
+    query = context.file("slap.sql", _DELIMITER.join(case.load_statements()).encode())
     argv: list[str | Path] = [
         program,
-        f"--defaults-file={config}",
+        f"--defaults-file={STDIN}",
         f"--concurrency={load.clients}",
         "--iterations=1",
         f"--number-of-queries={order.queries}",
@@ -41,7 +39,9 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     if load.session:
         argv.append(f"--init-command={'; '.join(load.session)}")
     queries = order.queries
-    return ProcessLoad(argv, context, lambda text, elapsed_s: parse(text, elapsed_s, queries, load), user=context.owner)
+    return ProcessLoad(
+        argv, context, lambda text, elapsed_s: parse(text, elapsed_s, queries, load), stdin=_config(context)
+    )
 
 
 def _config(context: Context) -> str:

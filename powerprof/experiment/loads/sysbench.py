@@ -16,7 +16,7 @@ from pathlib import Path
 from powerprof import programs
 from powerprof.database.clients.base import Login
 from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder, LoadResult
-from powerprof.experiment.loads.process import ProcessLoad, private_file
+from powerprof.experiment.loads.process import STDIN, ProcessLoad
 from powerprof.paths import data_dir
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
@@ -34,16 +34,15 @@ def start(load: Load, statements: Sequence[str], context: Context, order: LoadOr
         "--histogram=on",
     ]
     argv = arguments(program, load, statements, context, order.seed, pacing)
-    return ProcessLoad(argv, context, parse, user=context.owner)
+    return ProcessLoad(argv, context, parse, stdin=config(load, context))
 
 
 def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start TPC-C's transactions, as fast as they go. Raises CapabilityError where sysbench is not installed."""
     load = case.load
-    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode(), context.owner)
     argv: list[str | Path] = [
         programs.need("sysbench", "sysbench"),
-        f"--config-file={config}",
+        f"--config-file={STDIN}",
         f"--threads={load.clients}",
         f"--rand-seed={order.seed}",
         "--rand-type=uniform",
@@ -52,22 +51,24 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         "--histogram=on",
         f"--warehouses={case.workload.definition.dataset.warehouses}",
         f"--think={load.think:g}",
-        data_dir("workloads") / "lib" / "tpcc.lua",
+        _script("tpcc.lua", context),
         "run",
     ]
-    return ProcessLoad(argv, context, parse, user=context.owner)
+    return ProcessLoad(argv, context, parse, stdin=config(load, context))
 
 
 def arguments(
     program: Path, load: Load, statements: Sequence[str], context: Context, seed: int, pacing: Sequence[str]
 ) -> list[str | Path]:
-    """The words that start sysbench on these statements, which are written to files in the load's directory."""
-    texts = private_file(context.directory, "statements.nul", _nul(statements), context.owner)
-    session = private_file(context.directory, "session.nul", _nul(load.session), context.owner)
-    config = private_file(context.directory, "sysbench.cnf", _config(load, context).encode(), context.owner)
+    """The words that start sysbench on these statements, which are written to files in the client's folder.
+
+    It reads `config` from its standard input.
+    """
+    texts = context.file("statements.nul", _nul(statements))
+    session = context.file("session.nul", _nul(load.session))
     return [
         program,
-        f"--config-file={config}",
+        f"--config-file={STDIN}",
         f"--threads={load.clients}",
         f"--rand-seed={seed}",
         "--rand-type=uniform",
@@ -78,7 +79,7 @@ def arguments(
         f"--reconnect={'on' if load.reconnect else 'off'}",
         f"--transaction={'on' if load.transaction else 'off'}",
         f"--unique={seed}",
-        data_dir("workloads") / "lib" / "statements.lua",
+        _script("statements.lua", context),
         "run",
     ]
 
@@ -87,8 +88,13 @@ def _nul(statements: Sequence[str]) -> bytes:
     return b"\0".join(text.replace("\0", " ").encode() for text in statements)
 
 
-def _config(load: Load, context: Context) -> str:
-    """The account in a file: a password on the command line would be everybody's to read."""
+def _script(name: str, context: Context) -> Path:
+    """Copy a script of ours to the client, whose account may be unable to enter our folder."""
+    return context.file(name, (data_dir("workloads") / "lib" / name).read_bytes())
+
+
+def config(load: Load, context: Context) -> str:
+    """Return the account as sysbench reads it: every user can read a password on a command line."""
     login = context.login
     if login.family == "postgresql":
         return _postgresql(load, login)
