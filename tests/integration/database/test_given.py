@@ -10,6 +10,7 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.clients.given import connect_given
+from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.errors import PowerprofError
 from tests.integration.database.conftest import Room
@@ -18,6 +19,8 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 
 
 def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A server of the host's is in the host's network.
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
     with PrivateServer(port="ephemeral") as theirs:
         with theirs.connect() as connection:
             sql.execute(

@@ -24,7 +24,7 @@ from powerprof.database.fetched.historical import HistoricalServer
 from powerprof.database.fetched.releases import DebianPackages
 from powerprof.database.private.server import PrivateServer
 from powerprof.digests import tree_digest
-from powerprof.enclosure import Enclosure
+from powerprof.enclosure import Confinement
 from powerprof.errors import DataError, PowerprofError
 from tests.debs import Archive, Link, make_deb
 
@@ -218,7 +218,7 @@ def test_root_itself_goes_into_no_root_of_another_release(tmp_path: Path) -> Non
     (tmp_path / "usr").mkdir()
     if os.geteuid() == 0:
         with pytest.raises(PowerprofError, match="cannot run /bin/true in a private file system"):
-            programs.run(["/bin/true"], inside=Enclosure(tmp_path))
+            programs.run(["/bin/true"], confinement=Confinement(root=tmp_path))
     else:
         with pytest.raises(PowerprofError, match="cannot run /bin/true"):
-            programs.run(["/bin/true"], inside=Enclosure(tmp_path))
+            programs.run(["/bin/true"], confinement=Confinement(root=tmp_path))

@@ -13,8 +13,11 @@ import psutil
 import pytest
 
 from powerprof.database.clients import sql
+from powerprof.database.clients.base import Login
+from powerprof.database.isolation import netns, sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.sources import oslayer
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
@@ -42,7 +45,9 @@ def test_threads_have_their_names(room: Room) -> None:
     assert len(set(names) - kernel) <= 1, "only the thread of the asking connection may be gone"
 
 
-def test_nobody_else_can_log_in_and_no_password_shows(room: Room) -> None:
+def test_nobody_else_can_log_in_and_no_password_shows(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the host gives it no network of its own, and every user of the host can connect to its port."""
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
     with PrivateServer(port="ephemeral") as server:
         words = psutil.Process(server.pid).cmdline()
         assert not any(server.login.password in word for word in words)
@@ -91,7 +96,7 @@ def test_settings_environment_and_affinity_reach_the_server(room: Room) -> None:
 def test_two_servers_live_side_by_side(room: Room) -> None:
     with PrivateServer(port="ephemeral") as one, PrivateServer(port="ephemeral") as two:
         assert one.pid != two.pid
-        assert one.port != two.port
+        assert one.namespaces != two.namespaces
         assert one.datadir != two.datadir
 
 
@@ -102,7 +107,31 @@ def test_as_root_the_server_runs_as_its_own_user(room: Room, root: None) -> None
         assert psutil.Process(server.pid).username() == pwd.getpwnam("mysql").pw_name
 
 
-def test_a_taken_port_is_named(room: Room) -> None:
+def test_a_port_is_in_the_network_of_the_run_alone(room: Room) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with PrivateServer(port=port) as server, server.connect() as connection:
+            assert (server.port, sql.scalar(connection, "SELECT @@port")) == (port, port)
+
+
+def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -> None:
+    with PrivateServer(port="ephemeral") as server:
+        networks = oslayer.networks_of([server.pid, os.getpid()])
+        assert networks == (Path(f"/proc/{server.pid}/net/dev"),)
+        login = Login(
+            user=server.login.user, password=server.login.password, host=server.options.address, port=server.port
+        )
+        before = oslayer.parse_network(networks[0].read_text())
+        with netns.inside(server.namespaces[-1]), sql.connect(login) as connection:
+            sql.rows(connection, "SELECT REPEAT('x', 100000)")
+        after = oslayer.parse_network(networks[0].read_text())
+        assert before is not None and after is not None and after[0] - before[0] > 100_000
+        both, host = oslayer.read(networks=networks).network, oslayer.read().network
+        assert both is not None and host is not None and both[0] - host[0] >= after[0]
+
+
+def test_a_taken_port_is_named(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

@@ -75,7 +75,7 @@ def test_a_command_may_say_what_it_did() -> None:
 
 def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_path: Path) -> None:
     login = Login(user="u", socket=Path("/run/x/.s.PGSQL.5433"), database="shop", family="postgresql")
-    text = sysbench._config(Load(), SimpleNamespace(login=login))  # type: ignore[arg-type]
+    text = sysbench.config(Load(), SimpleNamespace(login=login))  # type: ignore[arg-type]
     assert text.splitlines() == [
         "db-driver=pgsql",
         "pgsql-user=u",
@@ -92,14 +92,14 @@ def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
         command._fill("{sokcet}", {"socket": "/run/s"})
 
 
-def test_the_account_is_in_a_file_that_only_we_can_read(tmp_path: Path) -> None:
-    from powerprof.experiment.loads.process import private_file
-
-    path = private_file(tmp_path, "client.cnf", b"secret")
+def test_a_file_of_the_client_is_for_its_account_alone(tmp_path: Path) -> None:
+    context = _java_context(tmp_path)
+    path = context.file("client.cnf", b"secret")
     assert path.stat().st_mode & 0o777 == 0o600
-    link = tmp_path / "link"
+    assert path.stat().st_uid == path.parent.stat().st_uid
+    link = context.place / "link"
     link.symlink_to(tmp_path / "elsewhere")
-    private_file(tmp_path, "link", b"x")
+    context.file("link", b"x")
     assert not (tmp_path / "elsewhere").exists()
 
 
