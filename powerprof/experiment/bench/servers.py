@@ -74,7 +74,7 @@ class Bench(Closeable):
         (self._tree.path / "load").mkdir(0o711)
         gap = sandbox.gap()
         if gap is not None:
-            self.notes.append(gap)
+            self._note(gap)
         given = self._options.given
         account = given.login.account if given is not None else None
         # The clients of a caller under sudo are the caller's.
