@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads of others that would run programs here: asked about once, remembered by what they hold.
+"""Workloads that could run their author's code on this host: refused until the caller trusts the content once.
 
-A workload is data, but for a few keys that make this host run what its author wrote. Such a folder is copied first;
-the digest of the copy is what is trusted and the copy is what is run, so that nothing can change in between.
+A workload is data, except for programs (`load.argv`), environment variables and settings of the server. Settings and
+variables that only tune are listed in `settings`; any other one needs trust. The folder is copied first. The digest of
+the copy is trusted and the copy is run, so nothing can change in between.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from powerprof.caller import as_caller
 from powerprof.copies import Rules, Unfit, copy_folder
+from powerprof.database.products.settings import needs_trust, variable_needs_trust
 from powerprof.digests import tree_digest
 from powerprof.errors import DataError, UsageError
 from powerprof.files import reason_of
@@ -23,25 +25,23 @@ from powerprof.workloads.reading import Case
 _MOST_FILES = 2000
 _MOST_BYTES = 512 << 20
 _SHOWN = 120
-# ld.so(8), and the same for interpreters: a library or script of the author's choice in the server.
-_LOADING = ("LD_", "GLIBC_", "GCONV_PATH", "MALLOC_CONF", "PYTHON", "PERL", "BASH_ENV", "ENV")
-_LIBRARIES = ("plugin_load", "plugin_load_add", "early_plugin_load", "malloc_lib")
 
 
 def runs_programs(case: Case) -> str | None:
-    """What of a condition makes this host run something of the author's; None where all of it is data."""
+    """Return the first key of a condition with which its author could run code on this host; None if it has none."""
     if case.load.argv:
         return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
-    members = [(f"topology.members.{name}", own) for name, own in case.topology.members.items()]
-    servers: list[tuple[str, ServerDefinition | TopologyMember]] = [("server", case.server), *members]
+    kind, members = case.server.kind, case.topology.members
+    servers: list[tuple[str, ServerDefinition | TopologyMember]] = [("server", case.server)]
+    servers += [(f"topology.members.{name}", member) for name, member in members.items()]
     for where, server in servers:
         for name in server.environment:
-            if name.startswith(_LOADING):
+            if variable_needs_trust(name):
                 return f"{where}.environment: {name}"
-        for name in server.my_cnf:
-            plain = name.lower().replace("-", "_").removeprefix("loose_")
-            if any(library.startswith(plain) or plain.startswith(library) for library in _LIBRARIES):
-                return f"{where}.my_cnf: {name}"
+        key = "postgresql_conf" if kind == "postgresql" and isinstance(server, ServerDefinition) else "my_cnf"
+        for name, value in getattr(server, key).items():
+            if needs_trust(name, value, kind):
+                return f"{where}.{key}: {name}"
     return None
 
 
@@ -68,8 +68,9 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
         if trust:
             _remember(digest, folder)
         elif not _is_trusted(digest):
+            verb = "runs its own programs" if case.load.argv else "could run its author's code in the server"
             raise UsageError(
-                f"the workload {case.workload.definition.name} of {folder} runs its own programs ({what})",
+                f"the workload {case.workload.definition.name} of {folder} {verb} ({what})",
                 "read what is in the folder, then use --trust once",
             )
         copied[folder] = copy

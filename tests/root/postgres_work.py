@@ -19,7 +19,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private import template
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import postgres, products
+from powerprof.database.products import postgres, products, settings
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.settings import Setting
 from powerprof.sources.procfs import process_cpu_ns
@@ -58,7 +58,7 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
     def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
         return {postgres.HBA: postgres.files(build, account)[postgres.HBA] + hba}
 
-    monkeypatch.setattr(postgres, "_REFUSED", re.compile("(?!)"))
+    monkeypatch.setattr(settings, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
     monkeypatch.setattr(template, "_shelf", lambda: None)
     changed = replace(products.POSTGRESQL, initialise=initialise, files=files)
     monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from powerprof import programs
 from powerprof.database.clients.base import Login
 from powerprof.database.isolation import sandbox
 from powerprof.database.products.builds import ServerBuild, check_program, on_host, refuse_missing_library
-from powerprof.database.products.settings import Setting
+from powerprof.database.products.settings import Setting, reserved_setting
 from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.sources.procfs import children
 
@@ -22,11 +22,6 @@ _USER = "powerprof"
 # Its socket is named after the port, also where it listens on no port.
 _SOCKET = ".s.PGSQL.5432"
 _NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
-# Where files are, who may come, what is run or loaded: settings of these families could make a server less private.
-_REFUSED = re.compile(
-    r"command|librar|directory|_file|_path|listen|socket|^port$|ssl|conninfo|include|provider|log_dest|logging|syslog"
-    r"|^log_filename|^restore|^archive|shared_memory_type|event_source|krb|tablespace"
-)
 
 
 def find_build(binary: Path | None = None, basedir: Path | None = None, root: Path | None = None) -> ServerBuild:
@@ -119,7 +114,7 @@ def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
             raise UsageError(
                 f"{name!r} is not the name of a setting of PostgreSQL", "SHOW ALL lists those that there are"
             )
-        if _REFUSED.search(plain):
+        if reserved_setting(name, "postgresql") is not None:
             raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed", "leave it out")
         text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
         if "\0" in text or "\n" in text:

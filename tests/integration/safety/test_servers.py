@@ -142,6 +142,10 @@ def test_no_way_to_name_a_file_leads_out_of_the_servers_folder(server: PrivateSe
         "wsrep-provider",
         "set-variable",
         "skip-",
+        "hot.datadir",
+        "hot.plugin_dir",
+        "loose-hot.skip-grant-tables",
+        "a.b.secure-file",
     ],
 )
 def test_no_spelling_of_our_own_settings_passes(name: str) -> None:

@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from powerprof import programs
+from powerprof.database.isolation.accounts import server_account
+from powerprof.database.products import postgres, settings
 from powerprof.errors import UsageError
+from powerprof.statements.identity import Family
 from powerprof.workloads import trust
 from powerprof.workloads.reading import Case, read_workload, resolve
 from tests.conftest import Cli
@@ -69,18 +75,103 @@ def test_what_runs_is_the_copy_that_was_asked_about(tmp_path: Path) -> None:
     assert (copy / "client.sh").stat().st_mode & 0o777 == 0o700
 
 
+_SERVER = 'schema = "powerprof.workload/1"\nname = "theirs"\ntitle = "t"\n{}[load]\nkind = "none"\n[conditions.only]\n'
+
+
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
         ('[server.environment]\nLD_PRELOAD = "/tmp/evil.so"\n', "server.environment: LD_PRELOAD"),
+        ('[server.environment]\nOPENSSL_CONF = "/tmp/evil.cnf"\n', "server.environment: OPENSSL_CONF"),
+        ('[server.environment]\nOPENSSL_MODULES = "/tmp"\n', "server.environment: OPENSSL_MODULES"),
+        ('[server.environment]\nLIBMYSQL_PLUGINS = "evil"\n', "server.environment: LIBMYSQL_PLUGINS"),
+        ('[server.environment]\nKRB5_CONFIG = "/tmp/evil.conf"\n', "server.environment: KRB5_CONFIG"),
+        ('[server.environment]\nPATH = "/tmp"\n', "server.environment: PATH"),
+        ('[server.environment]\nmalloc_arena_max = "1"\n', "server.environment: malloc_arena_max"),
         ('[server.my_cnf]\nplugin_load_add = "evil.so"\n', "server.my_cnf: plugin_load_add"),
         ('[server.my_cnf]\nloose-plugin-lo = "evil.so"\n', "server.my_cnf: loose-plugin-lo"),
+        ('[server.my_cnf]\nloose-loose-plugin-load = "evil.so"\n', "server.my_cnf: loose-loose-plugin-load"),
+        ('[server.my_cnf]\nenable-plugin-load = "evil.so"\n', "server.my_cnf: enable-plugin-load"),
+        ('[server.my_cnf]\n"hot.plugin_load_add" = "evil.so"\n', "server.my_cnf: hot.plugin_load_add"),
+        ('[server.my_cnf]\n"max_x.key_buffer_size" = 1\n', "server.my_cnf: max_x.key_buffer_size"),
+        ('[server.my_cnf]\nlog_error_services = "component_evil"\n', "server.my_cnf: log_error_services"),
+        ('[server.my_cnf]\ncharacter_sets_dir = "evil"\n', "server.my_cnf: character_sets_dir"),
+        ('[server.my_cnf]\ninnodb_undo_directory = "/tmp"\n', "server.my_cnf: innodb_undo_directory"),
+        (
+            '[server]\nkind = "postgresql"\npostgresql_conf = { "plperl.on_init" = "die" }\n',
+            "server.postgresql_conf: plperl.on_init",
+        ),
+        (
+            '[server]\nkind = "postgresql"\npostgresql_conf = { a_setting_of_tomorrow = 1 }\n',
+            "server.postgresql_conf: a_setting_of_tomorrow",
+        ),
+        (
+            '[topology]\nkind = "ring"\ncount = 2\nmembers.node-2.my_cnf = { skip-loose-plugin-load = "evil" }\n',
+            "topology.members.node-2.my_cnf: skip-loose-plugin-load",
+        ),
     ],
 )
 def test_other_ways_to_run_something(tmp_path: Path, keys: str, what: str) -> None:
-    head = 'schema = "powerprof.workload/1"\nname = "theirs"\ntitle = "t"\n'
-    toml = f'{head}{keys}[load]\nkind = "none"\n[conditions.only]\n'
-    assert trust.runs_programs(case_of(workload(tmp_path, toml))) == what
+    assert trust.runs_programs(case_of(workload(tmp_path, _SERVER.format(keys)))) == what
+
+
+def _tunes(name: str, family: Family, value: str = "1") -> bool:
+    return settings.reserved_setting(name, family) is None and not settings.needs_trust(name, value, family)
+
+
+def test_settings_that_only_tune_are_not_asked_about(tmp_path: Path) -> None:
+    keys = """[server]
+environment = { MALLOC_ARENA_MAX = "1" }
+my_cnf = { loose-skip-innodb_doublewrite = true, maximum-sort_buffer_size = "1M", Skip-Name-Resolve = true }
+"""
+    assert trust.runs_programs(case_of(workload(tmp_path, _SERVER.format(keys)))) is None
+
+
+def test_a_sweep_over_a_variable_is_asked_about(tmp_path: Path) -> None:
+    loaded = read_workload(workload(tmp_path, _SERVER.format("")))
+    case = resolve(loaded, "only", {"server.environment.OPENSSL_CONF": "/tmp/evil.cnf"})
+    assert trust.runs_programs(case) == "server.environment: OPENSSL_CONF"
+
+
+@pytest.mark.parametrize("setting", ["plugin_load_add", "plugin_load"])
+def test_every_spelling_that_loads_a_plugin_needs_trust(mariadbd: Path, setting: str) -> None:
+    """The installed server judges: it reports the library that it cannot load."""
+    names = [setting[:length] for length in range(8, len(setting) + 1)]
+    prefixes = ("loose-", "enable_", "Loose-loose-", "skip-loose_", "hot.", "loose-a.b-c.", "maximum-autoset-")
+    names += [prefix + setting for prefix in prefixes]
+    loaded = []
+    for name in names:
+        words = [mariadbd, "--no-defaults", "--user=mysql", f"--{name}=powerprof_evil", "--verbose", "--help"]
+        output = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        if "Can't open shared library" in output.stdout + output.stderr:
+            loaded.append(name)
+    assert {f"loose-loose-{setting}".capitalize(), f"hot.{setting}", setting} <= set(loaded)
+    assert [name for name in loaded if not settings.needs_trust(name, "powerprof_evil", "mysql")] == []
+
+
+def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts_as_tuning(mariadbd: Path) -> None:
+    words = [mariadbd, "--no-defaults", "--user=mysql", "--verbose", "--help"]
+    output = subprocess.run(words, capture_output=True, text=True, timeout=30, check=True).stdout
+    names = set(re.findall(r"^  (?:-., )?--([a-z0-9-]+)", output, re.MULTILINE))
+    assert len(names) > 400
+    tuning = {name for name in names if _tunes(name, "mysql")}
+    assert [name for name in tuning if re.search("plugin|^init|ssl|sets-dir|wsrep|feedback|malloc", name)] == []
+    # Some of them may be paths: then the value needs trust.
+    assert not any(_tunes(name, "mysql", "/tmp/x") for name in tuning)
+    shortened = {name[:length] for name in names - tuning for length in range(1, len(name))}
+    assert [name for name in shortened - names if _tunes(name, "mysql")] == []
+
+
+def test_no_setting_of_postgresql_that_runs_or_loads_something_counts_as_tuning() -> None:
+    build = postgres.find_build()
+    done = programs.run([str(build.binary), "--describe-config"], user=server_account())
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    tuning = [(name, group, kind) for name, _, group, kind, *_ in rows if _tunes(name, "postgresql")]
+    assert len(tuning) > 150
+    groups = "Preloading|File Locations|Archiv|SSL|/ Authentication"
+    assert {name for name, group, _ in tuning if re.search(groups, group)} == set()
+    texts = {"DateStyle", "TimeZone", "log_line_prefix", "log_timezone", "wal_consistency_checking"}
+    assert {name for name, _, kind in tuning if kind == "STRING"} <= texts
 
 
 def test_shipped_workloads_are_data() -> None:
@@ -112,3 +203,13 @@ def test_the_command_line_asks_and_the_program_is_not_root(
     assert list(said.iterdir()) == []
     again = powerprof_cli(words)
     assert again.code == 0, again.err
+
+
+def test_a_configuration_of_openssl_is_not_read_by_the_server_without_trust(
+    attacker: Attacker, mariadbd: Path, powerprof_cli: Cli
+) -> None:
+    folder = workload(attacker.home, _SERVER.format('[server.environment]\nOPENSSL_CONF = "/tmp/evil.cnf"\n'))
+    refused = powerprof_cli(["run", str(folder), "--repeat", "2", "--duration", "0.3"])
+    assert refused.code == 2, refused.out
+    assert "could run its author's code in the server (server.environment: OPENSSL_CONF)" in refused.err
+    assert "hint: read what is in the folder, then use --trust once" in refused.err
