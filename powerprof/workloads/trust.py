@@ -8,13 +8,15 @@ the copy is trusted and the copy is run, so nothing can change in between.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 from powerprof.caller import as_caller
 from powerprof.copies import Rules, Unfit, copy_folder
 from powerprof.database.products.settings import needs_trust, variable_needs_trust
-from powerprof.digests import tree_digest
 from powerprof.errors import DataError, UsageError
 from powerprof.files import reason_of
 from powerprof.folders import Folder
@@ -64,7 +66,7 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
             continue
         copy = copies / f"workload-{len(copied) + 1}"
         _copy(folder, copy, owner)
-        digest = tree_digest(copy, most_files=_MOST_FILES, most_bytes=_MOST_BYTES)
+        digest = tree_digest(copy)
         if trust:
             _remember(digest, folder)
         elif not _is_trusted(digest):
@@ -75,6 +77,22 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
             )
         copied[folder] = copy
     return copied
+
+
+def tree_digest(copy: Path) -> str:
+    """Return the SHA-256 over names, kinds, execute bits and contents of everything below a copy of ours."""
+    total = hashlib.sha256()
+    for folder, folders, files in os.walk(copy):
+        folders.sort()
+        for path in (Path(folder, name) for name in sorted([*folders, *files])):
+            kind = stat.S_IFMT(path.lstat().st_mode) | path.lstat().st_mode & 0o111
+            content = os.fsencode(path.readlink()) if path.is_symlink() else b""
+            if path.is_file() and not path.is_symlink():
+                content = path.read_bytes()
+            # Lengths first: no two trees are the same bytes.
+            for part in (b"%o" % kind, bytes(path.relative_to(copy)), content):
+                total.update(len(part).to_bytes(8, "big") + part)
+    return total.hexdigest()
 
 
 def _shelf() -> Path:

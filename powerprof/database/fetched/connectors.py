@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,18 +93,12 @@ CATALOGUE = {
 
 
 def jar(name: str) -> bytes:
-    """The jar, which is what it must be. Raises CapabilityError where it is not there, DataError for another."""
-    connector = CATALOGUE[name]
-
-    def read(path: Path) -> bytes:
-        try:
-            return archive.read(path, connector.artifact)
-        except OSError as error:
-            raise PowerprofError(
-                f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}"
-            ) from error
-
-    return fetched.checked(connector, read)
+    """Return the fetched jar. Raises CapabilityError if it has not been fetched, PowerprofError if it is unreadable."""
+    path = fetched.place_of(CATALOGUE[name])
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PowerprofError(f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}") from error
 
 
 def fetch(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> Connector:
@@ -113,10 +108,9 @@ def fetch(name: str, consent: Callable[[str], bool], progress: Callable[[str], N
 
     def bring(partial: Path, tree: RunTree) -> None:
         progress(f"downloading {connector.artifact.file_name}")
-        data = archive.read(archive.download(connector.artifact, tree), connector.artifact)
+        path = archive.download(connector.artifact, tree)
         with fetched.keeping(kept_as):
-            partial.write_bytes(data)
+            shutil.copyfile(path, partial)
 
     fetched.fetch(connector, consent, bring, kept_as=kept_as)
-    jar(name)
     return connector

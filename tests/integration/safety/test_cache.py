@@ -3,16 +3,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 from pathlib import Path
 
 import pytest
 
 from powerprof import paths
-from powerprof.database.fetched import historical
-from powerprof.digests import tree_digest
-from powerprof.errors import DataError, PowerprofError
+from powerprof.errors import PowerprofError
 from powerprof.stacks.store import TableStore
 from powerprof.tracing.bpf import headers
 from tests.integration.safety.conftest import UID, Attacker
@@ -55,44 +51,3 @@ def test_a_cache_that_others_may_write_to_is_refused(attacker: Attacker, monkeyp
     monkeypatch.setenv("XDG_CACHE_HOME", str(attacker.folder("cache")))
     with pytest.raises(PowerprofError, match=f"cannot keep a cache in .* belongs to user {UID}"):
         paths.cache_folder("headers")
-
-
-def test_a_fetched_server_that_was_changed_is_not_started(
-    attacker: Attacker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    place = tmp_path / "powerprof/servers/mysql-5.5.9"
-    (place / "bin").mkdir(parents=True)
-    (place / "data").mkdir()
-    program = place / "bin/mysqld"
-    program.write_text("#!/bin/sh\necho 'mysqld  Ver 5.5.9 for Linux on x86_64'\n")
-    program.chmod(0o755)
-    (place / "complete").touch()
-    source = dataclasses.replace(historical.MYSQL_5_5_9.source, unpacked_sha256=tree_digest(place))
-    known = dataclasses.replace(historical.MYSQL_5_5_9, source=source)
-    monkeypatch.setitem(historical.CATALOGUE, "mysql-5.5.9", known)
-    assert historical.build("mysql-5.5.9").version == (5, 5, 9)
-    program.write_text(program.read_text() + f"touch {tmp_path}/ran\n")
-    with pytest.raises(DataError, match="not what was fetched: refused"):
-        historical.build("mysql-5.5.9")
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_digest_tells_every_change(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/b").write_text("1")
-    (tmp_path / "c").write_text("")
-    seen = {tree_digest(tmp_path)}
-    for change in (
-        lambda: (tmp_path / "a/b").write_text("2"),
-        lambda: (tmp_path / "a/b").chmod(0o755),
-        lambda: (tmp_path / "c").rename(tmp_path / "d"),
-        lambda: (tmp_path / "e").symlink_to("a"),
-        lambda: (tmp_path / "f").mkdir(),
-    ):
-        change()
-        seen.add(tree_digest(tmp_path))
-    assert len(seen) == 6
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(DataError, match="pipe is neither file, folder nor link"):
-        tree_digest(tmp_path)

@@ -75,6 +75,23 @@ def test_what_runs_is_the_copy_that_was_asked_about(tmp_path: Path) -> None:
     assert (copy / "client.sh").stat().st_mode & 0o777 == 0o700
 
 
+def test_a_digest_changes_with_every_change_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a/b").write_text("1")
+    (tmp_path / "c").write_text("")
+    seen = {trust.tree_digest(tmp_path)}
+    for change in (
+        lambda: (tmp_path / "a/b").write_text("2"),
+        lambda: (tmp_path / "a/b").chmod(0o755),
+        lambda: (tmp_path / "c").rename(tmp_path / "d"),
+        lambda: (tmp_path / "e").symlink_to("a"),
+        lambda: (tmp_path / "f").mkdir(),
+    ):
+        change()
+        seen.add(trust.tree_digest(tmp_path))
+    assert len(seen) == 6
+
+
 _SERVER = 'schema = "powerprof.workload/1"\nname = "theirs"\ntitle = "t"\n{}[load]\nkind = "none"\n[conditions.only]\n'
 
 
