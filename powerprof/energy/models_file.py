@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power models in TOML: what one may say, and how a file from outside is refused."""
+"""Power models in TOML: the keys, and the checks of a file that a person wrote."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from powerprof.records import EstimateRange
 from powerprof.untrusted import loader
 
 SCHEMA = "powerprof.model/1"
-_LIMIT_BYTES = 1 << 20
-_MAX_MODELS = 500
 
 Watts = Annotated[float, msgspec.Meta(ge=0, le=10_000)]
 Odds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
@@ -117,7 +115,7 @@ def span_of(model: PowerModel, *, low: float = 1.0, typical: float = 1.0, high: 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal["powerprof.model/1"]
-    model: Annotated[list[PowerModel], msgspec.Meta(min_length=1, max_length=_MAX_MODELS)]
+    model: Annotated[list[PowerModel], msgspec.Meta(min_length=1)]
 
 
 @loader
@@ -171,7 +169,7 @@ def user_models() -> list[PowerModel]:
     except PermissionError:  # somebody else's home (HOME is left as it was by setpriv and su): nothing there is meant
         return []
     for file in files:
-        models += parse_models(read_outside_text(file, _LIMIT_BYTES), file)
+        models += parse_models(read_outside_text(file), file)
     return models
 
 

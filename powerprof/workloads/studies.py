@@ -19,7 +19,6 @@ from powerprof.paths import data_dir
 from powerprof.untrusted import loader
 from powerprof.workloads.definition import Name, StrictTable, Value
 
-_LIMIT_BYTES = 1 << 20
 _SUFFIX = ".toml"
 
 Text = Annotated[str, Meta(min_length=1, max_length=300)]
@@ -102,7 +101,7 @@ def find_study(name: str) -> Study:
 @loader
 def read_study(path: Path) -> Study:
     """Read and check a study's file. Raises DataError with the key."""
-    raw: dict[str, Any] = toml.parse(read_outside_text(path, _LIMIT_BYTES), path)
+    raw: dict[str, Any] = toml.parse(read_outside_text(path), path)
     try:
         study = msgspec.convert(raw, Study)
     except msgspec.ValidationError as error:

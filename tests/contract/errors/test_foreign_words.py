@@ -217,7 +217,7 @@ def test_toml_that_takes_for_ever_is_refused(tmp_path: Path, text: str) -> None:
     assert least_cpu_s(read, 1.0) < 1.0
 
 
-def test_text_in_toml_may_have_as_many_dots_as_it_likes(tmp_path: Path) -> None:
+def test_sql_in_a_workload_may_have_hundreds_of_dots(tmp_path: Path) -> None:
     folder = tmp_path / "dots"
     folder.mkdir()
     dots = ", ".join(f"{number}.5" for number in range(300))

@@ -343,10 +343,10 @@ GOOD = "idle_watts = 1\nfull_watts = 2\nidle_range_watts = [0.5, 2]\nfull_range_
             None,
             "full_watts: below idle_watts",
         ),
-        ("x = " + "[" * 20_000, None, "TOML"),
+        ("x = " + "[" * 20_000, None, "nested too deeply"),
     ],
 )
-def test_hostile_model_files_are_refused(text: str, line: int | None, reason: str) -> None:
+def test_wrong_model_files_are_refused(text: str, line: int | None, reason: str) -> None:
     with pytest.raises(DataError) as caught:
         parse_models(text, "mine.toml")
     assert reason in caught.value.reason
