@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import os
 import random
 import re
 import struct
-import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,18 +21,14 @@ from pathlib import Path
 import msgspec
 
 from powerprof.attribution import capture, session
-from powerprof.database.clients import optionfiles
-from powerprof.database.fetched import archive
 from powerprof.diagnosis.serverlog import summarise
-from powerprof.energy import models_file, replay
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.energy import replay
+from powerprof.errors import UsageError
 from powerprof.report.documents.kinds import KINDS, Kind, lines_of
 from powerprof.report.documents.saved import load_saved
 from powerprof.report.exports.formats import export
 from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
 from powerprof.stacks import demangle, elf, image, perfmap, runtimes, store, symtab, tables
-from powerprof.tracing.dtrace import output as dtrace_output
-from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.idle.layout import IDLE_EXIT
 from powerprof.untrusted import reading
 from powerprof.windows.recorded import read_recording
@@ -158,17 +152,6 @@ _POWERCAP = b"".join(
     % (1700000000 + n, 1000 + 5000 * n)
     for n in range(2)
 )
-_MODEL = b"""schema = "powerprof.model/1"
-[[model]]
-name = "my server"
-idle_watts = 1.5
-full_watts = 5.0
-idle_range_watts = [1.0, 2.0]
-full_range_watts = [4.0, 6.0]
-source = "measured"
-cpus = [{vendor = "GenuineIntel", family = 6, models = [79]}]
-states = [{name = "C6", watts = 1.0, range_watts = [0.5, 1.5]}]
-"""
 _WORKLOAD = b"""schema = "powerprof.workload/1"
 name = "fuzzed"
 title = "a workload"
@@ -195,17 +178,6 @@ CREATE TRIGGER t1 BEFORE INSERT ON t FOR EACH ROW BEGIN SET @a=1; END//
 DELIMITER ;
 SELECT `a;b` FROM t;
 """
-_OPTIONS = b"""# comment
-[client]
-user = root
-password = "a\\tb # c"   # not this
-port=3306
-ssl-ca = /etc/ca.pem
-[mysqld]
-skip-networking
-[client-mariadb]
-socket='/run/mysqld/mysqld.sock'
-"""
 _MAPS = b"""55d0c0000000-55d0c0100000 r--p 00000000 fe:01 1234                       /usr/sbin/mariadbd
 55d0c0100000-55d0c0900000 r-xp 00100000 fe:01 1234                       /usr/sbin/mariadbd
 7f0000000000-7f0000100000 r-xp 00000000 00:00 0
@@ -217,16 +189,6 @@ _LOG = b"""2026-01-01 00:00:00 12 [Note] Slave I/O thread: connected to master '
 2025-12-31 23:59:50 13 [ERROR] Slave I/O: fatal error: equal MySQL server ids
 261231 23:59:51 [Note] Start binlog_dump to slave_server(2), pos(mysql-bin.000001, 4)
 2025-12-31T23:59:58.123456Z 0 [Note] reconnecting to retry
-"""
-_DTRACE = b"""calls\tlibc.so.6\tnanosleep\t20
-returns\tlibc.so.6\tnanosleep\t20
-self_cpu_ns\tlibc.so.6\tnanosleep\t2000
-wakeup\t12\t34\tmariadbd\t35\t7
-              libc.so.6`__nanosleep+0x7
-              0x7f00
-end of stack
-sleep\t12\t3\t3000000\t2000000
-end
 """
 _NAMES = [
     b"_ZN4core3ptr13drop_in_place17h0123456789abcdefE",
@@ -327,38 +289,6 @@ def _read_capture(path: Path, data: bytes) -> object:
     return session.analyse(capture.load(path))
 
 
-def _zip_seeds() -> list[bytes]:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as made_:
-        made_.writestr("bin/mysqld", b"\x7fELF" * 100)
-        made_.writestr("share/english/errmsg.sys", b"x" * 300)
-    return [out.getvalue()]
-
-
-def _read_zip(path: Path, data: bytes) -> object:
-    import shutil
-
-    target = path.with_name("unpacked")
-    shutil.rmtree(target, ignore_errors=True)
-    members = (archive.ArchiveMember("bin/mysqld", "mysqld", True), archive.ArchiveMember("share/", "share/"))
-    return archive.unpack(path, members, target, 1 << 20)
-
-
-def _read_dtrace(path: Path, data: bytes) -> object:
-    run = DtraceRun(1, data.decode("utf-8", "replace"), (), 0, 0.0)
-    errors = []
-    for parse in (
-        lambda one: dtrace_output.parse_functions(one, "x"),
-        dtrace_output.parse_wakeups,
-        dtrace_output.parse_latency,
-    ):
-        try:
-            parse(run)
-        except PowerprofError as error:
-            errors.append(error)
-    return errors
-
-
 def _read_workload(path: Path, data: bytes) -> object:
     folder = path.parent / "fuzzed"
     folder.mkdir(exist_ok=True)
@@ -370,13 +300,6 @@ def _read_perf_map(path: Path, data: bytes) -> object:
     with path.open("rb") as file:
         found = perfmap._parse(file.fileno(), str(path))
     return [runtimes.named_by_runtime(runtimes.NODE, name) for name in found.names]
-
-
-def _read_options(path: Path, data: bytes) -> object:
-    # Not to follow !include out of the folder of the test.
-    path.write_bytes(data.replace(b"!", b"?", data.count(b"!") - 1 if data.startswith(b"!") else -1))
-    path.chmod(0o600)
-    return optionfiles.read(path)
 
 
 def _saved(key: str, kind: Kind) -> Callable[[], list[bytes]]:
@@ -419,12 +342,9 @@ LOADERS: tuple[Loader, ...] = (
         lambda path, data: replay.replay([path], None),
         lambda: [_TURBOSTAT, _IPMI, _METER, _POWERCAP],
     ),
-    Loader("power-model", _text(models_file.parse_models), lambda: [_MODEL]),
     Loader("workload", _read_workload, _workload_seeds),
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
-    Loader("option-file", _read_options, lambda: [_OPTIONS]),
     Loader("server-log", _lenient(lambda text: summarise(text, 1767225600.0)), lambda: [_LOG]),
-    Loader("dtrace-output", _read_dtrace, lambda: [_DTRACE]),
     Loader("capture", _read_capture, _capture_seeds),
     Loader("images", lambda path, data: image.load(path), _image_seeds),
     Loader(
@@ -434,5 +354,4 @@ LOADERS: tuple[Loader, ...] = (
     Loader("elf", _read_elf, _elf_seeds),
     Loader("saved-tables", _read_tables, _table_seeds),
     Loader("symbol-name", _lenient(demangle.demangle), lambda: _NAMES),
-    Loader("server-archive", _read_zip, _zip_seeds),
 )

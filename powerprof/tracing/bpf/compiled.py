@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
 from powerprof.errors import DataError
@@ -12,7 +10,6 @@ from powerprof.tracing.bpf.instructions import INSTRUCTION
 
 _LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
 _MAP = 1  # BPF_PSEUDO_MAP_FD
-_MOST_BYTES = 16 << 20
 
 
 class MapPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,17 +50,13 @@ def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
 
 
 def pack(compiled: Compiled) -> bytes:
-    """With a digest in front, so that a file that was cut or changed is recognised."""
-    data = msgspec.msgpack.encode(compiled)
-    return hashlib.sha256(data).digest() + data
+    """Return the bytes that `unpack` reads."""
+    return msgspec.msgpack.encode(compiled)
 
 
 def unpack(packed: bytes) -> Compiled | None:
-    """None for anything but what `pack` made."""
-    digest, data = packed[:32], packed[32:]
-    if len(packed) > _MOST_BYTES or hashlib.sha256(data).digest() != digest:
-        return None
+    """Return the program, or None for a file that was cut."""
     try:
-        return msgspec.msgpack.decode(data, type=Compiled)
+        return msgspec.msgpack.decode(packed, type=Compiled)
     except msgspec.MsgspecError:
         return None

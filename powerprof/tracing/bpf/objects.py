@@ -2,7 +2,7 @@
 """Compiled programs: the one that powerprof carries where it fits (`carried.py`), else compiled here once and kept.
 
 A program is kept under all that went into it: source and definitions, the kernel and its BTF, and the compiler. What
-lies there is loaded into the kernel, so it lies where only root (or the acting user) writes, and carries a digest.
+lies there is loaded into the kernel, so it lies where only root (or the acting user) writes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from powerprof.tracing.bpf.compiled import Compiled
 from powerprof.tracing.bpf.features import not_permitted
 from powerprof.tracing.bpf.headers import kernel_headers, remedy
 
-_FORMAT = "1"
+_FORMAT = "2"
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _MOST_BYTES = 16 << 20
 _KEPT = 32

@@ -116,8 +116,6 @@ def test_latencies() -> None:
         ("calls\tm\tf\t" + "9" * 30 + "\nend\n", "not a number"),
         ("calls\tm\tf\nend\n", "not a line of the function profile"),
         ("\x1b[31m\nend\n", "not a line of the function profile"),
-        ("calls\t" + "m" * 1100 + "\tf\t1\nend\n", "impossible length"),
-        ("calls\tm\tf\t1\n" * 1_000_001 + "end\n", "more than 1,000,000 lines"),
     ],
 )
 def test_damaged_function_profiles_are_refused(text: str, reason: str) -> None:
@@ -130,7 +128,6 @@ def test_damaged_function_profiles_are_refused(text: str, reason: str) -> None:
     [
         ("wakeup\t1\t2\tx\t3\t4\n  a`b+0x1\nend\n", "its last stack is cut"),
         ("wakeup\t1\t2\tx\t3\nend\n", "not a line of the wake-ups"),
-        ("wakeup\t1\t2\tx\t3\t4\n" + "  a`b+0x1\n" * 300 + "end of stack\nend\n", "more than 200 frames"),
     ],
 )
 def test_damaged_wakeups_are_refused(text: str, reason: str) -> None:
