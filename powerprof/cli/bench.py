@@ -59,8 +59,7 @@ class BenchChoice:
     ] = None
 
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Let the workload run the programs that it brings; remembered for its content."),
+        bool, typer.Option("--trust", help="Let the workload run code of its author here; remembered for its content.")
     ] = False
 
     @property

@@ -29,7 +29,7 @@ def unpack(package: Path, root: Path) -> None:
 
     Raises DataError for a damaged package, PowerprofError if the file system has no room.
     """
-    words = [programs.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
+    words: list[str | Path] = [programs.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
     try:
         with programs.start(words, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None  # noqa: S101  for the type checker
