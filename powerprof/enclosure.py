@@ -161,9 +161,10 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     source = confinement.root or Path("/")
     # Any folder can carry the new root; all that is to be seen is opened before it is covered.
     root = confinement.root or Path("/usr")
-    own, place = _open_own(confinement), _open_place(confinement)
+    # The system's own paths are shown as they are: /bin may be a link.
+    own, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
     with _rights_of(user):
-        reads = _open([path for path in confinement.reads if not any(map(path.is_relative_to, _SYSTEM))])
+        reads = _open([path for path in confinement.reads if not _is_system(path)])
     system = [Path("/proc"), Path("/sys"), *_DEVICES]
     links = {}
     programs = [(Path("/usr"), os.open(source / "usr", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))]
@@ -200,6 +201,10 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     _must(libc.pivot_root(b".", b"."))
     _must(libc.umount2(b".", _MNT_DETACH))
     os.chdir("/")
+
+
+def _is_system(path: Path | None) -> bool:
+    return path is not None and any(map(path.is_relative_to, _SYSTEM))
 
 
 def _show(libc: ctypes.CDLL, path: Path, handle: int, root: Path, flags: int, shown: set[Path]) -> None:

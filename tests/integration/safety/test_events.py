@@ -20,6 +20,7 @@ from powerprof import paths
 from powerprof.cure.remedies import _lasting_login
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
+from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.options import ServerOptions
 from powerprof.errors import PowerprofError
@@ -386,7 +387,9 @@ def test_the_next_process_is_known_by_its_account_and_program(server: PrivateSer
             msgspec.structs.replace(before, **other).connect(login, Limits())
 
 
-def test_an_event_of_a_server_that_is_reached_by_its_port(tmp_path: Path) -> None:
+def test_an_event_of_a_server_that_is_reached_by_its_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server of this test listens at the host's own address.
+    monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
     with PrivateServer(ServerOptions(settings={"server-id": "7"}), port="ephemeral") as listening:
         make(listening, *PLAIN)
         execute(listening, "CREATE USER far@`127.0.0.1` IDENTIFIED BY 'two'", "GRANT ALL ON *.* TO far@`127.0.0.1`")

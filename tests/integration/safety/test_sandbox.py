@@ -145,7 +145,7 @@ def test_a_command_that_pgbench_is_given_runs_in_the_sandbox(
     shell = f"cat {host.secret} /etc/shadow > stolen 2>&1; id -u > uid; touch {host.place}/made; true"
     monkeypatch.setattr(pgbench, "texts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
     case = case_of(tmp_path / "theirs", 'kind = "pgbench"\nsql = ["SELECT 1"]', kind="postgresql")
-    with Bench([case], BenchOptions()) as bench:
+    with Bench([case], BenchOptions(), print) as bench:
         context = bench.context(case)
         start_load(case, context, LoadOrder(queries=1)).finish(60)
         said = (context.place / "stolen").read_text()
@@ -166,7 +166,7 @@ def test_a_client_sends_no_file_of_the_host(
     load = f"""kind = "{kind}"\nsql = ["LOAD DATA LOCAL INFILE '{file}' INTO TABLE test_leak.t"]"""
     setup = '["SET GLOBAL local_infile = 1", "CREATE DATABASE test_leak", "CREATE TABLE test_leak.t (a TEXT)"]'
     case = case_of(tmp_path / "theirs", load, f"setup = {setup}")
-    with Bench([case], BenchOptions()) as bench:
+    with Bench([case], BenchOptions(), print) as bench:
         bench.enter(case)
         with pytest.raises(LoadFailed):
             start_load(case, bench.context(case), LoadOrder(queries=1, duration_s=1.0)).finish(60)
@@ -181,7 +181,7 @@ def test_a_client_sends_no_password_of_its_own(kind: str, tmp_path: Path, mariad
     texts = [f"LOAD DATA LOCAL INFILE '{name}' INTO TABLE test_leak.t" for name in names]
     setup = '["SET GLOBAL local_infile = 1", "CREATE DATABASE test_leak", "CREATE TABLE test_leak.t (a TEXT)"]'
     case = case_of(tmp_path / "first/theirs", 'sql = ["SELECT 1"]', f"setup = {setup}")
-    with Bench([case], BenchOptions()) as bench:
+    with Bench([case], BenchOptions(), print) as bench:
         bench.enter(case)
         for number, one in enumerate(texts):
             other = case_of(tmp_path / str(number) / "theirs", f'kind = "{kind}"\nsql = {json.dumps([one])}')
@@ -196,7 +196,7 @@ def test_a_client_sends_no_password_of_its_own(kind: str, tmp_path: Path, mariad
 def test_local_infile_is_no_setting_of_a_workload(name: str, tmp_path: Path) -> None:
     case = case_of(tmp_path / "theirs", 'sql = ["SELECT 1"]', f"server.set_global = {{ {name} = 1 }}")
     with pytest.raises(UsageError, match="lets servers read clients' files"):
-        Bench([case], BenchOptions()).__enter__()
+        Bench([case], BenchOptions(), print).__enter__()
 
 
 def test_a_private_server_reaches_no_service_of_the_host(host: Forbidden, mariadbd: Path) -> None:
@@ -249,7 +249,7 @@ def test_all_that_a_workload_starts_is_confined(
         resolve(find_workload(kind), "tpcc-single") if shipped_one else case_of(tmp_path / "theirs", load, kind=server)
     )
     with ExitStack() as stack:
-        bench = stack.enter_context(Bench([case], BenchOptions(trust=True)))
+        bench = stack.enter_context(Bench([case], BenchOptions(trust=True), print))
         bench.enter(case)
         running = start_load(
             case, bench.context(case), LoadOrder(duration_s=60.0, queries=None if kind != "slap" else 1000)
@@ -352,7 +352,7 @@ def test_a_client_is_not_root_for_roots_own_account(mariadbd: Path, tmp_path: Pa
         login = Login(user="root", socket=theirs.socket)
         case = case_of(tmp_path / "theirs", 'sql = ["SELECT 1"]')
         given = BenchOptions(given=GivenServer(login).__enter__())
-        with Bench([case], given) as bench, pytest.raises(LoadFailed, match="sysbench failed") as caught:
+        with Bench([case], given, print) as bench, pytest.raises(LoadFailed, match="sysbench failed") as caught:
             start_load(case, bench.context(case), LoadOrder(queries=1)).finish(60)
         assert "name an account with a password" in str(caught.value.hint)
 
@@ -361,7 +361,7 @@ def test_output_of_a_client_is_read_from_no_other_file(attacker: Attacker, tmp_p
     """Its folder is its own: it may make links there, and what powerprof prints of a failure is no file of root's."""
     links = " ".join(f"ln -sf {attacker.secret} {name};" for name in ("load.out", "gate", "client.cnf"))
     case = case_of(tmp_path / "theirs", f"kind = 'command'\nargv = ['/bin/sh', '-c', '{links} echo error; exit 1']")
-    with Bench([case], BenchOptions(trust=True)) as bench, pytest.raises(LoadFailed) as caught:
+    with Bench([case], BenchOptions(trust=True), print) as bench, pytest.raises(LoadFailed) as caught:
         start_load(case, bench.context(case), LoadOrder(queries=1)).finish(60)
     assert "of root" not in str(caught.value) and "error" in str(caught.value)
 
@@ -373,6 +373,7 @@ _STARTERS = {
     "database/isolation/netns.py": "ip",
     "database/isolation/runtree.py": "the janitor",
     "database/isolation/sandbox.py": "the owner",
+    "database/fetched/deb.py": "dpkg-deb, of packages whose digest was compared",
     "database/fetched/apt.py": "apt, of packages whose signatures it checks",
     "energy/calibrate.py": "a loop of ours",
     "fetching.py": "a download, under an account without rights",
@@ -383,7 +384,7 @@ _STARTERS = {
     "sources/timed_program.py": "perf",
     "sources/turbostat_meter.py": "turbostat",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
-    "stacks/reader_process.py": "the reader of memory",
+    "processes/reader_process.py": "the reader of memory",
     "tracing/bpf/objects.py": "the compiler",
     "tracing/dtrace/backend.py": "dtrace",
 }
