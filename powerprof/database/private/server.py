@@ -107,6 +107,9 @@ class PrivateServer(Closeable):
 
     def _sandbox(self) -> Sandbox:
         own = self.build.sandbox(self.directory)
+        # A workload that names a path in a setting is trusted: certificates, dictionaries.
+        named = [Path(value) for value in map(str, self.options.settings.values()) if value.startswith("/")]
+        own = dataclasses.replace(own, reads=(*own.reads, *named))
         if self.namespaces or self._port is None:
             return dataclasses.replace(own, namespaces=self.namespaces)
         # Without namespaces the ports of replication partners, which start later, are not known yet.
