@@ -15,7 +15,7 @@ HISTORICAL := mysql-5.5.9
 # quicker). tests/conftest.py says what begins first. Neighbours on a host of clouds take CPU time by seconds, so
 # what fails is run again, and named as RERUN: a test that fails always fails here too. Where idleness itself is judged they
 # are waited out: three runs within a minute met the same disturbance.
-ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/sources/test_edges.py \
+ALONE := tests/contract/idle/test_json.py tests/contract/idle/test_report.py tests/unit/measure/test_edges.py \
 	tests/integration/replication/test_mysql_5_5_9.py tests/root/attribution/test_ground_truth.py tests/root/test_hotplug.py \
 	tests/root/test_idle_causes.py tests/root/test_idle_identity.py tests/root/test_idle_polling.py tests/root/test_monitor.py
 WAITING := tests/integration/experiment/test_how_to.py tests/contract/attribute tests/root

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from powerprof import files
-from powerprof.records import Conservation
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.model.records import Conservation
+from powerprof.system import files
 
 
 def counts_idle_exits() -> bool:

@@ -15,10 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import programs
 from powerprof.database.fetched import historical
-from powerprof.database.fetched import on_request as fetched
 from powerprof.database.products.builds import ServerBuild
+from powerprof.system import programs
 from tests.balance import counts_idle_exits, polls_before_it_halts
 from tests.disks import slows_disks, slows_loop_devices
 
@@ -59,7 +58,7 @@ _RANKS = {REPOSITORY / name: rank for rank, name in enumerate(_BEGUN_FIRST)}
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not all(fetched.is_fetched(historical.find(name)) for name in marker.args)
+    return marker is not None and not all(historical.is_fetched(historical.find(name)) for name in marker.args)
 
 
 # A hypervisor decides whether its guests have a cpuidle driver: what judges that driver needs one.
@@ -250,9 +249,9 @@ def dtrace_folder(root_bpf: None) -> Path:
 @pytest.fixture(scope="session")
 def root_bpf() -> None:
     """BPF programs can be loaded: tried once a session."""
-    from powerprof.host import bpf
+    from powerprof.host import survey
 
-    tried = bpf.tracing()
+    tried = survey.tracing()
     if tried.status != "ok":
         pytest.skip(f"no capability: BPF ({tried.detail}; {tried.remedy or 'no remedy known'})")
 

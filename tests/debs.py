@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.programs import which
+from powerprof.system.programs import which
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from powerprof.database.isolation import diskgroup
-from powerprof.errors import PowerprofError
+from powerprof.database.isolation import limits
+from powerprof.system.errors import PowerprofError
 
 
 def slows_loop_devices() -> bool:
@@ -22,6 +22,6 @@ def slows_loop_devices() -> bool:
 def slows_disks() -> bool:
     """Can a control group delay the disk that temporary files are on?"""
     try:
-        return bool(diskgroup.hierarchy() and diskgroup.disk_of(Path(tempfile.gettempdir())))
+        return bool(limits.hierarchy() and limits.disk_of(Path(tempfile.gettempdir())))
     except PowerprofError:
         return False

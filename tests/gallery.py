@@ -16,8 +16,8 @@ from playwright.sync_api import sync_playwright
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
-from powerprof.programs import need
+from powerprof.system.errors import PowerprofError
+from powerprof.system.programs import need
 from tests import transcripts
 from tests.conftest import REPOSITORY
 

@@ -15,10 +15,9 @@ from typing import Any
 import msgspec
 
 from powerprof.queries.records import Queries
-from powerprof.report.documents.kinds import form, kind_of
-from powerprof.report.documents.saved import load_saved
-from powerprof.report.exports.formats import export
-from powerprof.report.wording.records import worded
+from powerprof.report.answers import word_record as worded
+from powerprof.report.documents import form, kind_of, load_saved
+from powerprof.report.exports import export
 from tests.conftest import REPOSITORY
 from tests.unit.report import sample_records
 from tests.unit.report.live_pages import LIVE_PAGES

@@ -3,22 +3,170 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
-from powerprof.attribution import causes, idle, running
+from powerprof.attribution import causes as idle
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.idle import Array
+from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, shares_of
-from powerprof.attribution.records import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
-from powerprof.energy.split import Consumer, split_host
-from powerprof.processes.tasks import ENDED, Task, as_traced
-from powerprof.records import EnergyReading, EnergySplit, Note
+from powerprof.energy.windows import Consumer, split_host
+from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
+from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks import runtimes
+from powerprof.system.tasks import ENDED, Task, as_traced
+from powerprof.tracing.bpf.shared_numbers import RunKind
+from powerprof.tracing.idle_data import RunTimes
+
+# Pure: whose the time is in which CPUs ran: each thread's own, and the kernel's from an idle exit until it ran.
+#
+# What others ran after an idle exit is theirs. Captures that were saved before running time was traced know only the
+# time until the CPUs idled again: there it is all the waker's, as it was then.
+
+RunningArray = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class WakingPlace:
+    """Where a thread was woken: what it ran after idle exits there until it slept, how many these were, and how often
+    it was woken there while a CPU ran."""
+
+    after_exits_ns: float
+    exits: int
+    other_wakings: int = 0
+
+
+def divided(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
+    """What a thread ran in all, onto the places at which it was woken; the sum is the total.
+
+    What it ran after idle exits was measured. The rest followed wakings that ended none: each is taken to have cost
+    what it did after an idle exit there, or what it did elsewhere. Without such wakings it goes by what was measured.
+    """
+    measured = sum(place.after_exits_ns for place in places)
+    rest = max(0.0, total_ns - measured)
+    exits = sum(place.exits for place in places)
+    usual = measured / exits if exits and measured else 1.0
+    weights = [
+        place.other_wakings * (place.after_exits_ns / place.exits if place.exits and measured else usual)
+        for place in places
+    ]
+    if not sum(weights):
+        weights = [place.after_exits_ns for place in places]
+    if not sum(weights):
+        weights = [float(place.exits) for place in places]
+    whole = sum(weights)
+    return [
+        place.after_exits_ns + (rest * weight / whole if whole else 0.0)
+        for place, weight in zip(places, weights, strict=True)
+    ]
+
+
+def own_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+    """What the threads of each entry of layout.CAUSE ran, with what they ran when no idle exit was theirs."""
+    if ran is None:
+        return causes["running_ns"].astype(np.float64)
+    own = causes["own_ns"].astype(np.float64)
+    total = {(tid, pid): ns for tid, pid, ns in ran.threads[["tid", "pid", "ns"]].tolist()}
+    places: dict[tuple[int, int], list[int]] = {}
+    for place, who in enumerate(zip(causes["next_tid"].tolist(), causes["next_tgid"].tolist(), strict=True)):
+        if who in total:
+            places.setdefault(who, []).append(place)
+    counts = causes["count"].tolist()
+    for who, mine in places.items():
+        own[mine] = divided(total[who], [WakingPlace(own[place], counts[place]) for place in mine])
+    return own
+
+
+def kernel_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+    """What the kernel ran from the exits of each entry until a thread ran, or until the CPUs idled again."""
+    if ran is None:
+        return np.zeros(len(causes))
+    return causes["kernel_ns"].astype(np.float64)
+
+
+def c0_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+    """Both."""
+    both: RunningArray = own_ns(causes, ran) + kernel_ns(causes, ran)
+    return both
+
+
+def give(
+    rows: Sequence[BlamedRow],
+    shares: Sequence[int | None],
+    left: Mapping[WokenKey, int],
+    causes: RunningArray,
+    ran: RunTimes | None,
+    in_target: Callable[[int, int], bool],
+) -> dict[WokenKey, float]:
+    """Tells the rows of a target how long their threads ran, and the kernel for them.
+
+    `shares` are the rows' wakings, `left` those that are in no row: what followed these is returned.
+    """
+    measured = (causes["running_ns"] if ran is None else causes["own_ns"]).tolist()
+    kernel = kernel_ns(causes, ran).tolist()
+    for row in rows:
+        row.after_exits_ns = row.own_ns = float(sum(measured[place] for place in row.rows))
+        row.kernel_ns = sum(kernel[place] for place in row.rows)
+    if ran is None:
+        return {}
+    threads = ran.threads[ran.threads["kind"] != RunKind.KERNEL]
+    total = {tid: ns for tid, pid, ns in threads[["tid", "pid", "ns"]].tolist() if in_target(pid, tid)}
+    places: dict[int, list[tuple[BlamedRow | WokenKey, WakingPlace]]] = {}
+    for row, share in zip(rows, shares, strict=True):
+        other = max(0, (share or 0) - row.count)
+        places.setdefault(row.thread, []).append((row, WakingPlace(row.after_exits_ns, row.count, other)))
+    for key, count in left.items():
+        places.setdefault(key[0], []).append((key, WakingPlace(0.0, 0, count)))
+    elsewhere = dict.fromkeys(left, 0.0)
+    for tid, known in places.items():
+        for (who, _), ns in zip(known, divided(total.get(tid, 0.0), [place for _, place in known]), strict=True):
+            if isinstance(who, BlamedRow):
+                who.own_ns = ns
+            else:
+                elsewhere[who] = ns
+    return elsewhere
+
+
+def balance(
+    causes: RunningArray, ran: RunTimes, c0_s: float | None, in_target: Callable[[int, int], bool], own_pid: int
+) -> RunningTime:
+    """All time in which the CPUs ran, by whose it was. `c0_s` is the host's, None where unknown; `in_target` is asked
+    for process and thread."""
+    target_ns, tool_ns, others_ns, nobody_ns = float(ran.target_ns), 0.0, float(ran.others_ns), 0.0
+
+    def add(pid: int, tid: int, ns: float, kind: int = RunKind.OTHER) -> None:
+        nonlocal target_ns, tool_ns, others_ns
+        if pid == own_pid:
+            tool_ns += ns
+        elif kind != RunKind.KERNEL and in_target(pid, tid):
+            target_ns += ns
+        else:
+            others_ns += ns
+
+    for tid, pid, ns, kind in ran.threads[["tid", "pid", "ns", "kind"]].tolist():
+        add(pid, tid, ns, kind)
+    for tid, pid, ns in causes[["next_tid", "next_tgid", "kernel_ns"]].tolist():
+        if tid:
+            add(pid, tid, ns)
+        else:
+            nobody_ns += ns
+    parts = [part / 1e6 for part in (target_ns, tool_ns, others_ns, nobody_ns)]
+    c0_ms = None if c0_s is None else 1e3 * c0_s
+    return RunningTime(
+        c0_ms=c0_ms,
+        target_ms=parts[0],
+        tool_ms=parts[1],
+        others_ms=parts[2],
+        kernel_ms=parts[3],
+        rest_ms=None if c0_ms is None else c0_ms - sum(parts),
+    )
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> StackCounts:
@@ -144,7 +292,7 @@ def _running_s(exits: Array) -> float:
     return float(exits["running_ns"].sum()) / 1e9
 
 
-def _task_of(capture: Capture) -> causes.LookUp:
+def _task_of(capture: Capture) -> idle.LookUp:
     known = {task.tid: task for task in capture.tasks}
     known[0] = Task(0, 0, "idle", "kernel", True)
 
@@ -168,7 +316,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     others = exits[~mine]
     ran = capture.run_times()
     other_causes = (
-        causes.summarise(
+        idle.summarise(
             others,
             ended_by[~mine],
             capture.window_s,
@@ -176,7 +324,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
             functions=capture.functions,
             interrupts=capture.interrupts,
             own_pid=capture.own_pid,
-            c0_ns=running.c0_ns(others, ran),
+            c0_ns=c0_ns(others, ran),
         )
         if len(others)
         else []
@@ -189,14 +337,12 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         wakings = blamer.wakings()
         known_shares, left = shares_of(rows, wakings)
         shares = [*known_shares]
-    own = running.give(rows, shares, left, exits, ran, blamer.in_target)
+    own = give(rows, shares, left, exits, ran, blamer.in_target)
     without_exit = [blamer.without_exit(key, wakings[key], count, own.get(key)) for key, count in left.items()]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
     wakeups = blamer.wakeups(rows, shares, exits, is_own=ran is not None)
     ran_in_all = (
-        None
-        if ran is None
-        else running.balance(exits, ran, _host_s(capture, len(edges)), blamer.in_target, capture.own_pid)
+        None if ran is None else balance(exits, ran, _host_s(capture, len(edges)), blamer.in_target, capture.own_pid)
     )
     split = _energy(capture, wakeups, others, len(edges), ran_in_all)
     if split is not None and split.rate_watts is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,93 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from powerprof.attribution import bounds
-from powerprof.attribution.records import StackFrame, TargetInfo
-from powerprof.errors import DataError
-from powerprof.files import open_regular, reason_of
-from powerprof.processes.tasks import Task
-from powerprof.records import EnergyReading, EnergySource, Notes, ToolCost
+from powerprof.model.attribution import StackFrame, TargetInfo
+from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
 from powerprof.stacks.image import ProcessImage, check
-from powerprof.stacks.pycode import PythonFrame
+from powerprof.stacks.interpreter import PythonFrame
 from powerprof.stacks.registers import machine_of
-from powerprof.tracing.captures.edges import CpuEdge, in_window
-from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import CAUSE, CAUSE_BEFORE, IDLE_EXIT, RUN_TIME
-from powerprof.tracing.idle.running import RunTimes
-from powerprof.tracing.idle.sites import SavedSite, SiteWakings, SleepingStack
-from powerprof.untrusted import loader
+from powerprof.system.errors import DataError
+from powerprof.system.files import loader, open_regular, reason_of
+from powerprof.system.tasks import Task
+from powerprof.tracing.captures import CpuEdge, in_window
+from powerprof.tracing.idle_data import (
+    CAUSE,
+    CAUSE_BEFORE,
+    IDLE_EXIT,
+    RUN_TIME,
+    RunTimes,
+    SavedSite,
+    SiteWakings,
+    SleepingStack,
+    aggregate,
+)
+
+# What a saved capture may hold, checked while its parts are still bytes: nothing is made of one that is too large.
+#
+# A list of empty lists takes a byte each in the file and 64 in memory, and zlib packs a thousand of them into one byte.
+
+MOST_BYTES = 1 << 30
+# Idle exits and stacks pack to a fifth to a twentieth; what packs to less than this is no capture.
+_MOST_RATIO = 40
+_LEAST_BYTES = 32 << 20
+_MIB = 1 << 20
+# Field → (entries, MiB). What is not named has at most _OTHERS.
+_MOST = {
+    "exits": (MOST_BYTES, 1024),
+    "causes": (1 << 26, 64),
+    "ran": (1 << 26, 4),
+    "edges": (1 << 16, 4),
+    "states": (1 << 16, 8),
+    "functions": (100_000, 8),
+    "interrupts": (1 << 16, 4),
+    "tasks": (200_000, 32),
+    "server_names": (200_000, 32),
+    "sites": (200_000, 256),
+    "sleeping": (50_000, 512),
+    "frames": (200_000, 128),
+    "images": (70_000, 64),
+    "wakings": (500_000, 64),
+    "named": (16, 48),
+    "notes": (10_000, 2),
+}
+_OTHERS = (2000, 1)
+
+
+def unpacked(packed: bytes, path: Path) -> bytes:
+    """The bytes that zlib packed. Raises DataError where they are more than such a file may hold, or cut off."""
+    most = min(MOST_BYTES, _LEAST_BYTES + _MOST_RATIO * len(packed))
+    worker = zlib.decompressobj()
+    data = worker.decompress(packed, most)
+    if worker.unconsumed_tail or not worker.eof:
+        raise DataError(path, f"cut off, or larger than {most >> 20} MiB when it is unpacked")
+    return data
+
+
+def check_parts(data: bytes, kind: type[msgspec.Struct], path: Path) -> None:
+    """Raises DataError where a field of the packed struct has more entries or bytes than it may."""
+    parts = msgspec.msgpack.decode(data, type=_raw(kind))
+    for name in parts.__struct_fields__:
+        part = bytes(getattr(parts, name) or b"")
+        entries, most = _MOST.get(name, _OTHERS)
+        if entries_of(part) > entries or len(part) > most * _MIB:
+            raise DataError(path, f"{name}: more than {entries:,} entries or {most} MiB")
+
+
+@lru_cache(maxsize=4)
+def _raw(kind: type[msgspec.Struct]) -> Any:
+    """The struct with every field left as bytes: msgspec walks over them and makes nothing."""
+    fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in kind.__struct_fields__]
+    return msgspec.defstruct(f"Raw{kind.__name__}", fields)
+
+
+def entries_of(part: bytes) -> int:
+    """How many entries a packed list or mapping promises; 0 for anything else (MessagePack, "Formats")."""
+    first = part[0] if part else 0
+    if 0x80 <= first <= 0x9F:
+        return first & 0x0F
+    size = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}.get(first, 0)
+    return int.from_bytes(part[1 : 1 + size], "big")
+
 
 _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
@@ -176,13 +249,13 @@ def load(path: Path) -> Capture:
     """Read a capture as hostile. Raises DataError."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
-            if os.fstat(file.fileno()).st_size > bounds.MOST_BYTES:
-                raise DataError(path, f"larger than {bounds.MOST_BYTES >> 20} MiB")
+            if os.fstat(file.fileno()).st_size > MOST_BYTES:
+                raise DataError(path, f"larger than {MOST_BYTES >> 20} MiB")
             packed = file.read()
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
-    data = bounds.unpacked(packed, path)
-    bounds.check_parts(data, Capture, path)
+    data = unpacked(packed, path)
+    check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
     causes = _cause_type(capture.version).itemsize
     broken = (

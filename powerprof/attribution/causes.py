@@ -3,17 +3,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from powerprof.attribution.idle import DEVICE, IPI, MECHANISMS, TICK, TIMER, UNKNOWN, Array
-from powerprof.attribution.rhythm import period_ms
-from powerprof.processes.tasks import Task
-from powerprof.records import Cause, Mechanism
+from powerprof.measure.clock import is_polling
+from powerprof.model.records import Cause, Conservation, Mechanism
+from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext
-from powerprof.tracing.idle.layout import SOFTIRQS
+from powerprof.tracing.captures import Array, CpuEdge, reference_of
+from powerprof.tracing.idle_data import SOFTIRQS
+
+# Pure: what ended each idle exit, and whether all of them are accounted for.
+
+IdleArray = npt.NDArray[Any]
+
+MECHANISMS: tuple[Mechanism, ...] = ("unknown", "timer", "device", "ipi", "no_ipi", "tick")
+UNKNOWN, TIMER, DEVICE, IPI, NO_IPI, TICK = range(len(MECHANISMS))
+
+_BY_EVIDENCE = {
+    WakeEvidence.LOCAL_TIMER: TIMER,
+    WakeEvidence.HRTIMER: TIMER,
+    WakeEvidence.DEVICE: DEVICE,
+    WakeEvidence.RESCHEDULE: IPI,
+    WakeEvidence.CALL_FUNCTION: IPI,
+    WakeEvidence.IRQ_WORK: IPI,
+    WakeEvidence.OTHER_VECTOR: DEVICE,
+    WakeEvidence.NO_IPI: NO_IPI,
+}
+
+
+def _ended_by_themselves(causes: IdleArray, states: Mapping[int, Sequence[str]]) -> IdleArray:
+    """Which causes are polls that came to their own end: nothing was seen, nobody ran, and the state is a poll.
+
+    poll_idle() (drivers/cpuidle/poll_state.c) gives up after cpuidle_poll_time(), and the governor chooses again.
+    """
+    nothing = (causes["evidence"] == WakeEvidence.NONE) & (
+        causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK
+    )
+    polling = {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
+    ended: IdleArray = nothing & np.isin(causes["irq"], list(polling))
+    return ended
+
+
+def mechanisms(causes: IdleArray, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> IdleArray:
+    """An index into MECHANISMS for each cause (layout.CAUSE); `states` are the names of each CPU's idle states.
+
+    A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that ran was
+    woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU). A poll that came to its
+    own end is a timer's: the CPU looked at its clock.
+    """
+    table = np.zeros(max(WakeEvidence) + 1, dtype=np.int8)
+    for evidence, mechanism in _BY_EVIDENCE.items():
+        table[evidence] = mechanism
+    ended_by: IdleArray = table[np.minimum(causes["evidence"], max(WakeEvidence))]
+    flags = causes["flags"]
+    ended_by[(ended_by == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
+    woken = flags & Flag.WAKER != 0
+    ended_by[(ended_by == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
+    # Woken on this very CPU by a timer that was seen although its interrupt was not.
+    ended_by[(ended_by == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
+    ended_by[(ended_by == UNKNOWN) & _ended_by_themselves(causes, states)] = TIMER
+    return ended_by
+
+
+def conserve(
+    causes: IdleArray,
+    ended_by: IdleArray,
+    lost_count: int,
+    edges: Mapping[int, CpuEdge],
+    idle_percent: float | None = None,
+) -> Conservation:
+    """classified + unknown + lost, beside what the kernel itself counted over the same windows."""
+    counts = causes["count"]
+    unknown = int(counts[ended_by == UNKNOWN].sum())
+    seen = int(counts.sum())
+    total = seen + lost_count
+    counter, counted = reference_of(edges) or (None, None)
+    return Conservation(
+        idle_exits_count=total,
+        cpuidle_usage_delta_count=counted if counter == "cpuidle" else None,
+        classified_count=seen - unknown,
+        unknown_count=unknown,
+        lost_count=lost_count,
+        coverage_percent=100.0 * (seen - unknown) / total if total else None,
+        checked_against=counter,
+        reference_count=counted,
+        idle_percent=idle_percent,
+    )
+
+
+# Pure: whether something comes regularly, by the intervals that its entries counted.
+
+_MOST = 0.8
+_GAPS = 5
+
+
+def regular_ms(
+    count: int, total: int, gaps: int, fitting_gaps: int, fitting_ns: int, fitting_periods: int
+) -> float | None:
+    """The period of one cause, or of several that are shown as one; None for what is not regular.
+
+    Regular means: of at least five intervals four in five are the period or, since a wake-up that finds its CPU
+    running ends no idle period, twice or three times it (each within a tenth). Of several entries the figures are those
+    of the most frequent, which has to hold four in five of the `total` exits: the intervals of the others say nothing
+    of the whole.
+    """
+    if gaps < _GAPS or fitting_gaps < _MOST * gaps or count < _MOST * total:
+        return None
+    return fitting_ns / fitting_periods / 1e6
+
+
+def period_ms(entries: Array) -> float | None:
+    """As `regular_ms`, of entries of layout.CAUSE."""
+    if not len(entries):
+        return None
+    main = entries[int(np.argmax(entries["count"]))]
+    of_gaps = (int(main[name]) for name in ("gaps", "fitting_gaps", "fitting_ns", "fitting_periods"))
+    return regular_ms(int(main["count"]), int(entries["count"].sum()), *of_gaps)
+
 
 LookUp = Callable[[int, int | None, str, bool | None], Task]
 _Label = tuple[Mechanism, str | None, str, int | None, str | None]
@@ -39,13 +150,13 @@ _KEY = np.dtype(
 )
 
 
-def blamed(exits: Array) -> tuple[Array, Array]:
+def blamed(exits: IdleArray) -> tuple[IdleArray, IdleArray]:
     """Thread and process of each exit: the one that ran, else the one that an interrupt woke for another CPU."""
     ran = exits["next_tid"] != 0
     return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
 
 
-def _keys(exits: Array, ended_by: Array) -> Array:
+def _keys(exits: IdleArray, ended_by: IdleArray) -> IdleArray:
     keys = np.zeros(len(exits), dtype=_KEY)
     keys["mechanism"] = ended_by
     keys["tid"], keys["tgid"] = blamed(exits)
@@ -92,7 +203,7 @@ def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: M
     return task.comm
 
 
-def _names(exits: Array) -> dict[tuple[int, int], str]:
+def _names(exits: IdleArray) -> dict[tuple[int, int], str]:
     """The latest name of each thread that ran, by its number and when it began."""
     latest = exits[np.argsort(exits["last_ns"], kind="stable")]
     lives = (latest["flags"] & np.uint32(IDLE_LIFE)).tolist()
@@ -101,8 +212,8 @@ def _names(exits: Array) -> dict[tuple[int, int], str]:
 
 
 def summarise(
-    exits: Array,
-    ended_by: Array,
+    exits: IdleArray,
+    ended_by: IdleArray,
     window_s: float,
     look_up: LookUp,
     *,
@@ -110,7 +221,7 @@ def summarise(
     interrupts: Mapping[int, str],
     server_names: Mapping[int, str] | None = None,
     own_pid: int | None = None,
-    c0_ns: Array | None = None,
+    c0_ns: IdleArray | None = None,
 ) -> list[Cause]:
     """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given (layout.CAUSE).
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import Notes
-from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
+from powerprof.model.records import Notes
+from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 
 # The kernel keeps 64 return probes per thread (MAX_URETPROBE_DEPTH).
 _LIMITS = (

@@ -11,14 +11,14 @@ import msgspec
 import numpy as np
 
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.idle import MECHANISMS, Array
-from powerprof.attribution.records import Origin, Thread, Waker, Wakeup, Waking, Woken
-from powerprof.attribution.rhythm import regular_ms
+from powerprof.attribution.causes import MECHANISMS, regular_ms
+from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.sites import NamedStack, SiteStacks
-from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.records import Mechanism
+from powerprof.model.attribution import Origin, Thread, Waker, Wakeup, Waking, Woken
+from powerprof.model.records import Mechanism
+from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
-from powerprof.tracing.idle.layout import SOFTIRQS
+from powerprof.tracing.idle_data import SOFTIRQS
 
 # Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).

@@ -10,17 +10,16 @@ import msgspec
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
 from powerprof.attribution.offcpu import OffCpuProfile, bpf_profile, dtrace_profile
-from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
+from powerprof.attribution.profile import OnCpuProfile, on_cpu_profile
 from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest, SyscallRequest
 from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
-from powerprof.errors import CapabilityError, UsageError
-from powerprof.processes.targets import Target
-from powerprof.processes.tasks import look_up
-from powerprof.text import Say
-from powerprof.tracing.captures.oncpu import Event
-from powerprof.tracing.dtrace.backend import DtraceRun
-from powerprof.tracing.dtrace.scripts import Question
-from powerprof.windows.sampling import now_text
+from powerprof.measure.sampling import now_text
+from powerprof.model.text import Say
+from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.processes import Target
+from powerprof.system.tasks import look_up
+from powerprof.tracing.captures import Event
+from powerprof.tracing.dtrace.backend import DtraceRun, Question
 
 T = TypeVar("T", OnCpuProfile, FunctionProfile, OffCpuProfile, SyscallProfile)
 # Says what the probes can do to the target; raises where it is not agreed to.
@@ -32,7 +31,7 @@ _DTRACE = "DTrace starts, counts for {:g} s, and ends in order: both take some s
 
 def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> OnCpuProfile:
     """Sample one window. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.tracing.oncpu.tracer import OnCpuTracer
+    from powerprof.tracing.profile import OnCpuTracer
 
     event = next((known for known in EVENTS if known == request.event), None)
     if event is None:
@@ -71,7 +70,7 @@ def functions(target: Target, request: FunctionsRequest, say: Say, consent: Cons
 
 
 def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
-    from powerprof.tracing.functions.tracer import FunctionTracer
+    from powerprof.tracing.functions import FunctionTracer
 
     say("finding the functions")
     risk = request.unwinding_risk
@@ -85,7 +84,7 @@ def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consen
 
 def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
     from powerprof.tracing.dtrace.backend import find_dtrace
-    from powerprof.tracing.dtrace.functions import trace_functions
+    from powerprof.tracing.dtrace.output import trace_functions
 
     pid, dtrace = _one_process(target), find_dtrace()
     say(f"finding the functions; {_DTRACE.format(request.duration_s)}")
@@ -111,7 +110,7 @@ def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> O
 
 def syscalls(target: Target, request: SyscallRequest, names: Names, say: Say) -> SyscallProfile:
     """Count system calls for one window. Raises CapabilityError, PowerprofError."""
-    from powerprof.tracing.syscalls.tracer import SyscallTracer
+    from powerprof.tracing.syscalls import SyscallTracer
 
     started_at, named = now_text(), dict(names())
     say("loading the counter")
@@ -129,7 +128,7 @@ def _check_backend(name: str) -> None:
 
 
 def _off_cpu_by_bpf(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
-    from powerprof.tracing.offcpu.tracer import OffCpuTracer
+    from powerprof.tracing.offcpu import OffCpuTracer
 
     named = dict(names())
     say("loading the tracer")
@@ -154,8 +153,7 @@ def _off_cpu_by_dtrace(target: Target, request: OffCpuRequest, names: Names, say
 
 
 def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:
-    from powerprof.tracing.dtrace.backend import find_dtrace, run_dtrace
-    from powerprof.tracing.dtrace.scripts import pick, render
+    from powerprof.tracing.dtrace.backend import find_dtrace, pick, render, run_dtrace
 
     pid, dtrace = _one_process(target), find_dtrace()
     script = render(pick(dtrace, question), pid=pid)

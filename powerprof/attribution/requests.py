@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.energy.request import AS_SEEN, EnergyRequest
-from powerprof.errors import UsageError
+from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.system.errors import UsageError
 
 _PAGE_KIB = 4
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -11,19 +12,41 @@ from typing import Literal
 
 import msgspec
 
-from powerprof import text
-from powerprof.attribution import session
-from powerprof.attribution.places import place_of
-from powerprof.attribution.records import Attribution, StackFrame
+from powerprof.attribution import attribute
 from powerprof.attribution.requests import AttributeRequest, ServerChoice, TargetChoice
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.processes.targets import resolve
-from powerprof.stacks import debuginfod
+from powerprof.model import text
+from powerprof.model.attribution import Attribution, StackFrame
+from powerprof.model.text import Say
+from powerprof.stacks import debuginfo
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.naming import FileNames, files_of, is_complete, survey
-from powerprof.stacks.remedies import Remedies
+from powerprof.stacks.packages import FileNames, Remedies, files_of, is_complete, survey
 from powerprof.stacks.store import TableStore
-from powerprof.text import Say
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.processes import resolve
+
+# Which frames of a stack are the program's own, and which of them only wait for their caller.
+
+_LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
+# Functions that only wait for their caller, in a program's own code: what waits is the caller.
+_WRAPPERS = re.compile(r"(psi_|inline_mysql_|mysql_(cond|mutex|rwlock)|my_cond|safe_(cond|mutex)|native_cond|std::|__)")
+
+
+def is_own(frame: StackFrame) -> bool:
+    """Whether it is neither the C or C++ library's nor the kernel's door."""
+    return not frame.module.startswith(_LIBRARIES)
+
+
+def only_waits(frame: StackFrame) -> bool:
+    """Whether it is known, by its name, to wait for whoever called it."""
+    return _WRAPPERS.match(frame.function or "") is not None
+
+
+def place_of(stack: Sequence[StackFrame]) -> StackFrame | None:
+    """The frame to blame, named or not: the innermost that is the program's own and works; None without a stack."""
+    own = [frame for frame in stack if is_own(frame)]
+    working = [frame for frame in own if not only_waits(frame)]
+    return next(iter([*working, *own, *stack]), None)
+
 
 # True where the download that its text describes may be made.
 Consent = Callable[[str], bool]
@@ -100,14 +123,14 @@ _NO_SERVER: ServerChoice = _NoServerChosen()
 
 def symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Consent) -> Symbols:
     """Look, and fetch where that is asked for and agreed to. Raises UsageError, CapabilityError, PowerprofError."""
-    if request.fetch and not debuginfod.servers():
+    if request.fetch and not debuginfo.servers():
         raise UsageError(
             "--fetch needs a server in DEBUGINFOD_URLS", "powerprof symbols without --fetch prints the whole command"
         )
     label, images, record = _looked_at(chosen, request, say)
     found = _FilesFound(images, record)
     fetched: dict[str, bool] = {}
-    asked = debuginfod.Request(time.monotonic() + _PATIENCE_S)
+    asked = debuginfo.Request(time.monotonic() + _PATIENCE_S)
     if request.fetch:
         fetched = _fetch(found, asked, say, consent)
         found = _FilesFound(images, record)
@@ -129,10 +152,10 @@ def _looked_at(
     if request.run is not None:
         if chosen.pid or chosen.cgroup or chosen.system:
             raise UsageError("a saved run and a target exclude each other", "leave one of the two out")
-        saved = session.replay(request.run, request.runs_dir)
+        saved = attribute.replay(request.run, request.runs_dir)
         return saved.record.target.label, saved.capture.images, saved.record
     if request.duration_s is not None:
-        traced = session.attribute(
+        traced = attribute.attribute(
             chosen, _NO_SERVER, AttributeRequest(duration_s=request.duration_s), say, TableStore(downloads=False)
         )
         return traced.record.target.label, traced.capture.images, traced.record
@@ -205,7 +228,7 @@ def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
             yield waking.stack, waking.wakings_count
 
 
-def _fetch(found: _FilesFound, asked: debuginfod.Request, say: Say, consent: Consent) -> dict[str, bool]:
+def _fetch(found: _FilesFound, asked: debuginfo.Request, say: Say, consent: Consent) -> dict[str, bool]:
     """Ask the servers for what is lacking: whether each build id came.
 
     Raises PowerprofError without consent, and where servers failed and nothing came.
@@ -215,13 +238,13 @@ def _fetch(found: _FilesFound, asked: debuginfod.Request, say: Say, consent: Con
         return {}
     few = list(files.values())[:3]
     more = [text.some(len(files) - 3, "more file")] if len(files) > 3 else []
-    hosts = text.listed(debuginfod.servers())
+    hosts = text.listed(debuginfo.servers())
     if not consent(f"{hosts}: debug files of {text.listed([*few, *more])}, up to 1 GiB each"):
         raise PowerprofError("nothing was fetched", "answer y, or use --yes")
     fetched = {}
     for build_id, module in files.items():
         say(f"asking for the debug file of {module}")
-        fetched[build_id] = debuginfod.fetch(build_id, asked) is not None
+        fetched[build_id] = debuginfo.fetch(build_id, asked) is not None
     if asked.problems and not any(fetched.values()):
         raise PowerprofError(f"nothing was fetched: {next(iter(asked.problems))}", "name other servers, or try later")
     return fetched

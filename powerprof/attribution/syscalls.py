@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof import text
-from powerprof.records import Notes
-from powerprof.tracing.captures.syscalls import CallSum, FileSum, SyscallTrace
-from powerprof.tracing.syscalls.names import FUTEX_WAITS
+from powerprof.model import text
+from powerprof.model.records import Notes
+from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
+from powerprof.tracing.syscalls import FUTEX_WAITS
 
 _LIMITS = (
     "calls that began before the window or end after it are not counted",

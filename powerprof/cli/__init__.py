@@ -11,9 +11,9 @@ import sys
 from contextlib import suppress
 from io import TextIOWrapper
 
-from powerprof import interrupts
-from powerprof.errors import Interrupted
-from powerprof.text import STAND_IN
+from powerprof.model.text import STAND_IN
+from powerprof.system import signals
+from powerprof.system.errors import Interrupted
 
 
 def _open_closed_streams() -> None:
@@ -29,7 +29,7 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of the `powerprof` script."""
     _open_closed_streams()
-    interrupts.install()
+    signals.install()
     # NumPy's library would start a thread for each CPU, of which nothing here has a use.
     os.environ["OPENBLAS_NUM_THREADS"] = os.environ["OMP_NUM_THREADS"] = "1"
     for stream in (sys.stdout, sys.stderr):
@@ -46,6 +46,6 @@ def main() -> None:
             print(f"error: {error.message}", file=sys.stderr)
     # The interpreter puts back the default handlers when it ends: one more Ctrl-C then would change the exit code.
     with suppress(Interrupted):
-        interrupts.ignore()
-    interrupts.ignore()  # where one came in between
+        signals.ignore()
+    signals.ignore()  # where one came in between
     sys.exit(code)

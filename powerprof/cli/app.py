@@ -5,23 +5,277 @@ from __future__ import annotations
 
 import difflib
 import errno
+import inspect
+import math
 import os
 import re
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import Annotated, Any, cast, get_args, get_origin, get_type_hints
 
 import typer
+from typer.core import TyperCommand
+from typer.models import OptionInfo
 
-from powerprof import __version__, paths
-from powerprof.cli.groups import spread
-from powerprof.cli.help import LIMITS, GroupedHelp, as_typed, narrow
+from powerprof import __version__
 from powerprof.cli.output import leave_terminal, say
-from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
-from powerprof.text import listed
-from powerprof.untrusted import printable
+from powerprof.model.text import listed
+from powerprof.system import paths
+from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.system.files import printable
+
+# Groups of options: a dataclass in a command's signature stands for one option a field.
+#
+# Typer knows no dataclasses, but it reads a command's options from its signature. So a command is declared with whole
+# groups, and Typer is given a function with the groups' fields in their places, which puts the groups together again.
+# A field may be a group itself.
+
+
+def spread(command: Callable[..., None]) -> Callable[..., None]:
+    """The command as Typer wants it: every group replaced by its fields, in their order, with their defaults."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = inspect.signature(command).parameters
+    kinds = {name: hints[name] for name in parameters}
+    spread_out = list(_options(kinds, {name: parameter.default for name, parameter in parameters.items()}))
+
+    def call(**given: Any) -> None:
+        command(**_gathered(kinds, given))
+
+    # A signature refuses two options of one name: a command with two groups that share one is found at once.
+    call.__signature__ = inspect.Signature(spread_out)  # type: ignore[attr-defined]
+    call.__annotations__ = {option.name: option.annotation for option in spread_out}
+    return call
+
+
+def _options(kinds: dict[str, Any], defaults: dict[str, Any]) -> Iterator[inspect.Parameter]:
+    for name, kind in kinds.items():
+        if is_dataclass(kind):
+            own = {f.name: inspect.Parameter.empty if f.default is MISSING else f.default for f in fields(kind)}
+            yield from (_under(heading_of(kind), option) for option in _options(_kinds(kind), own))
+        else:
+            # Typer gives a command its context where it asks for one; that has no default.
+            default = inspect.Parameter.empty if kind is typer.Context else defaults.get(name)
+            yield inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
+def heading_of(group: Any) -> str:
+    """What a group's options stand under in the help: the first sentence of its docstring."""
+    return re.split(r"[.:;]", inspect.getdoc(group) or "")[0]
+
+
+def _under(heading: str, option: inspect.Parameter) -> inspect.Parameter:
+    """The option with that heading, unless a group within the group gave it one."""
+    if get_origin(option.annotation) is not Annotated:
+        return option
+    kind, *extras = get_args(option.annotation)
+    headed = [copy(extra) if isinstance(extra, OptionInfo) else extra for extra in extras]
+    for extra in headed:
+        if isinstance(extra, OptionInfo):
+            extra.rich_help_panel = extra.rich_help_panel or heading
+    return option.replace(annotation=Annotated[(kind, *headed)])
+
+
+def _kinds(group: Any) -> dict[str, Any]:
+    hints = get_type_hints(group, include_extras=True)
+    return {field.name: hints[field.name] for field in fields(group)}
+
+
+def _gathered(kinds: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
+    gathered = {}
+    for name, kind in kinds.items():
+        group: Any = kind if is_dataclass(kind) else None
+        gathered[name] = group(**_gathered(_kinds(group), given)) if group else given[name]
+    return gathered
+
+
+# A command line of each subcommand that works as it stands, and how long it usually takes.
+
+
+@dataclass(frozen=True)
+class Example:
+    """`line` is without `powerprof` (and with sudo where it says more as root); `takes` is with the defaults."""
+
+    line: str
+    takes: str
+    as_root: bool = False
+
+    @property
+    def typed(self) -> str:
+        """What is typed."""
+        return f"{'sudo ' if self.as_root else ''}powerprof {self.line}"
+
+
+EXAMPLES = {
+    "idle": Example("idle --clients 16", "two minutes and a half, less than one with --quick", as_root=True),
+    "attribute": Example("attribute --pid mysqld", "15 seconds", as_root=True),
+    "profile": Example("profile --pid mysqld", "the window and some seconds", as_root=True),
+    "functions": Example("functions 'handle_*' --pid mysqld", "the window and some seconds", as_root=True),
+    "offcpu": Example("offcpu --pid mysqld", "the window and some seconds", as_root=True),
+    "syscalls": Example("syscalls --pid mysqld", "the window and some seconds", as_root=True),
+    "queries": Example("queries --pid mysqld --duration 30", "the window and some seconds", as_root=True),
+    "run": Example("run -- gzip -k -c dump.sql", "a minute and a half; a command half a minute or 11 times its own"),
+    "compare": Example("compare index no-index", "four minutes, less than one with --quick"),
+    "sweep": Example("sweep city:index --clients 1,2,4,8", "half a minute a point"),
+    "saturate": Example("saturate index no-index --until p95=5ms", "three minutes for two conditions"),
+    "study": Example(
+        "study power-efficiency --html page.html", "half an hour, with --quick five minutes", as_root=True
+    ),
+    "residency": Example("residency --duration 10", "as long as its window"),
+    "energy": Example("energy --duration 10", "as long as its window", as_root=True),
+    "calibrate": Example("calibrate", "some minutes", as_root=True),
+    "symbols": Example("symbols --pid mysqld", "a second; a download some minutes", as_root=True),
+    "diagnose": Example("diagnose --pid mysqld", "15 seconds", as_root=True),
+    "cure": Example("cure --pid mysqld --thread page_cleaner --slack 50ms", "a minute", as_root=True),
+    "slack": Example("slack --pid mysqld --thread page_cleaner 50ms", "no time", as_root=True),
+    "watch": Example("watch", "until q", as_root=True),
+    "export": Example("export --interval 15", "until it is stopped", as_root=True),
+    "doctor": Example("doctor", "ten seconds", as_root=True),
+    "workloads": Example("workloads city", "no time"),
+    "servers": Example("servers", "no time; a download some minutes"),
+    "runs": Example("runs", "no time"),
+    "report": Example("report compare-0001 --html page.html", "a second"),
+}
+
+
+# Help by groups: what is asked, where it runs, what is written, and an example with the time that it takes.
+
+# What has no group of its own.
+_OWN = "Options"
+# How click writes the range of a number.
+LIMITS = r"(?P<low>[\d.e+-]+)<=x<=(?P<high>[\d.e+-]+)|x>=(?P<least>[\d.e+-]+)|x<=(?P<most>[\d.e+-]+)"
+
+
+def _grouped(number: str) -> str:
+    return f"{int(number):,}" if number.isdigit() and len(number) > 4 else number
+
+
+def limits(text: str) -> str:
+    """`1<=x<=1000` as `1 to 1000`."""
+
+    def in_words(match: re.Match[str]) -> str:
+        if match["low"] is not None:
+            return f"{_grouped(match['low'])} to {_grouped(match['high'])}"
+        return f"from {_grouped(match['least'])}" if match["least"] is not None else f"to {_grouped(match['most'])}"
+
+    return re.sub(LIMITS, in_words, text)
+
+
+def narrow() -> int | None:
+    """The width of a terminal that is narrower than the 50 columns that help is never wrapped below; else None."""
+    columns = shutil.get_terminal_size((80, 24)).columns
+    return max(30, columns - 2) if columns < 52 else None
+
+
+# Numbers as people write them; inf and nan are refused with the others that are not finite.
+_PLAIN = re.compile(r"\s*[\x21-\x5e\x60-\x7e]+\s*", re.ASCII)
+# Where a command's context keeps the options that were typed: option → its values.
+_GIVEN = "powerprof.given"
+
+
+def as_typed(text: str, ctx: Any) -> str:
+    """`--step 0.0: must be …` as it was typed, `--step 0: must be …`: a number was read before it was refused."""
+    option = text.partition(" ")[0]
+    values = ctx.meta.get(_GIVEN, {}).get(option) if ctx else None
+    return re.sub(r"^(\S+) \S+: must", rf"{option} {values[-1].strip()}: must", text) if values else text
+
+
+@contextmanager
+def _named(ctx: typer.Context) -> Iterator[None]:
+    """A damaged file's error begins with the option that named it, and has a hint."""
+    try:
+        yield
+    except DataError as error:
+        for option, values in ctx.meta.get(_GIVEN, {}).items():
+            if any(Path(value) == Path(error.path) for value in values) and not error.message.startswith(option):
+                error.message = f"{option} {error.message}"
+                break
+        error.hint = error.hint or f"what it takes: {ctx.command_path} --help"
+        raise
+
+
+class GroupedHelp(TyperCommand):
+    """A subcommand whose options are listed in their groups."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
+        """Refuse an empty value: `--json "$FILE"` without such a variable would mean this folder; what is no text,
+        which no report and no saved run could name; a second value, of which one would be ignored. Raises UsageError.
+        """
+        for raw in args:
+            if "\0" in raw or any("\ud800" <= char <= "\udfff" for char in raw):
+                raise UsageError(f"{raw} is not UTF-8", "rename it, or give it another name by a link")
+        options = [parameter for parameter in self.get_params(ctx) if parameter.param_type_name == "option"]
+        takes = {name: option for option in options if not getattr(option, "is_flag", False) for name in option.opts}
+        own = {name for option in options for name in option.opts}
+        given: dict[str, list[str]] = {}
+        for word, after in pairwise([*args, None]):
+            if word is None or word == "--":
+                break
+            option, equals, value = word.partition("=")
+            typed = value if equals else after
+            if word == "":
+                raise UsageError("an argument is empty", "give it a value, or leave it out")
+            if option not in takes:
+                continue
+            if typed is None:
+                raise UsageError(f"{option} has no value", f"{ctx.command_path} --help")
+            if not equals and typed in own:
+                raise UsageError(f"{option} has no value: {typed} is the next option", f"give {option} its value first")
+            if not typed.strip():
+                raise UsageError(f"{option} has an empty value", "give it one, or leave it out")
+            # Python takes the digits of every script for numbers, and 1_0 for 10: a mistake more often than that.
+            if takes[option].type.name.startswith(("int", "float")) and not _PLAIN.fullmatch(typed):
+                raise UsageError(f"{option} {typed}: not a number", f"{ctx.command_path} --help")
+            if option in given and not getattr(takes[option], "multiple", False):
+                raise UsageError(f"{option} {typed}: {option} was given before", "give it once")
+            given.setdefault(option, []).append(typed)
+        ctx.meta[_GIVEN] = given
+        with _named(ctx):
+            left = super().parse_args(ctx, args)
+        for parameter in options:
+            number = ctx.params.get(parameter.name or "")
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UsageError(f"{parameter.opts[0]} {number}: not a finite number", "give it a number")
+        return left
+
+    def invoke(self, ctx: typer.Context) -> Any:  # type: ignore[override]
+        """As the command runs; a file that is wrong is named with the option that named it."""
+        with _named(ctx):
+            return super().invoke(ctx)
+
+    def collect_usage_pieces(self, ctx: typer.Context) -> list[str]:  # type: ignore[override]
+        """`[A]`, not `[[A]]`."""
+        return [re.sub(r"^\[(\[.*\])\]$", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
+    def format_options(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """The options under the headings of their groups, the command's own first."""
+        sections: dict[str, list[tuple[str, str]]] = {_OWN: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            is_argument = parameter.param_type_name == "argument"
+            heading = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or _OWN
+            # Some versions of Typer add the type to the name of an argument, and brackets around those that it has.
+            sections.setdefault(heading, []).append((re.sub(r" <\w+>$", "", record[0]), limits(record[1])))
+        for heading in ("Arguments", *(name for name in sections if name != "Arguments")):
+            if sections.get(heading):
+                with formatter.section(heading):
+                    formatter.write_dl(sections[heading])
+
+    def format_epilog(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
+        """The example, and how long it usually takes."""
+        example = EXAMPLES.get(self.name or "")
+        if example is not None:
+            with formatter.section("Example"):
+                formatter.write_text(example.typed)
+                formatter.write_text(f"takes {example.takes}")
+
 
 _COMMANDS = (
     "idle",

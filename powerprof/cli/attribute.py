@@ -14,11 +14,23 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import ENERGY, Duration, EnergyOptions, Given, Html, ProfileOptions, Saving, files_of
+from powerprof.cli.options import (
+    ENERGY,
+    Duration,
+    EnergyOptions,
+    Given,
+    Html,
+    Lines,
+    ProfileOptions,
+    Saving,
+    TargetOptions,
+    Top,
+    check_by,
+    files_of,
+    refuse_without_effect,
+)
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import Lines, TargetOptions, Top, check_by
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 RingKib = Annotated[
     int,
@@ -61,25 +73,25 @@ def command(
         refuse_without_effect(context, "with --from, which measures nothing", _MEASURING)
         saving = replace(saving, no_save=True)
     saving = check(saving, files, reads_runs=True)
-    from powerprof.attribution import session
+    from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
     if view.by is not None or view.lines:
-        from powerprof.report.terminal.attribution import BY
+        from powerprof.report.attribution import BY
 
         check_by(view.by, BY, sources=view.lines)
     if view.from_run is None:
         request = AttributeRequest(
             duration_s=duration, stack_buffer_kib=stack_buffer, energy=energy.request, settle=True
         )
-        result = session.attribute(target, given, request, say_to(saving))
+        result = attribute.attribute(target, given, request, say_to(saving))
     elif target.pid or target.cgroup or target.system:
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     else:
-        result = session.replay(view.from_run, saving.runs_dir)
+        result = attribute.replay(view.from_run, saving.runs_dir)
     # What is imported here does not delay the window.
-    from powerprof.report.exports.beside import extras_of_capture
-    from powerprof.report.terminal import attribution
+    from powerprof.report import attribution
+    from powerprof.report.exports import extras_of_capture
 
     deliver(
         result.record,

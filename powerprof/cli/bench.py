@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from powerprof.cli.options import Given, ServerBinary, Workloads, to_enter, to_read
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server
     from powerprof.database.products.builds import ServerBuild
-    from powerprof.experiment.bench.options import BenchOptions
+    from powerprof.experiment.bench.plans import BenchOptions
 
 _MOST_CPUS = 1 << 16
 
@@ -70,7 +70,7 @@ class BenchChoice:
     @contextmanager
     def open(self) -> Iterator[BenchOptions]:
         """Where the servers run, connected to a given one. Raises UsageError for what does not fit together."""
-        from powerprof.experiment.bench.options import BenchOptions
+        from powerprof.experiment.bench.plans import BenchOptions
 
         own, members = cpu_sets(self.server_cpus, "--server-cpus")
         with _given(self) as server:

@@ -15,7 +15,7 @@ import typer
 
 from powerprof.cli.options import MAX_SEED, MeterChoice, Quiet
 from powerprof.cli.output import check_targets, progress, say
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 
 Step = Annotated[float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")]
 Repeats = Annotated[int, typer.Option("--repeats", metavar="N", min=1, max=100, help="How often a level is metered.")]
@@ -38,10 +38,9 @@ def command(
 ) -> None:
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
-    from powerprof.energy.cpu import this_cpu
-    from powerprof.energy.models_file import encode_model
-    from powerprof.report.terminal.calibration import lines
-    from powerprof.windows.sampling import now_text
+    from powerprof.energy.models_file import encode_model, this_cpu
+    from powerprof.measure.sampling import now_text
+    from powerprof.report.energy import calibration_lines as lines
 
     cpu = this_cpu()
     name = calibrate.default_name(cpu) if name is None else name

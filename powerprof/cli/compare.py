@@ -31,10 +31,11 @@ from powerprof.cli.options import (
     Tables,
     files_of,
     percent_of,
+    refuse_too_few,
+    refuse_without_effect,
+    typed_command,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_too_few, refuse_without_effect, typed_command
-from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,
@@ -47,14 +48,15 @@ from powerprof.experiment.options import (
     WINDOW_S,
     ExperimentOptions,
 )
+from powerprof.system.errors import UsageError, WorseError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from powerprof.experiment.records import Comparison
-    from powerprof.experiment.sweepcomparison import SweepComparison
-    from powerprof.runs import RunStore
+    from powerprof.experiment.sweep_comparison import SweepComparison
+    from powerprof.model.runs import RunStore
 
     Targets = Mapping[str, str | None]
 
@@ -136,8 +138,8 @@ def command(
     if other is not None:
         if typed or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
-        from powerprof.report.documents.history import same_before
-        from powerprof.runs import RunStore
+        from powerprof.model.runs import RunStore
+        from powerprof.report.documents import same_before
 
         # What was before is A, and what came of it B.
         runs = RunStore(saving.runs_dir).list()
@@ -154,7 +156,7 @@ def command(
         )
     elif allow_failure:
         raise UsageError("--allow-failure has no effect on conditions and runs", "leave it out")
-    from powerprof.experiment.comparison import compare
+    from powerprof.experiment.compare import compare
     from powerprof.experiment.saved import are_runs
 
     if not typed and are_runs(str(a), str(b), saving.runs_dir):
@@ -186,7 +188,7 @@ def command(
         on_cpu=on_cpu,
     )
     if typed:
-        from powerprof.experiment.commands import compare_commands
+        from powerprof.experiment.compare import compare_commands
 
         comparison: Comparison | SweepComparison
         comparison = compare_commands(first, second, options, say_to(saving), may_fail=allow_failure)
@@ -218,7 +220,7 @@ def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[
 
 def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
     """Whether both are saved runs of `queries`. Raises UsageError where one is."""
-    from powerprof.runs import RunStore, schema_of
+    from powerprof.model.runs import RunStore, schema_of
 
     store = RunStore(runs_dir)
     are = [name for name in (a, b) if _is_saved(store, name) and schema_of(store.find(name)) == "powerprof.queries/1"]
@@ -240,8 +242,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
     """By statement. Raises WorseError where that is asked for and one became more expensive."""
     from powerprof.queries.comparison import became, compare_queries
     from powerprof.queries.records import Queries
-    from powerprof.report.documents.kinds import check_files
-    from powerprof.report.documents.saved import load_saved
+    from powerprof.report.documents import check_files, load_saved
 
     asked = [name for name, target in files.items() if target is not None]
     check_files("powerprof.queries-comparison/1", asked)
@@ -256,13 +257,13 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
 
 
 def _judge(comparison: Comparison | SweepComparison) -> None:
-    from powerprof.experiment import sweepcomparison
+    from powerprof.experiment import sweep_comparison
     from powerprof.experiment.judge.answer import is_worse
-    from powerprof.report.wording.records import worded
+    from powerprof.report.answers import word_record as worded
 
     comparison = worded(comparison)
-    if isinstance(comparison, sweepcomparison.SweepComparison):
-        if sweepcomparison.is_worse(comparison):
+    if isinstance(comparison, sweep_comparison.SweepComparison):
+        if sweep_comparison.is_worse(comparison):
             raise WorseError(comparison.text)
     elif is_worse(comparison.metrics, comparison.verdict.metric):
         raise WorseError(f"{comparison.b.name} is worse than {comparison.a.name}: {comparison.verdict.text}")

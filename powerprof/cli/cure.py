@@ -14,15 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed, percent_of
+from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed, percent_of, refuse_without_effect
 from powerprof.cli.output import check, deliver, say, say_to
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.cure.records import CurePrediction
     from powerprof.cure.remedies import PlannedChange
-    from powerprof.processes.targets import Target
+    from powerprof.system.processes import Target
 
 Pid = Annotated[str, typer.Option("--pid", metavar="ID|NAME", help="The process id or name.")]
 Thread = Annotated[
@@ -71,7 +70,7 @@ def command(
     html: Html = None,
 ) -> None:
     """Try, judge, save, print; or list."""
-    from powerprof.cure.choices import CureRequest, choice_of
+    from powerprof.cure.remedies import CureRequest, choice_of
 
     choice = choice_of(thread, slack, variable, finding)
     request = CureRequest(
@@ -94,7 +93,7 @@ def command(
             )
         refuse_without_effect(context, "without --thread and --slack, --set or --finding", _OF_A_TRIAL)
         from powerprof.cure.candidates import candidates
-        from powerprof.report.wording.cures import candidate_lines
+        from powerprof.report.cure import candidate_lines
 
         for line in candidate_lines(candidates(request, say_to(saving)), pid):
             say(line)
@@ -105,7 +104,7 @@ def command(
     from powerprof.cure.candidates import resolved
 
     def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
-        from powerprof.report.wording.cures import touched
+        from powerprof.report.cure import touched
 
         lines = found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
         _agree(lines, yes, None if plan.connections is None else plan.remedy.name)

@@ -26,11 +26,11 @@ def command(
     """Look, judge, save, print."""
     files = files_of(tables)
     saving = check(saving, files)
-    from powerprof.diagnosis import session
-    from powerprof.report.terminal.diagnosis import lines
+    from powerprof.diagnosis import diagnose
+    from powerprof.report.diagnosis import lines
 
-    request = session.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
-    diagnosis, taken = session.run(request, say_to(saving))
+    request = diagnose.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
+    diagnosis, taken = diagnose.run(request, say_to(saving))
     deliver(
         diagnosis,
         "diagnose",

@@ -18,7 +18,7 @@ def command(json: Json = None) -> None:
     """Survey, then print."""
     check_targets(json)
     from powerprof.host import capabilities, describe
-    from powerprof.report.terminal.doctor import render
+    from powerprof.report.catalogue import render
 
     capabilities_here = capabilities()
     write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": capabilities_here}, json)

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import Csv, CsvBom, Duration, EnergyOptions, Json, Quiet, files_of
+from powerprof.cli.options import Csv, CsvBom, Duration, EnergyOptions, Json, Quiet, files_of, refuse_without_effect
 from powerprof.cli.output import Targets, check_targets, progress, report, show, write_exports, write_json
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import Interrupted, UsageError
+from powerprof.system.errors import Interrupted, UsageError
 
 if TYPE_CHECKING:
-    from powerprof.energy.result import EnergyResult
+    from powerprof.energy.domains import EnergyResult
 
 From = Annotated[
     list[Path] | None, typer.Option("--from", metavar="FILE…", help="Recordings instead of this host's meters.")
@@ -50,7 +49,7 @@ def command(
         raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
     if recordings:
         refuse_without_effect(context, "with --from, which reads what was measured", ("duration",))
-        from powerprof.energy.replay import replay
+        from powerprof.energy.recordings import replay
 
         if energy != EnergyOptions():
             raise UsageError(
@@ -59,7 +58,7 @@ def command(
             )
         _show(replay([*recordings, *(more or [])], elapsed), files, json, quiet)
         return
-    from powerprof.energy.session import EnergyInterrupted, measure
+    from powerprof.energy.recordings import EnergyInterrupted, measure
 
     progress(f"measuring for {duration:g} s", quiet)
     try:

@@ -16,10 +16,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import ASKING, EnergyOptions, Interval, Watched
+from powerprof.cli.options import ASKING, EnergyOptions, Interval, Watched, refuse_without_effect
 from powerprof.cli.output import progress, say
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import Interrupted, UsageError
+from powerprof.system.errors import Interrupted, UsageError
 
 Listen = Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, [V6]:PORT or unix:PATH.")]
 WebConfig = Annotated[
@@ -117,7 +116,7 @@ def command(
         with ExitStack() as stack:
             observers: list[exporter.Observer] = []
             if profiles.pprof_dir is not None:
-                from powerprof.report.exports.profiles import ProfileFolder
+                from powerprof.report.pprof import ProfileFolder
 
                 folder = ProfileFolder(profiles.pprof_dir, lambda text: say(text, error=True), kept=profiles.pprof_keep)
                 observers.append(stack.enter_context(folder).add)

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, Saving
+from powerprof.cli.options import Backend, Duration, Saving, TargetOptions, Top
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import Backend, TargetOptions, Top
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 Pattern = Annotated[str, typer.Argument(metavar="GLOB", help="Which functions: GLOB or MODULE:GLOB.")]
 
@@ -68,9 +67,9 @@ def command(
     saving = check(saving)
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
-    from powerprof.attribution import session
+    from powerprof.attribution import attribute
     from powerprof.attribution.requests import FunctionsRequest
-    from powerprof.report.terminal import functions
+    from powerprof.report import functions
 
     request = FunctionsRequest(
         duration_s=duration,
@@ -80,5 +79,5 @@ def command(
         unwinding_risk=probes.allow_unwinding_risk,
         settle=True,
     )
-    record = session.functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
+    record = attribute.functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
     deliver(record, "functions", saving, lines=partial(functions.lines, top=top))

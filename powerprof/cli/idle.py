@@ -21,9 +21,10 @@ from powerprof.cli.options import (
     ServerBinary,
     Tables,
     files_of,
+    refuse_too_few,
+    refuse_without_effect,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_too_few, refuse_without_effect
 
 NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what wakes the CPUs.")]
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from powerprof.cli.options import Duration, Given, Saving
+from powerprof.cli.options import Backend, Duration, Given, Saving, TargetOptions, Top
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import Backend, TargetOptions, Top
 
 
 def command(
@@ -25,10 +24,10 @@ def command(
 ) -> None:
     """Trace, save, print."""
     saving = check(saving)
-    from powerprof.attribution import session
+    from powerprof.attribution import attribute
     from powerprof.attribution.requests import OffCpuRequest
-    from powerprof.report.terminal import offcpu
+    from powerprof.report import offcpu
 
     request = OffCpuRequest(duration_s=duration, backend=backend, settle=True)
-    record = session.off_cpu(target, given, request, say_to(saving))
+    record = attribute.off_cpu(target, given, request, say_to(saving))
     deliver(record, "offcpu", saving, lines=partial(offcpu.lines, top=top))

@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from powerprof.energy.request import EnergyRequest, Vcpu
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.energy.domains import EnergyRequest, Vcpu
+from powerprof.model.text import listed
+from powerprof.system.errors import PowerprofError, UsageError
 
 P = TypeVar("P", bound=Path | list[Path] | None)
 
@@ -36,7 +38,7 @@ def _rate(value: float | None) -> float | None:
 
 def _residency(value: str | None) -> str | None:
     if value not in (None, "cpuidle"):  # what stands there by default need not load anything
-        from powerprof.windows.counted import check_name
+        from powerprof.measure.residency import check_name
 
         try:
             check_name(str(value))
@@ -55,7 +57,7 @@ def _energy(value: str) -> str:
 
 def _cpu_model(value: str | None) -> str | None:
     if value is not None:
-        from powerprof.energy.named import find_kind
+        from powerprof.energy.families import find_kind
 
         find_kind(value)
     return value
@@ -63,7 +65,7 @@ def _cpu_model(value: str | None) -> str | None:
 
 def to_read(value: P) -> P:
     """A callback of options that name a file, or several: what cannot be read is refused before anything begins."""
-    from powerprof.files import check_outside
+    from powerprof.system.files import check_outside
 
     for path in value if isinstance(value, list) else [value]:
         if path is not None:
@@ -344,3 +346,71 @@ SAVED = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_
 def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
     """The files that groups, and options by themselves, ask for: kind → where it goes."""
     return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}
+
+
+# What was typed, as against what holds by default: an option that changes nothing here is refused.
+
+
+def typed(context: typer.Context) -> dict[str, str]:
+    """The options that stand on the command line: the parameter's name → the option as it is documented."""
+    given = {}
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.param_type_name == "option" and source is not None and source.name == "COMMANDLINE":
+            given[parameter.name or ""] = parameter.opts[0]
+    return given
+
+
+def typed_command(context: typer.Context) -> tuple[str, ...]:
+    """The words after --, as the table of commands put them aside; empty where there are none."""
+    given = context.obj
+    return given if isinstance(given, tuple) else ()
+
+
+def refuse_without_effect(
+    context: typer.Context, where: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
+) -> None:
+    """Refuse those of the options `names` (None: all) that were typed, `but` some. Raises UsageError.
+
+    `where` says in what they have no effect: somebody who gives an option expects that it changes something.
+    """
+    options = [
+        option for name, option in typed(context).items() if (names is None or name in names) and name not in but
+    ]
+    if options:
+        verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
+        raise UsageError(f"{listed(options)} {verb} no effect {where}", f"leave {those} out")
+
+
+def refuse_too_few(option: str, number: int, least: int) -> None:
+    """Refuse so few windows that no interval can be had from them. Raises UsageError."""
+    if number < least:
+        raise UsageError(f"{option} {number}: no interval can be had from fewer than {least}", f"{option} {least}")
+
+
+# What the verbs about a target share: which processes, how many rows, which backend.
+
+Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.")]
+Lines = Annotated[bool, typer.Option("--lines", help="Show stacks with file and line of the source.")]
+Backend = Annotated[str, typer.Option("--backend", metavar="NAME", help="auto (BPF, else DTrace), bpf or dtrace.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Which processes."""
+
+    pid: Annotated[
+        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="Process ids or names, with commas between.")
+    ] = None
+    cgroup: Annotated[
+        str | None, typer.Option("--cgroup", metavar="PATH|UNIT", help="All processes of a cgroup or unit.")
+    ] = None
+    system: Annotated[bool, typer.Option("--system", help="Every process of this host.")] = False
+
+
+def check_by(by: str | None, choices: Sequence[str], *, sources: bool = False, default: str = "stack") -> None:
+    """Refuse a `--by` that the report does not have, and --lines where it has no stacks. Raises UsageError."""
+    if sources and (by or default) != "stack":
+        raise UsageError(f"--lines has no effect on rows by {by or default}", "add --by stack")
+    if by is not None and by not in choices:
+        raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")

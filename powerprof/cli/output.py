@@ -12,9 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from powerprof.errors import HungUp, Interrupted, PowerprofError, UsageError
-from powerprof.files import reason_of
-from powerprof.untrusted import printable, printable_lines
+from powerprof.system.errors import HungUp, Interrupted, PowerprofError, UsageError
+from powerprof.system.files import printable, printable_lines, reason_of
 
 if TYPE_CHECKING:
     import msgspec
@@ -45,7 +44,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
         if other != option:
             raise UsageError(f"--{other} and --{option} name the same file, {target}", "give each its own")
     if asked:
-        from powerprof.report.documents.output import check_output
+        from powerprof.report.documents import check_output
 
         for option, target in asked.items():
             try:
@@ -63,7 +62,7 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
     """
     check_targets(saving.json, files)
     if saving.label:
-        from powerprof.runs import check_label
+        from powerprof.model.runs import check_label
 
         for label in saving.label:
             check_label(label)
@@ -77,7 +76,7 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
         if not any((saving.json, *(files or {}).values())):
             _check_stdout()
         return saving
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
 
     try:
         RunStore(saving.runs_dir).check()
@@ -94,7 +93,7 @@ def _check_stdout() -> None:
 
     Raises PowerprofError.
     """
-    from powerprof.report.documents.output import check_output
+    from powerprof.report.documents import check_output
 
     try:
         check_output("-")
@@ -106,8 +105,8 @@ def _check_stdout() -> None:
 def write_json(record: Any, target: str | None) -> None:
     """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
     if target is not None:
-        from powerprof.report.documents.output import write_output
-        from powerprof.runs import encode
+        from powerprof.model.runs import encode
+        from powerprof.report.documents import write_output
 
         write_output(target, encode(record))
 
@@ -119,9 +118,9 @@ def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None 
     """
     asked = {kind: target for kind, target in files.items() if target is not None}
     if asked:
-        from powerprof.report.documents.output import write_output
-        from powerprof.report.exports.formats import export
-        from powerprof.sending import send
+        from powerprof.report.documents import write_output
+        from powerprof.report.exports import export
+        from powerprof.system.sending import send
 
         # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
         # keeps none of the others back.
@@ -157,29 +156,29 @@ def deliver(
     `resumed_by` is the command that continues it. What was measured is shown even where it cannot be saved, or where
     a failure broke it off: that error comes last.
     """
-    from powerprof import interrupts
-    from powerprof.report.documents import history
-    from powerprof.report.wording.records import worded
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
+    from powerprof.report import documents
+    from powerprof.report.answers import word_record as worded
+    from powerprof.system import signals
 
-    interrupts.hold()
+    signals.hold()
     record = worded(record)
     problem: PowerprofError | None = None
     if not saving.no_save:
         try:
-            record = RunStore(saving.runs_dir).save(command, record, raw, history.about(record, saving.label or ()))
+            record = RunStore(saving.runs_dir).save(command, record, raw, documents.about(record, saving.label or ()))
         except PowerprofError as error:
             problem = error
     saved = getattr(record, "id", None)
     kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
     failure = getattr(record, "failure", None)
-    if failure is not None and not interrupts.came():  # a signal may have ended the server too
+    if failure is not None and not signals.came():  # a signal may have ended the server too
         problem = PowerprofError(failure, kept)
-    interrupted = interrupts.ended_by(kept)
+    interrupted = signals.ended_by(kept)
     if isinstance(interrupted, HungUp):
         leave_terminal()
     try:
-        interrupts.release()
+        signals.release()
     except Interrupted:
         raise interrupted from None
     try:
@@ -218,7 +217,7 @@ def _is_sent(kind: str, target: str | None) -> bool:
     """Whether a file that was asked for is no file but a collector. Raises UsageError for an address of none."""
     if kind != "otlp" or target is None:
         return False
-    from powerprof import sending
+    from powerprof.system import sending
 
     return sending.is_address(target)
 
@@ -275,7 +274,7 @@ def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> lis
     """The record's report for this terminal; in a pipe long texts are whole, where a report has any."""
     import inspect
 
-    from powerprof.report.documents.kinds import form
+    from powerprof.report.documents import form
 
     chosen = lines or form(record, "lines", "report")
     whole = {"is_whole": True} if "is_whole" in inspect.signature(chosen).parameters and not sys.stdout.isatty() else {}

@@ -12,10 +12,22 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Csv, CsvBom, Duration, Given, Html, ProfileOptions, Saving, files_of
+from powerprof.cli.options import (
+    Csv,
+    CsvBom,
+    Duration,
+    Given,
+    Html,
+    Lines,
+    ProfileOptions,
+    Saving,
+    TargetOptions,
+    Top,
+    check_by,
+    files_of,
+    refuse_without_effect,
+)
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import Lines, TargetOptions, Top, check_by
-from powerprof.cli.typed import refuse_without_effect
 
 Event = Annotated[str, typer.Option("--event", metavar="NAME", help="What is counted: cpu-clock or page-faults.")]
 Frequency = Annotated[
@@ -44,15 +56,15 @@ def command(
     """Sample, save, print."""
     files = {**files_of(profiles, html=html, csv=csv), "csv-bom": csv_bom}
     saving = check(saving, files)
-    from powerprof.attribution import session
+    from powerprof.attribution import attribute
     from powerprof.attribution.requests import ProfileRequest
-    from powerprof.report.documents.kinds import check_files
-    from powerprof.report.terminal import oncpu
+    from powerprof.report import profile
+    from powerprof.report.documents import check_files
 
     check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
-    check_by(by, oncpu.BY, sources=lines, default="function")
+    check_by(by, profile.BY, sources=lines, default="function")
     if event == "page-faults":
         refuse_without_effect(context, "with --event page-faults, which counts each", ("frequency",))
     request = ProfileRequest(duration_s=duration, event=event, frequency_hz=frequency, settle=True)
-    record = session.profile(target, given, request, say_to(saving))
-    deliver(record, "profile", saving, files, lines=partial(oncpu.lines, by=by or "function", top=top, sources=lines))
+    record = attribute.profile(target, given, request, say_to(saving))
+    deliver(record, "profile", saving, files, lines=partial(profile.lines, by=by or "function", top=top, sources=lines))

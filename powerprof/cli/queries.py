@@ -17,19 +17,34 @@ At its end all windows are saved as one run, with a timeline (powerprof report).
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 import typer
 
+from powerprof.cli.live import Live, on_screen, print_lines, saved, width
 from powerprof.cli.options import Duration, EnergyOptions, Given, Saving, Tables, files_of, to_read
-from powerprof.cli.output import check, deliver, say_to
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.cli.output import check, deliver, leave_terminal, progress, say, say_to
+from powerprof.live.statements import StatementHistory, StatementMonitor
+from powerprof.model.runs import RunStore
+from powerprof.queries.history import HistoryKeeper
+from powerprof.queries.records import Queries
+from powerprof.queries.session import QueriesRequest
+from powerprof.report.documents import about
+from powerprof.report.watch import QUERIES_PLAIN_HEAD as PLAIN_HEAD
+from powerprof.report.watch import QUERIES_SORTS as SORTS
+from powerprof.report.watch import queries_plain_line as plain_line
+from powerprof.report.watch import queries_screen as screen
+from powerprof.system import signals
+from powerprof.system.errors import HungUp, PowerprofError, UsageError
 
 Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
 Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Statements to print.")]
@@ -135,14 +150,14 @@ def command(
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
-    from powerprof.queries import asking, session
-    from powerprof.report.tables.statements import columns_of
-    from powerprof.report.terminal.queries import lines
+    from powerprof.queries import reach, session
+    from powerprof.report.queries import lines
+    from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
         columns_of(columns)
     if by is not None:
-        asking.way(by)
+        reach.way(by)
         if columns is not None:
             raise UsageError("--by sets the columns", "leave out --columns")
 
@@ -160,8 +175,6 @@ def command(
         workload=Path(os.path.realpath(folder)).name if folder is not None else None,
     )
     if watching.watch:
-        from powerprof.cli.watchqueries import watch
-
         watch(request, watching.json_lines, watching.plain, watching.count, saving)
         return
     result = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
@@ -206,8 +219,8 @@ def _check_watching(
 
 def _check_folder(folder: Path) -> None:
     """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
-    from powerprof.queries.workload import check_name
-    from powerprof.report.documents.output import check_output
+    from powerprof.queries.samples import check_name
+    from powerprof.report.documents import check_output
 
     place = Path(os.path.realpath(folder))  # Path's own raises where links go round
     check_name(place.name)
@@ -227,9 +240,9 @@ def _write(folder: Path, text: str) -> None:
     """The folder and its workload.toml, as the caller's, and for nobody else: it has clients' values. Raises
     PowerprofError.
     """
-    from powerprof.caller import as_caller
-    from powerprof.files import reason_of
-    from powerprof.folders import Folder
+    from powerprof.system.caller import as_caller
+    from powerprof.system.files import reason_of
+    from powerprof.system.folders import Folder
 
     try:
         with as_caller(), Folder.open(folder, make=True) as place:
@@ -239,3 +252,54 @@ def _write(folder: Path, text: str) -> None:
             f"cannot write {folder}/workload.toml ({reason_of(error)})",
             "measure again with --save-workload in another place",
         ) from error
+
+
+# `powerprof queries --watch`: the statements of one server, window after window.
+
+
+def watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | None, saving: Saving) -> None:
+    """Measure and show until q, an interrupt or `count` windows; then save all windows as one run."""
+    keeper = HistoryKeeper()
+    try:
+        with StatementMonitor(request, progress) as monitor:
+            windows = _kept(keeper, islice(monitor.intervals(), count))
+            if json_lines:
+                print_lines((window for window in windows if window is not None), None, _document)
+            elif not on_screen(plain, json_lines):
+                print_lines(windows, PLAIN_HEAD, lambda window: plain_line(window, width()))
+            else:
+                history, title = StatementHistory(), "powerprof queries"
+                Live(
+                    history,
+                    lambda kept, view, wide, high: screen(kept, view, title, wide, high),
+                    SORTS,
+                    lambda: saved(saving.runs_dir, "queries", history.last) if history.last else "nothing to save yet",
+                ).run(windows)
+    finally:
+        _save(keeper, saving)
+
+
+def _kept(keeper: HistoryKeeper, windows: Iterable[Queries | None]) -> Iterator[Queries | None]:
+    for window in windows:
+        keeper.add(window)
+        yield window
+
+
+def _save(keeper: HistoryKeeper, saving: Saving) -> None:
+    """The run of all windows, however the watching ended."""
+    record = keeper.record()
+    if record is None or saving.no_save:
+        return
+    signals.hold()
+    if isinstance(sys.exc_info()[1], HungUp):
+        leave_terminal()
+    try:
+        run = RunStore(saving.runs_dir).save("queries", record, None, about(record, saving.label or ()))
+    except PowerprofError as error:
+        say(f"not saved: {error.message}", error=True)
+    else:
+        say_to(saving)(f"saved as {run.id}: powerprof report {run.id} --html FILE has its timeline")
+
+
+def _document(window: Queries) -> str:
+    return json.dumps(msgspec.to_builtins(window), ensure_ascii=True)

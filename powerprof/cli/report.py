@@ -18,8 +18,8 @@ import typer
 
 from powerprof.cli import output
 from powerprof.cli.options import Json, ProfileOptions, RunsDir, Tables, files_of
-from powerprof.errors import UsageError
-from powerprof.untrusted import reading
+from powerprof.system.errors import UsageError
+from powerprof.system.files import reading
 
 Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
 FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="Attribution of a comparison's A.")]
@@ -62,16 +62,16 @@ def command(
     output.check_targets(json, files)
     if (flame_a or flame_b) and tables.html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
-    from powerprof.report.documents.saved import load_saved
-    from powerprof.report.tables import yearly
+    from powerprof.report import energy
+    from powerprof.report.documents import load_saved
 
-    asked = yearly.terms(prices.price, prices.grid)
+    asked = energy.terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
     lines = _lines(record, top=top, columns=columns, by=by)
-    derived = yearly.sentence(record, asked) if asked != yearly.Terms() else ""
+    derived = energy.sentence(record, asked) if asked != energy.Terms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
-        from powerprof.report.exports.beside import extras_of
+        from powerprof.report.exports import extras_of
 
         extras = extras_of(name, runs_dir, (flame_a, flame_b))
         extras = replace(extras, derived=derived)
@@ -90,7 +90,7 @@ def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
     wanted = {name: value for name, value in asked.items() if value is not None}
     if not wanted:
         return None
-    from powerprof.report.documents.kinds import form
+    from powerprof.report.documents import form
 
     lines = form(record, "lines", "report")
     for name, value in wanted.items():

@@ -15,10 +15,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Duration, ResidencySourceOrNone, Saving, Tables, files_of
+from powerprof.cli.options import Duration, ResidencySourceOrNone, Saving, Tables, files_of, refuse_without_effect
 from powerprof.cli.output import Targets, check, check_targets, deliver, progress
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 Before = Annotated[Path | None, typer.Option("--from", metavar="BEFORE", help="A recording instead of this host.")]
 After = Annotated[Path | None, typer.Argument(metavar="AFTER", help="The second dump of --from.", show_default=False)]
@@ -60,10 +59,9 @@ def _checked(context: typer.Context, saving: Saving, files: Targets) -> Saving:
 def _replay(
     before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving, files: Targets
 ) -> None:
-    from powerprof.report.terminal.residency import lines
-    from powerprof.windows.recorded import read_recording
-    from powerprof.windows.sampling import now_text
-    from powerprof.windows.summary import run_of
+    from powerprof.measure.residency import read_recording
+    from powerprof.measure.sampling import now_text, run_of
+    from powerprof.report.residency import lines
 
     recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
     run = run_of(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
@@ -72,8 +70,7 @@ def _replay(
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
-    from powerprof.windows.sampling import WindowInterrupted, WindowMeter
-    from powerprof.windows.summary import run_of
+    from powerprof.measure.sampling import WindowInterrupted, WindowMeter, run_of
 
     progress(f"measuring for {duration:g} s", saving.quiet)
     with WindowMeter(residency_source=source) as meter:

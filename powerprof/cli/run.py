@@ -26,11 +26,13 @@ from powerprof.cli.options import (
     Seed,
     Tables,
     files_of,
+    refuse_too_few,
+    refuse_without_effect,
+    typed_command,
 )
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_too_few, refuse_without_effect, typed_command
-from powerprof.errors import UsageError
 from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, WINDOW_S
+from powerprof.system.errors import UsageError
 
 Name = Annotated[
     str | None,
@@ -78,7 +80,7 @@ def command(
 
     if typed:
         refuse_without_effect(context, "on a command", but=_OF_COMMANDS)
-        from powerprof.experiment.commands import run_command
+        from powerprof.experiment.compare import run_command
 
         alone = ExperimentOptions(
             pairs=windows.repeat,
@@ -91,7 +93,7 @@ def command(
         return
     if allow_failure:
         raise UsageError("--allow-failure has no effect on a condition", "leave it out")
-    from powerprof.experiment.single import run_condition
+    from powerprof.experiment.run import run_condition
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 

@@ -13,10 +13,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Html, Json, Labels, RunsDir
+from powerprof.cli.options import Html, Json, Labels, RunsDir, refuse_without_effect
 from powerprof.cli.output import check_targets, report, say, show, terminal_width, write_exports, write_json
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[RUN|prune|export]", help="A run: its file is printed.", show_default=False)
@@ -81,18 +80,18 @@ def command(
 
 
 def _list(runs_dir: Path | None, json: str | None) -> None:
-    from powerprof.report.documents import history
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
+    from powerprof.report import documents
 
     store = RunStore(runs_dir)
     runs = store.list()
     write_json({"schema": "powerprof.runs/1", "runs": runs}, json)
     if json is None:
-        say("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
+        say("\n".join(documents.lines(runs, store.directory, terminal_width() if runs else 200)))
 
 
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
-    from powerprof.runs import About, RunStore, check_label, schema_of
+    from powerprof.model.runs import About, RunStore, check_label, schema_of
 
     about = About(labels=[check_label(label) for label in labels])
     store = RunStore(runs_dir)
@@ -104,25 +103,25 @@ def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
 
 
 def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, yes: bool) -> None:
-    from powerprof.report.documents import history
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
+    from powerprof.report import documents
 
     store = RunStore(runs_dir)
-    old = history.superfluous(store.list(), keep, older_than)
+    old = documents.superfluous(store.list(), keep, older_than)
     if not old:
         say("Nothing to remove.")
         return
     for run in old if yes else []:
         store.remove(run.id)
-    for line in history.lines(old, store.directory, terminal_width()):
+    for line in documents.lines(old, store.directory, terminal_width()):
         say(line)
     count = f"{len(old)} run{'s' if len(old) > 1 else ''}"
     say(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
 
 
 def _export(runs_dir: Path | None, parquet: Path | None) -> None:
-    from powerprof.report.exports.parquet import export
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
+    from powerprof.report.parquet import export
 
     if parquet is None:
         raise UsageError("export does not know where to", "add --parquet DIR")
@@ -131,8 +130,8 @@ def _export(runs_dir: Path | None, parquet: Path | None) -> None:
 
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
-    from powerprof.experiment.trend import trend_of
-    from powerprof.report.wording.records import worded
+    from powerprof.experiment.sweep_comparison import trend_of
+    from powerprof.report.answers import word_record as worded
 
     record = worded(trend_of(name, runs_dir))
     write_json(record, json)

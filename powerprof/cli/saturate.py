@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from powerprof.cli.bench import BenchChoice
-from powerprof.cli.options import BlockDuration, Saving, Seed
+from powerprof.cli.options import BlockDuration, Saving, Seed, refuse_too_few
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_too_few
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.saturation_record import Limit
+    from powerprof.experiment.saturate import Limit
 
 Name = Annotated[str, typer.Argument(metavar="CONDITION", help="Its name, or workload:condition.", show_default=False)]
 Other = Annotated[str | None, typer.Argument(metavar="[OTHER]", help="The same after a change.", show_default=False)]
@@ -51,7 +50,7 @@ _IN_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 def limit_of(text: str) -> Limit:
     """`p95=5ms` or `cpu=80%`. Raises UsageError."""
-    from powerprof.experiment.saturation_record import Limit
+    from powerprof.experiment.saturate import Limit
 
     if match := _LATENCY.fullmatch(text):
         at_most, name = float(match[2]) * _IN_MS[match[3]], f"latency_p{match[1]}_ms"

@@ -14,11 +14,10 @@ import typer
 
 from powerprof.cli.options import Json, Quiet
 from powerprof.cli.output import check_targets, consent, progress, show, write_json
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.database.fetched.connectors import Connector
-    from powerprof.database.fetched.historical import HistoricalServer
+    from powerprof.database.fetched.historical import Connector, HistoricalServer
 
 Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mariadb-11.8.")]
@@ -32,9 +31,9 @@ def command(
     check_targets(json)
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []
-    from powerprof.database.fetched import connectors, historical
-    from powerprof.database.fetched.on_request import is_fetched
-    from powerprof.report.terminal import historical as report
+    from powerprof.database.fetched import historical
+    from powerprof.database.fetched.historical import is_fetched
+    from powerprof.report import catalogue
 
     if action == "list":
         if name is not None:
@@ -42,24 +41,28 @@ def command(
         if yes:
             raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
-        clients = list(connectors.CATALOGUE.values())
-        lines = report.listing([*servers, *clients])
+        clients = list(historical.CONNECTORS.values())
+        lines = catalogue.historical_listing([*servers, *clients])
     elif action == "fetch" and name is None:
         raise UsageError("fetch needs a name", "powerprof servers list")
-    elif action == "fetch" and name in connectors.CATALOGUE:
-        clients = [connectors.fetch(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))]
+    elif action == "fetch" and name in historical.CONNECTORS:
+        clients = [
+            historical.fetch_connector(
+                name, lambda question: consent(question, yes), lambda text: progress(text, quiet)
+            )
+        ]
         lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
         servers = [historical.find(name)]
         state = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
         historical.fetch(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
-        lines = report.ready(servers[0], state)
+        lines = catalogue.ready(servers[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")
     record = {
         "schema": "powerprof.servers/1",
-        "servers": [report.record(server) for server in servers],
-        "connectors": [report.record(connector) for connector in clients],
+        "servers": [catalogue.record(server) for server in servers],
+        "connectors": [catalogue.record(connector) for connector in clients],
     }
     write_json(record, json)
     if json != "-" and not quiet:

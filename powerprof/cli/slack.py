@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from powerprof.cli.output import say
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 Slack = Annotated[str, typer.Argument(metavar="TIME", help="The timer slack: 500us, 50ms, 1s.")]
 Pid = Annotated[str, typer.Option("--pid", metavar="ID|NAME", help="The process id or name.")]
@@ -35,10 +35,10 @@ def command(
     print_drop_in: PrintDropIn = False,
 ) -> None:
     """Set, or print."""
-    from powerprof.cure import lasting
-    from powerprof.cure.choices import SlackChoice, choice_of
+    from powerprof.cure import candidates
+    from powerprof.cure.remedies import SlackChoice, choice_of
     from powerprof.cure.threads import loop_warning
-    from powerprof.report.wording.cures import slack_lines
+    from powerprof.report.cure import slack_lines
 
     choice = choice_of(thread, slack, None)
     assert isinstance(choice, SlackChoice)  # noqa: S101  of a thread and a slack
@@ -47,17 +47,17 @@ def command(
     if (print_unit or print_drop_in) and wait:
         raise UsageError("--wait has no effect where nothing is set", "leave it out")
     if print_unit or print_drop_in:
-        target, meant = lasting.planned(pid, choice)
+        target, meant = candidates.planned(pid, choice)
         if warning := loop_warning(target.pids[0], meant):
             say(f"warning: {warning}", error=True)
         if print_drop_in:
-            say(lasting.drop_in_text(choice, target), end="")
+            say(candidates.drop_in_text(choice, target), end="")
         else:
             from powerprof.live.unit import this_installation
 
-            say(lasting.unit_text(str(this_installation()), pid, choice, target, meant), end="")
+            say(candidates.unit_text(str(this_installation()), pid, choice, target, meant), end="")
         return
-    done = lasting.set_slack(pid, choice, wait)
+    done = candidates.set_slack(pid, choice, wait)
     if done.warning:
         say(f"warning: {done.warning}", error=True)
     for line in slack_lines(done, pid):

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import MeterOptions, Saving, Seed, Tables, files_of
+from powerprof.cli.options import MeterOptions, Saving, Seed, Tables, files_of, refuse_without_effect
 from powerprof.cli.output import check, deliver, say_to, show, terminal_width
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.experiment.study_record import Measured
@@ -39,7 +38,7 @@ def command(
 ) -> None:
     """List, or measure, save, print."""
     files = files_of(tables)
-    from powerprof.workloads.studies import find_study
+    from powerprof.workloads.catalogue import find_study
 
     if name is None:
         refuse_without_effect(context, "on the list of studies", but=("quick",))
@@ -68,9 +67,9 @@ def command(
 
 def _keep(command: str, record: Measured, saving: Saving) -> Measured:
     """Word and save what a step measured."""
-    from powerprof.report.documents.history import about
-    from powerprof.report.wording.records import worded
-    from powerprof.runs import RunStore
+    from powerprof.model.runs import RunStore
+    from powerprof.report.answers import word_record as worded
+    from powerprof.report.documents import about
 
     record = worded(record)
     if not saving.no_save:
@@ -84,8 +83,8 @@ def _keep(command: str, record: Measured, saving: Saving) -> Measured:
 
 def _list(*, quick: bool) -> None:
     from powerprof.experiment.study import StudyOptions, plan
-    from powerprof.report.terminal.study import listing
-    from powerprof.workloads.studies import find_study, names
+    from powerprof.report.study import listing
+    from powerprof.workloads.catalogue import find_study, names
 
     studies = {name: find_study(name) for name in names()}
     plans = {name: plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}

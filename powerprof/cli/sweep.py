@@ -16,10 +16,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from powerprof.cli.bench import BenchChoice
-from powerprof.cli.options import Attribute, BlockDuration, MeterOptions, Rate, Saving, Seed, Tables, files_of
+from powerprof.cli.options import (
+    Attribute,
+    BlockDuration,
+    MeterOptions,
+    Rate,
+    Saving,
+    Seed,
+    Tables,
+    files_of,
+    refuse_too_few,
+    refuse_without_effect,
+)
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.typed import refuse_too_few, refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.workloads.definition import Value
@@ -137,7 +147,7 @@ def command(
         raise UsageError(
             "--attribute traces servers of a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
         )
-    from powerprof.experiment import sweepstore
+    from powerprof.experiment import sweep
     from powerprof.experiment.options import MINIMUM_PAIRS, ExperimentOptions
 
     refuse_too_few("--repeat", windows.repeat, MINIMUM_PAIRS)
@@ -152,13 +162,13 @@ def command(
         energy=meters.energy.request,
         residency_source=meters.residency_source,
     )
-    store = sweepstore.SweepStore(saving.runs_dir, keep=not saving.no_save)
-    asked = resume or sweepstore.SweepRequest(str(name), *varied.parameter)
-    record = sweepstore.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
+    store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
+    asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
+    record = sweep.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
     # It is in the store since its first point.
     if record.id is not None:
-        from powerprof.report.documents.history import about
-        from powerprof.runs import RunStore
+        from powerprof.model.runs import RunStore
+        from powerprof.report.documents import about
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
     resumed_by = f"powerprof sweep --resume {record.id}" if record.id else None

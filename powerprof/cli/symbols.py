@@ -13,10 +13,9 @@ from typing import Annotated
 
 import typer
 
-from powerprof.cli.options import Json, Quiet, RunsDir
+from powerprof.cli.options import Json, Quiet, RunsDir, TargetOptions, Top
 from powerprof.cli.output import check_targets, consent, progress, show, terminal_width, write_json
-from powerprof.cli.targets import TargetOptions, Top
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 RunName = Annotated[str | None, typer.Argument(metavar="[RUN]", help="A saved run of attribute.")]
 Seconds = Annotated[
@@ -42,7 +41,7 @@ def command(
     check_targets(json)
     check_options(run, duration, fetch, yes, runs_dir)
     from powerprof.attribution.symbols import SymbolsRequest, symbols
-    from powerprof.report.terminal.symbols import lines
+    from powerprof.report.catalogue import lines
 
     request = SymbolsRequest(run=run, runs_dir=runs_dir, duration_s=duration, fetch=fetch)
     record = symbols(target, request, lambda text: progress(text, quiet), lambda question: consent(question, yes))

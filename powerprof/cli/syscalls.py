@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from powerprof.cli.options import Duration, Given, Saving
+from powerprof.cli.options import Duration, Given, Saving, TargetOptions, Top
 from powerprof.cli.output import check, deliver, say_to
-from powerprof.cli.targets import TargetOptions, Top
 
 
 def command(*, target: TargetOptions, duration: Duration = 10.0, top: Top = 20, given: Given, saving: Saving) -> None:
     """Count, save, print."""
     saving = check(saving)
-    from powerprof.attribution import session
+    from powerprof.attribution import attribute
     from powerprof.attribution.requests import SyscallRequest
-    from powerprof.report.terminal import syscalls
+    from powerprof.report import syscalls
 
     request = SyscallRequest(duration_s=duration, settle=True)
-    record = session.syscalls(target, given, request, say_to(saving))
+    record = attribute.syscalls(target, given, request, say_to(saving))
     deliver(record, "syscalls", saving, lines=partial(syscalls.lines, top=top))

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from powerprof.cli.options import ASKING, EnergyOptions, Watched
+from powerprof.cli.options import ASKING, EnergyOptions, Watched, refuse_without_effect
 from powerprof.cli.output import progress
-from powerprof.cli.typed import refuse_without_effect
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.live.monitor import HostMonitor
@@ -48,17 +47,17 @@ def command(
     if runs_dir is not None:
         if plain or json_lines:
             raise UsageError("--runs-dir says where the key w saves, and lines have no keys", "leave it out")
-        from powerprof.runs import RunStore
+        from powerprof.model.runs import RunStore
 
         RunStore(runs_dir).check()
     import json
     from itertools import islice
 
     from powerprof.cli.live import Live, on_screen, print_lines, width
-    from powerprof.live.history import RowHistory
     from powerprof.live.monitor import HostMonitor, MonitorPlan
-    from powerprof.processes.targets import resolve
-    from powerprof.report.screens.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
+    from powerprof.live.statements import RowHistory
+    from powerprof.report.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
+    from powerprof.system.processes import resolve
 
     words = tuple(watched.pid or ())
     target = resolve(words, cgroup=None, system=not words)

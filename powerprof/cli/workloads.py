@@ -12,7 +12,7 @@ import typer
 
 from powerprof.cli.options import Json, Workloads
 from powerprof.cli.output import check_targets, show, terminal_width, write_json
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)
@@ -23,7 +23,7 @@ Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of
 def command(name: Name = None, schema: Schema = False, workloads: Workloads = None, json: Json = None) -> None:
     """List or explain."""
     check_targets(json)
-    from powerprof.report.terminal import workloads as report
+    from powerprof.report import catalogue
     from powerprof.workloads.catalogue import find_workload, folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload
@@ -35,6 +35,6 @@ def command(name: Name = None, schema: Schema = False, workloads: Workloads = No
         return
     extra = workloads or []
     listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
-    write_json({"schema": "powerprof.workloads/1", "workloads": report.records(listed)}, json)
+    write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.records(listed)}, json)
     if json != "-":
-        show(report.explain(listed[0], terminal_width()) if name else report.listing(listed, terminal_width()))
+        show(catalogue.explain(listed[0], terminal_width()) if name else catalogue.listing(listed, terminal_width()))

@@ -9,15 +9,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from powerprof.closeable import Closeable
-from powerprof.database.products.local import is_server
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.processes.targets import name_of
+from powerprof.database.products.products import is_server
+from powerprof.measure.window import Part
 from powerprof.queries.join import latency
 from powerprof.queries.records import Latency
-from powerprof.tracing.captures.statements import StatementTrace, class_range
-from powerprof.tracing.statements.tracer import QueryTracer
-from powerprof.windows.runner import Part
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.processes import name_of
+from powerprof.tracing.captures import StatementTrace, class_range
+from powerprof.tracing.statements import QueryTracer
 
 # Statements that write the log before they answer: by themselves with autocommit, else with their COMMIT.
 _COMMITS = re.compile(rb"\s*(COMMIT|INSERT|UPDATE|DELETE|REPLACE|CALL)\b", re.IGNORECASE)

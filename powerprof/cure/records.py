@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.attribution.records import TargetInfo, Thread
 from powerprof.experiment.records import Metric
+from powerprof.model.attribution import TargetInfo, Thread
+from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.queries.records import Latency
-from powerprof.records import EnergySource, Notes, ToolCost, Window
 
 Arm = Literal["before", "cured"]
 RemedyKind = Literal["timer_slack", "variable", "event"]

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from powerprof.closeable import Closeable
-from powerprof.cure.choices import CureRequest
+from powerprof.cure.remedies import CureRequest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, StatementError
 from powerprof.database.private.replication import ReplicationStatus, read_status
-from powerprof.database.products.local import enter, is_server
-from powerprof.errors import PowerprofError
-from powerprof.processes.namespaces import outer_ids
-from powerprof.processes.targets import name_of
-from powerprof.windows.runner import Part
+from powerprof.database.products.products import enter, is_server
+from powerprof.measure.window import Part
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import name_of
+from powerprof.system.tasks import outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql

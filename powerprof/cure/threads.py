@@ -7,14 +7,13 @@ import os
 import platform
 from collections.abc import Mapping
 
-from powerprof import files, paths
-from powerprof.attribution.records import Thread
-from powerprof.caller import caller, is_delegated
-from powerprof.errors import CapabilityError, UsageError
-from powerprof.processes.accounts import owner_of
-from powerprof.processes.languages import language_of
-from powerprof.processes.tasks import look_up, threads_of
-from powerprof.untrusted import printable, whole
+from powerprof.model.attribution import Thread
+from powerprof.system import files, paths
+from powerprof.system.caller import caller, is_delegated
+from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.files import printable, whole
+from powerprof.system.processes import language_of, owner_of
+from powerprof.system.tasks import look_up, threads_of
 
 _SHOWN = 12
 _CAP_SYS_NICE = 23
@@ -114,6 +113,6 @@ def check_owner(pid: int) -> None:
 
 
 def _has_capability(number: int) -> bool:
-    from powerprof.host.kernel import effective_capabilities
+    from powerprof.host.survey import effective_capabilities
 
     return bool(effective_capabilities() >> number & 1)

@@ -3,34 +3,249 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
-from powerprof.database.products.local import is_server, names_of_local_server
-from powerprof.diagnosis import asking, cputime, denials
+from powerprof.database.clients.base import StatementError
+from powerprof.database.products.products import is_server, names_of_local_server
+from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import (
     ASKABLE,
     DeniedAccount,
     Evidence,
+    LogSummary,
     ReplicaHost,
     ReplicationChannel,
+    ThreadCpu,
     ThreadWakeups,
 )
-from powerprof.diagnosis.serverlog import log_of
-from powerprof.errors import CapabilityError
-from powerprof.processes.languages import language_of
-from powerprof.processes.targets import Target
-from powerprof.statements.normal import bounded
-from powerprof.text import Say
-from powerprof.windows.runner import pass_window
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.window import pass_window
+from powerprof.model.text import Say
+from powerprof.statements.text import bounded, normal_replication_error
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError
+from powerprof.system.files import printable, try_text, whole
+from powerprof.system.paths import procfs
+from powerprof.system.processes import Target, language_of
+from powerprof.system.reader_process import shared
+from powerprof.system.tasks import look_up
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.attribution.records import Attribution, Wakeup, Waking
     from powerprof.database.clients.base import Sql
+    from powerprof.model.attribution import Attribution, Wakeup, Waking
+
+
+# Logins that a server refused, by account, by its own count: MySQL keeps one (performance_schema), MariaDB's error log
+# has them (`serverlog`).
+
+_MOST_NAME = 100
+# ER_ACCESS_DENIED_ERROR, ER_ACCESS_DENIED_NO_PASSWORD_ERROR
+_DENIED = (
+    "SELECT USER, HOST, SUM(SUM_ERROR_RAISED), TIMESTAMPDIFF(SECOND, MAX(LAST_SEEN), NOW()), "
+    "TIMESTAMPDIFF(SECOND, MIN(FIRST_SEEN), MAX(LAST_SEEN)) "
+    "FROM performance_schema.events_errors_summary_by_account_by_error WHERE ERROR_NUMBER IN (1045, 1698) "
+    "AND SUM_ERROR_RAISED > 0 AND USER IS NOT NULL GROUP BY USER, HOST ORDER BY 3 DESC LIMIT 200"
+)
+
+
+def denied(connection: Sql) -> list[DeniedAccount]:
+    """Since the server was started; empty where it does not count them, or may not be asked."""
+    try:
+        rows = sql.rows(connection, _DENIED, columns=5)
+    except StatementError as error:
+        if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
+            raise
+        return []
+    found = []
+    for user, host, total, last_s, span_s in rows:
+        count = sql.count(total)
+        if count:
+            name = printable(f"{str(user)[:_MOST_NAME]}@{str(host or '')[:_MOST_NAME]}")
+            found.append(
+                DeniedAccount(
+                    account=name,
+                    count=count,
+                    window_count=0,
+                    last_s=max(sql.number(last_s) or 0.0, 0.0),
+                    span_s=max(sql.number(span_s) or 0.0, 0.0),
+                )
+            )
+    return found
+
+
+def between(before: Sequence[DeniedAccount], after: Sequence[DeniedAccount]) -> list[DeniedAccount]:
+    """Those of the end, with how many of theirs came in the window."""
+    then: Mapping[str, int] = {one.account: one.count for one in before}
+    return [
+        DeniedAccount(
+            account=one.account,
+            count=one.count,
+            window_count=max(0, one.count - then.get(one.account, 0)),
+            last_s=one.last_s,
+            span_s=one.span_s,
+        )
+        for one in after
+    ]
+
+
+# What the server's error log says of replication: its end is read, counted and forgotten.
+
+_END_BYTES = 256 << 10
+SPAN_S = 600.0
+_TEXT = 1000
+# 2026-11-20 11:33:57 · 261120 11:33:57 · 2026-11-20T11:33:57.123456Z
+_WHEN = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)|(\d\d)(\d\d)(\d\d))[ T]+(\d{1,2}):(\d\d):(\d\d)(?:\.\d+)?(Z)?")
+_DUMP = re.compile(r"Start binlog_dump to (?:slave|replica)_server\((\d{1,10})\)")
+_SAME = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
+_RETRY = "reconnecting to retry"
+# Behind the words in brackets: within a statement that a line quotes, it is a value of a client's.
+_SERVERLOG_DENIED = re.compile(
+    r"^[^\[\]]{0,80}(?:\[[\w-]{1,40}\] ){1,4}Access denied for user '([^']{0,80})'@'([^']{0,255})'"
+)
+# MariaDB: "Slave SQL: Error …"; MySQL: "Replica SQL for channel '': Error …" and workers' "Worker 1 failed executing".
+# Looked for behind the first [ERROR] of a line: a client's statement stands in it, and 64 KB that say [ERROR] again and
+# again took 9 s where each was tried. A channel's name has at most 64 characters.
+_SQL_ERROR = re.compile(r"\b(?:Slave|Replica) SQL(?: for channel '[^']{0,64}')?: (.*)")
+_STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to master)|ready for connections")
+
+
+def read_log_end(pid: int) -> str | None:
+    """The end of what the process writes to stderr, if that is a file: a server's error log is (log_error too)."""
+    data = shared().read(pid, procfs() / str(pid) / "fd/2", _END_BYTES, from_end=True)
+    return None if data is None else data.decode("utf-8", errors="replace")
+
+
+def summarise(text: str, now_s: float | None = None) -> LogSummary:
+    """Pure but for the clock and the time zone: count what the last ten minutes of a log say."""
+    now_s = time.time() if now_s is None else now_s
+    same = retries = sql_errors = 0
+    sql_error: str | None = None
+    sql_last: float | None = None
+    denied: dict[str, int] = {}
+    denied_lasts: dict[str, float] = {}
+    dumps: dict[str, int] = {}
+    lasts: dict[str, float] = {}
+    first: float | None = None
+    when: float | None = None
+    last: float | None = None
+    for line in text.splitlines():
+        when = _moment(line) or when
+        if when is None or not 0 <= now_s - when + 1 <= SPAN_S:
+            continue
+        first = when if first is None else min(first, when)
+        if _STARTED.search(line):
+            same = retries = 0
+        elif _SAME.search(line):
+            same, last = same + 1, now_s - when
+        elif _RETRY in line:
+            retries += 1
+        elif dump := _DUMP.search(line):
+            dumps[dump[1]] = dumps.get(dump[1], 0) + 1
+            lasts[dump[1]] = now_s - when
+        elif refused := _SERVERLOG_DENIED.search(line):
+            account = f"{refused[1]}@{refused[2]}"
+            denied[account] = denied.get(account, 0) + 1
+            denied_lasts[account] = now_s - when
+        elif failed := _SQL_ERROR.search(line.partition("[ERROR]")[2]):
+            sql_error, sql_errors, sql_last = failed[1][:_TEXT], sql_errors + 1, now_s - when
+    span = max(0.0, now_s - first) if first is not None else 0.0
+    return LogSummary(
+        span_s=span,
+        same_id_count=same,
+        same_id_last_s=last if same else None,
+        retries_count=retries,
+        dump_starts=_most(dumps),
+        dump_last_s={key: lasts[key] for key in _most(dumps)},
+        denied=_most(denied),
+        denied_last_s={key: denied_lasts[key] for key in _most(denied)},
+        sql_error=None if sql_error is None else normal_replication_error(sql_error),
+        sql_errors_count=sql_errors,
+        sql_error_last_s=sql_last,
+    )
+
+
+def _most(counts: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:32])
+
+
+def _moment(line: str) -> float | None:
+    stamp = _WHEN.match(line)
+    if not stamp:
+        return None
+    year = int(stamp[1]) if stamp[1] else 2000 + int(stamp[4])
+    month, day = (int(stamp[2]), int(stamp[3])) if stamp[1] else (int(stamp[5]), int(stamp[6]))
+    try:
+        moment = datetime(year, month, day, int(stamp[7]), int(stamp[8]), int(stamp[9]))
+        return (moment.astimezone() if not stamp[10] else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def log_of(pid: int | None) -> LogSummary | None:
+    """The summary for a process of this host; None where its log cannot be read."""
+    text = read_log_end(pid) if pid is not None else None
+    return summarise(text) if text is not None else None
+
+
+# CPU time of a process and of its threads, between two moments.
+
+_MOST = 16
+
+
+@dataclass(frozen=True)
+class CpuTimes:
+    """Nanoseconds at a moment: of the process with threads that have ended, and of each thread."""
+
+    at_s: float
+    process_ns: int
+    threads_ns: Mapping[int, int]
+
+
+def read(pid: int) -> CpuTimes | None:
+    """Now; None where the process has gone. Threads by schedstat (Documentation/scheduler/sched-stats.rst)."""
+    folder = paths.procfs() / str(pid) / "task"
+    try:
+        tids = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()]
+    except OSError:
+        return None
+    threads: dict[int, int] = {}
+    for tid in tids:
+        words = (try_text(folder / str(tid) / "schedstat") or "").split()
+        spent = whole(words[0]) if words else None
+        if spent is not None:
+            threads[tid] = spent
+    process = process_cpu_ns(pid)
+    return None if process is None else CpuTimes(time.monotonic(), process, threads)
+
+
+def cpu_time_between(
+    before: CpuTimes | None, after: CpuTimes | None, pid: int, names: Mapping[int, str]
+) -> dict[str, Any]:
+    """The fields of the evidence; none where one of the two is missing. A thread of the second moment alone is new:
+    all of it is of the window."""
+    if before is None or after is None or after.at_s <= before.at_s:
+        return {}
+    span_ns = (after.at_s - before.at_s) * 1e9
+    spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
+    process = max(0, after.process_ns - before.process_ns)
+    most = sorted(spent, key=lambda tid: -spent[tid])[:_MOST]
+    return {
+        "cpu_percent": 100.0 * process / span_ns,
+        "threads_cpu": [
+            ThreadCpu(tid=tid, comm=look_up(tid, pid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
+            for tid in most
+            if spent[tid]
+        ],
+        "ended_cpu_percent": 100.0 * max(0, process - sum(spent.values())) / span_ns,
+    }
+
 
 _SAMPLES = 8
 _SAMPLE_S = 0.04
@@ -81,7 +296,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     notes: list[str] = []
     asked = Asked(subject.connection, notes, subject.pid)
     asked.before()
-    cpu_before = None if subject.pid is None else cputime.read(subject.pid)
+    cpu_before = None if subject.pid is None else read(subject.pid)
     started_s = time.monotonic()
     capture = attribution = None
     if subject.pid is not None:
@@ -96,9 +311,9 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
         interrupted = pass_window(left_s).interrupted is not None
-    cpu_after = None if subject.pid is None else cputime.read(subject.pid)
+    cpu_after = None if subject.pid is None else read(subject.pid)
     asked.after()
-    asked.facts |= cputime.between(cpu_before, cpu_after, subject.pid or 0, asked.names)
+    asked.facts |= cpu_time_between(cpu_before, cpu_after, subject.pid or 0, asked.names)
     evidence = evidence_of(subject, asked, attribution, duration_s, notes)
     return Look(evidence, attribution, capture, interrupted)
 
@@ -144,12 +359,12 @@ def timers_hz(attribution: Attribution) -> float | None:
 def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     import msgspec
 
-    from powerprof.attribution import blame, live
+    from powerprof.attribution import attribute, blame
     from powerprof.attribution.requests import AttributeRequest
     from powerprof.attribution.sites import SiteStacks
 
     target = subject.target or Target((subject.pid or 0,), subject.label)
-    taken = live.capture(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
+    taken = attribute.capture_live(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
     say("unwinding and naming")
     stacks = SiteStacks(taken)
     record = blame.attribute(taken, stacks)
@@ -231,7 +446,7 @@ class Asked:
         self.facts["tids"] = asking.connection_threads(self._connection, self._pid)
         self._end = self._ask("the binary log", asking.log_end, None)
         self._statements = asking.statements_by_connection(self._connection)
-        self._denied = denials.denied(self._connection)
+        self._denied = denied(self._connection)
         self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
@@ -244,7 +459,7 @@ class Asked:
         self.window_s = time.monotonic() - self._began_s
         # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
         self.facts["own_counts"] = self._own_counts()
-        self.facts["denied"] = denials.between(self._denied, denials.denied(self._connection))
+        self.facts["denied"] = between(self._denied, denied(self._connection))
         self.facts["last_statements"] = asking.last_statements(self._connection)
         self.facts["statements_by_connection"] = _moved(
             self._statements, asking.statements_by_connection(self._connection)

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
-from powerprof.diagnosis.findings import LiveRemedy
+from powerprof.diagnosis.evidence import Evidence, LiveRemedy, ThreadWakeups
 
 # A wait that asks more often than this is polling: no thread of an idle MariaDB 10.11 or MySQL 5.5 comes near.
 POLLING_HZ = 10.0

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
-from powerprof.text import number
+from powerprof.model.text import number
 
 DEFAULT_NS = 50_000
 TRIED_NS = 50_000_000  # `--slack 50ms`

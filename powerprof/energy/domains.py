@@ -11,12 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 import msgspec
 
-from powerprof.records import EnergyReading, Kind, Scope
-from powerprof.sources.meter import rapl_scope
+from powerprof.energy.meter import rapl_scope
+from powerprof.model.records import EnergyReading, Kind, Notes, Scope
 
 # From the outside in. Readings of one tier lie beside each other and may be summed.
 TIERS = ("wall", "server", "supply", "battery", "psys", "package", "rail", "core")
@@ -275,3 +277,40 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
         if len(around) == 1 or (around and name not in ("package", "supply")):
             return min(around, key=_natural)
     return None
+
+
+# What `powerprof energy` finds: the JSON of `powerprof.energy/1`.
+
+
+class EnergyResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Every domain of every meter in one window, what was summed, and what is to be known of it."""
+
+    schema: Literal["powerprof.energy/1"] = "powerprof.energy/1"
+    window_s: float | None
+    meters: list[EnergyReading]
+    total: Total
+    notes: Notes = []
+
+
+# What a caller asks of energy: which meters, and facts for the estimate that this host does not show.
+
+Vcpu = Literal["thread", "core"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyRequest:
+    """`source` is that of `--energy-source`, `meter_log` the CSV that an external meter writes.
+
+    `cpu_model` names the CPU under a guest that hides it, as `named.result_of` reads it; `vcpu` says whether one of
+    this host's CPUs is a hardware thread or a whole core. None: what can be seen here is gone by.
+    """
+
+    source: str = "auto"
+    meter_log: Path | None = None
+    cpu_model: str | None = None
+    vcpu: Vcpu | None = None
+
+
+# The best meter, and what can be seen.
+AS_SEEN = EnergyRequest()
+NO_METER = EnergyRequest(source="none")

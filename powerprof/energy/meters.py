@@ -3,20 +3,158 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerprof import paths
-from powerprof.closeable import Closeable
-from powerprof.energy.asleep import Gap, awake, joined
-from powerprof.energy.domains import contained
-from powerprof.energy.reconcile import reconcile
-from powerprof.errors import CapabilityError, UsageError
-from powerprof.records import EnergyReading
-from powerprof.sources.clock import Suspended
-from powerprof.sources.meter import DomainEnergy, Meter
-from powerprof.sources.series import in_window
+from powerprof.energy.domains import METER_ERROR, contained, host_energy, refuted_psys, tier
+from powerprof.energy.meter import DomainEnergy, Meter
+from powerprof.measure.clock import Suspended
+from powerprof.measure.counters import EnergySeries, in_window
+from powerprof.model.records import EnergyReading, Scope
+from powerprof.system import paths
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, UsageError
+
+# Energy of a window in which the host was suspended: that of the time it was awake. Pure.
+#
+# What a counter shows after a suspend is no window's. Suspended to idle a package draws on, and RAPL counts it;
+# suspended to RAM it has lost its power, and its registers begin at 0 (the driver of powercap brings back the limits
+# alone: intel_rapl_common.c, rapl_pm_callback). Either way that step lies in no time that CLOCK_MONOTONIC knows.
+
+# From the last sample before a suspend to the first one after it.
+Gap = tuple[float, float]
+Span = tuple[float, float]
+
+
+def awake(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Span]:
+    """The window without the gaps; `gaps` are in order."""
+    spans, begin_s = [], start_s
+    for gap_start_s, gap_end_s in gaps:
+        if gap_end_s <= begin_s or gap_start_s >= end_s:
+            continue
+        spans.append((begin_s, gap_start_s))
+        begin_s = gap_end_s
+    return [(a, b) for a, b in [*spans, (begin_s, end_s)] if b > a]
+
+
+def joined(
+    domains: Sequence[tuple[str, Scope, str | None]],
+    parts: Sequence[tuple[Span, Sequence[DomainEnergy]]],
+    start_s: float,
+    end_s: float,
+) -> list[DomainEnergy]:
+    """The energy of each domain (with its scope and what includes it) from those of the spans awake: their mean power
+    stands for the window, as for any gap. Less than half of the window awake between samples gives no figure.
+    """
+    window_s = end_s - start_s
+    result = []
+    for domain, scope, inside in domains:
+        known_s = joules = edge_joules = 0.0
+        dropped, notes = 0, list[str]()
+        for (a, b), items in parts:
+            energy = next((item.energy for item in items if item.domain == domain), None)
+            if energy is None:
+                continue
+            dropped += energy.dropped
+            notes += energy.notes
+            counted = in_window(energy, a, b)[0]
+            if counted is not None:
+                known_s, joules, edge_joules = known_s + b - a, joules + counted, edge_joules + energy.edge_joules
+        if known_s < window_s / 2:
+            notes.append(
+                f"the host was suspended, and samples cover {known_s:.1f} s of the {window_s:.1f} s awake: no figure"
+            )
+            energy = EnergySeries(None, start_s, end_s, dropped, tuple(dict.fromkeys(notes)))
+        else:
+            notes.append(f"{window_s - known_s:.1f} s around a suspend are left out: filled with the mean power")
+            share = window_s / known_s
+            distinct_notes = tuple(dict.fromkeys(notes))
+            energy = EnergySeries(joules * share, start_s, end_s, dropped, distinct_notes, edge_joules * share)
+        result.append(DomainEnergy(domain, scope, energy, inside))
+    return result
+
+
+# What lies inside what and the watts in between, and every figure that is larger than what should contain it. Pure.
+
+
+def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
+    """One line for each pair of neighbouring tiers: what lies inside what, and the watts between them."""
+    lines: list[str] = []
+    levels: list[tuple[str, float]] = []
+    psys = refuted_psys(readings)
+    if psys is not None:
+        lines.append(f"psys {psys.watts:.1f} W is less than the packages: it does not contain them and is not used")
+    for names in (("wall",), ("server", "supply"), ("battery",), ("psys",), ("package",)):
+        if names == ("psys",) and psys is not None:
+            continue
+        total = host_energy([r for r in readings if tier(r) in names and r.kind == "measured"])
+        if total.watts is not None and total.source is not None:
+            title = " + ".join(total.domains)
+            levels.append((title if total.source in total.domains else f"{title} ({total.source})", total.watts))
+    pairs = list(zip(levels[1:], levels, strict=False))
+    if len(levels) > 2:
+        pairs.append((levels[-1], levels[0]))
+    lines += [_between(inner, outer) for inner, outer in pairs]
+    return lines + _twice_metered(readings) + _children(readings) + _repeated(readings)
+
+
+def _twice_metered(readings: Sequence[EnergyReading]) -> list[str]:
+    """A server's own meter and its power supplies measure the same: which of them stands for it."""
+    mine = [r for r in readings if tier(r) in ("server", "supply") and r.kind == "measured"]
+    by_tier = [host_energy([r for r in mine if tier(r) == name]) for name in ("server", "supply")]
+    chosen = host_energy(mine)
+    figures = [f"{' + '.join(t.domains)} {t.watts:.1f} W" for t in by_tier if t.watts is not None]
+    if len(figures) < 2:
+        return []
+    return [f"{' and '.join(figures)} both measure this server: {' + '.join(chosen.domains)} counts, never both"]
+
+
+def _between(inner: tuple[str, float], outer: tuple[str, float]) -> str:
+    (inner_name, inner_watts), (outer_name, outer_watts) = inner, outer
+    gap = outer_watts - inner_watts
+    if gap >= 0:
+        return f"{inner_name} {inner_watts:.1f} W inside {outer_name} {outer_watts:.1f} W: {gap:.1f} W outside"
+    within = "within the meters' error" if -gap <= METER_ERROR * inner_watts else "beyond the meters' error: not used"
+    return (
+        f"{inner_name} {inner_watts:.1f} W should lie inside {outer_name} {outer_watts:.1f} W: "
+        f"they differ by {-gap:.1f} W, {within}"
+    )
+
+
+def _children(readings: Sequence[EnergyReading]) -> list[str]:
+    """Every domain of which the parts of one source draw more than it does."""
+    lines = []
+    for parent in readings:
+        for source in dict.fromkeys(r.source for r in readings):
+            parts = [
+                r
+                for r in readings
+                if (r.source, r.contained_in) == (source, parent.domain)
+                and r.watts is not None
+                and tier(r) in ("rail", "core")
+            ]
+            drawn = math.fsum(r.watts or 0.0 for r in parts)
+            if parent.source != source or parent.watts is None or drawn <= (1 + METER_ERROR) * parent.watts:
+                continue
+            names = " + ".join(sorted(r.domain for r in parts))
+            lines.append(
+                f"{source}: {names} {drawn:.1f} W cannot lie inside {parent.domain} {parent.watts:.1f} W: "
+                "one of them is wrong"
+            )
+    return lines
+
+
+def _repeated(readings: Sequence[EnergyReading]) -> list[str]:
+    lines = []
+    for domain in dict.fromkeys(r.domain for r in readings if tier(r) in ("psys", "package", "core")):
+        same = [r for r in readings if r.domain == domain and r.watts is not None]
+        if len({r.source for r in same}) > 1:
+            figures = ", ".join(f"{r.source} {r.watts:.1f} W" for r in same)
+            lines.append(f"{domain} by {figures}: the same counter, counted once")
+    return lines
+
 
 # What `auto` tries, and in this order: exact counters of the CPUs first, then wider and coarser meters. turbostat
 # reads the same registers as RAPL's two others and disturbs more; IPMI needs windows of half a minute.
@@ -32,14 +170,13 @@ _KEPT_S = 3600.0
 
 
 def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter]]:
-    from powerprof.sources.battery import open_battery
-    from powerprof.sources.hwmon import open_hwmon
-    from powerprof.sources.ipmi import open_ipmi
-    from powerprof.sources.meter_log import open_meter_log
-    from powerprof.sources.perf_power import open_perf_power
-    from powerprof.sources.powertop_meter import open_powertop
-    from powerprof.sources.rapl import open_rapl
-    from powerprof.sources.turbostat_meter import open_turbostat
+    from powerprof.energy.battery import open_battery
+    from powerprof.energy.hwmon import open_hwmon
+    from powerprof.energy.ipmi import open_ipmi
+    from powerprof.energy.meter_log import open_meter_log
+    from powerprof.energy.perf_power import open_perf_power
+    from powerprof.energy.program_meters import open_powertop, open_turbostat
+    from powerprof.energy.rapl import open_rapl
 
     return {
         "rapl": open_rapl,
@@ -231,7 +368,7 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     """Open a meter and see that it moves while a CPU works; a moved sysfs is another machine's and is not tried."""
     if name.startswith(_HOST):
-        from powerprof.sources.host_export import open_host
+        from powerprof.energy.host_export import open_host
 
         return open_host(name.removeprefix(_HOST))
     meter = openers[name]()

@@ -6,14 +6,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from powerprof import files, paths
-from powerprof.energy.cpu import CpuIdentity, this_cpu
-from powerprof.energy.families import GENERIC, shipped_models
-from powerprof.energy.joint import ends
-from powerprof.energy.models_file import PowerModel, StateWatts, span_of, user_models
-from powerprof.energy.named import find_kind, kind_of
-from powerprof.energy.request import EnergyRequest, Vcpu
-from powerprof.records import EnergyReading, EstimateRange, StateResidency
+from powerprof.energy.domains import EnergyRequest, Vcpu
+from powerprof.energy.families import GENERIC, ends, find_kind, kind_of, shipped_models
+from powerprof.energy.models_file import CpuIdentity, PowerModel, StateWatts, span_of, this_cpu, user_models
+from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
+from powerprof.system import files, paths
 
 # Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
 _NEIGHBOUR = 2.0

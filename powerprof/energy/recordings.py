@@ -3,26 +3,26 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.energy.domains import contained, host_energy
-from powerprof.energy.meters import make_readings
-from powerprof.errors import DataError, UsageError
-from powerprof.files import read_outside_text
-from powerprof.sources.counters import CounterSample
-from powerprof.sources.ipmi import looks_like_ipmi, parse_ipmi
-from powerprof.sources.meter import DomainEnergy, rapl_scope
-from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log
-from powerprof.sources.powercap_dump import PowercapDump, looks_like_powercap, parse_powercap
-from powerprof.sources.powertop_meter import report_watts
-from powerprof.sources.rapl import Zone, select_domains
-from powerprof.sources.series import PowerSample, counter_energy, power_energy
-from powerprof.sources.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
-from powerprof.sources.turbostat_meter import domain_intervals, log_energies
-from powerprof.untrusted import reading
+from powerprof.energy.domains import EnergyRequest, EnergyResult, contained, host_energy
+from powerprof.energy.ipmi import looks_like_ipmi, parse_ipmi
+from powerprof.energy.meter import DomainEnergy, rapl_scope
+from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
+from powerprof.energy.meters import make_readings, reconcile
+from powerprof.energy.program_meters import domain_intervals, log_energies, report_watts
+from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains
+from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
+from powerprof.measure.sampling import WindowInterrupted, WindowMeter
+from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
+from powerprof.model.records import EnergyReading, Window
+from powerprof.system.errors import CapabilityError, DataError, UsageError
+from powerprof.system.files import read_outside_text, reading
 
 
 @dataclass(frozen=True)
@@ -267,3 +267,85 @@ def _powertop(text: str, path: Path) -> str:
     if reported is None:
         return f"{path}: PowerTOP's report gives no watts"
     return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it with"
+
+
+# Recorded meters through the same code as live ones: their energies in the window that all of them cover.
+
+
+def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResult:
+    """Energy of recorded meters in the window that all of them cover.
+
+    `elapsed_s` is the time between two powercap dumps, which carry none. Recordings without a common time are each
+    given over their own time, and the notes say so. Raises DataError on a damaged file, UsageError where a time is
+    missing.
+    """
+    recordings, notes = read_recordings(files, elapsed_s)
+    common = common_window(recordings)
+    readings: list[EnergyReading] = []
+    if common is None and len(recordings) > 1:
+        spans = "; ".join(f"{r.source} {r.path} {r.end_s - r.start_s:.1f} s" for r in recordings)
+        notes.append(f"no common time: each is given over its own ({spans})")
+    for recording in recordings:
+        start_s, end_s = common or (recording.start_s, recording.end_s)
+        with reading(recording.path):
+            made, reading_notes = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
+        readings += made
+        notes += [*(f"{recording.path}: {note}" for note in recording.notes), *reading_notes]
+    readings = contained(readings)
+    notes += reconcile(readings)
+    window_s = common[1] - common[0] if common else None
+    return EnergyResult(
+        window_s=window_s, meters=readings, total=host_energy(readings), notes=list(dict.fromkeys(notes))
+    )
+
+
+# One window of this host's energy: by its meters, or by the model where none gives a figure.
+
+
+class EnergyInterrupted(WindowInterrupted):
+    """The window was cut short; `result` is what it gave."""
+
+    def __init__(self, message: str, partial: Window, result: EnergyResult) -> None:
+        super().__init__(message, partial)
+        self.result = result
+
+
+def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
+    """Meter this host for `duration_s` seconds as the request says.
+
+    Raises CapabilityError where a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
+    """
+    with WindowEnergy(request) as energy:
+        start_s = time.monotonic()
+        try:
+            with WindowMeter(meters=energy.meters) as meter:
+                window = meter.measure(duration_s)
+        except WindowInterrupted as error:
+            result = judge(error.partial, energy, request.source, time.monotonic() - start_s)
+            raise EnergyInterrupted(error.message, error.partial, result) from error
+        return judge(window, energy, request.source, time.monotonic() - start_s)
+
+
+def judge(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
+    """The result of a window: its readings, or an estimate beside them where none of them has a figure.
+
+    `elapsed_s` stands for the window's length where its idle counters gave none.
+    """
+    notes = [f"energy source: {energy.source.why}", *energy.meter_notes()]
+    if choice not in ("auto", "none", "model"):
+        for name in energy.names:
+            mine = [r for r in window.energy if r.source == name]
+            if name != "meter_log" and all(r.joules is None for r in mine):
+                reasons = energy.meter_notes_of(name)
+                raise CapabilityError(
+                    reasons[0] if reasons else f"{name}: present but it gave no figure",
+                    "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
+                )
+    completed = energy.complete(window)
+    notes += energy.doubts_of(completed)
+    return EnergyResult(
+        window_s=elapsed_s if window.window_s is None else window.window_s,
+        meters=completed.energy,
+        total=host_energy(completed.energy),
+        notes=notes,
+    )

@@ -18,8 +18,8 @@ from math import fsum
 from pathlib import Path
 from statistics import fmean, median, stdev
 
-from powerprof.errors import DataError
-from powerprof.statistics.student import two_sided
+from powerprof.statistics.intervals import two_sided
+from powerprof.system.errors import DataError
 
 _CONFIDENCE = 0.95
 _OUTER = 0.05

@@ -3,21 +3,167 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from powerprof import files, paths
-from powerprof.closeable import Closeable
-from powerprof.energy.domains import Total
+from powerprof.energy.domains import AS_SEEN, EnergyRequest, Total
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.energy.model import ChosenModel, active_share, describe, estimate, model_for_this_host
-from powerprof.energy.request import AS_SEEN, EnergyRequest
-from powerprof.energy.split import Consumer, split_host
-from powerprof.errors import UsageError
-from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Window
-from powerprof.sources.cpuidle import online_cpus
+from powerprof.measure.cpuidle import online_cpus
+from powerprof.model.records import EnergyPart, EnergyReading, EnergySource, EnergySplit, Kind, Window
+from powerprof.system import files, paths
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import UsageError
+
+# Splits a host's energy: idle floor, then processes, threads and functions by C0 time and wake-ups. Pure.
+#
+# joules = idle floor + Σ parts + residual, to the last bit that floating point has; the residual is a line of its
+# own and may be negative. What this cannot know: two SMT siblings that run together share a core's power, so a CPU
+# second there costs less than one alone, and both are charged the same; frequency differs between CPUs and is
+# charged the same. Stolen time ran other guests: it is a line of its own, with no joules.
+
+UNATTRIBUTED = "cannot be attributed"
+STOLEN = "stolen by other guests"
+# cpuidle counts in microseconds: less C0 than one of them is none.
+_CLOCK_S = 1e-6
+# The clocks of processes and of CPUs are read one after the other.
+_CLOCKS_SHARE = 0.01
+
+
+class Consumer(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that ran: CPU seconds in C0 and idle exits that are blamed on it, its own parts below it."""
+
+    name: str
+    c0_s: float
+    wakeups_count: float = 0.0
+    children: tuple[Consumer, ...] = ()
+
+
+def split_energy(
+    total_joules: float,
+    window_s: float,
+    *,
+    idle_watts: float | None,
+    c0_s: float,
+    consumers: Sequence[Consumer],
+    kind: Kind,
+    source: str,
+    wakeups_count: float = 0.0,
+    wakeup_joules: float | None = None,
+    steal_s: float = 0.0,
+    smt: bool = False,
+) -> EnergySplit:
+    """Split `total_joules` of a window.
+
+    `idle_watts` is what the host draws asleep, None where unknown: then nothing can be attributed. `c0_s` and
+    `wakeups_count` are those of all CPUs, whoever caused them; `wakeup_joules` comes from a calibrated model, and
+    without it wake-ups cost the C0 time that follows them.
+    """
+    notes: list[str] = []
+    if idle_watts is None:
+        notes.append(f"the idle floor is unknown: {total_joules:.3f} J {UNATTRIBUTED}")
+        return EnergySplit(
+            total_joules=total_joules,
+            kind=kind,
+            source=source,
+            idle_joules=None,
+            active_joules=None,
+            parts=[],
+            residual_joules=total_joules,
+            notes=notes,
+        )
+    idle = idle_watts * window_s
+    active = total_joules - idle
+    running_s = max(c0_s - steal_s, 0.0)
+    if smt:
+        notes.append("SMT siblings share a core: a CPU second is charged the same alone and next to a busy sibling")
+    rate, per_wakeup = _prices(active, running_s, wakeups_count, wakeup_joules, notes)
+    parts = [_part(consumer, rate, per_wakeup, active) for consumer in consumers]
+    if steal_s >= _CLOCK_S:
+        # A line of its own: a CPU that was given to another guest looks as if it ran here, and drew nothing for us.
+        parts.append(EnergyPart(name=STOLEN, joules=0.0, percent=0.0, c0_s=steal_s, wakeups_count=0.0))
+    residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
+    if residual < -_CLOCKS_SHARE * active and active >= 0:
+        notes.append("the parts sum to more than the CPUs ran: what cannot be attributed is below 0")
+    return EnergySplit(
+        total_joules=total_joules,
+        kind=kind,
+        source=source,
+        idle_joules=idle,
+        active_joules=active,
+        parts=parts,
+        residual_joules=residual,
+        rate_watts=rate,
+        wakeup_joules=per_wakeup,
+        notes=notes,
+    )
+
+
+def split_host(
+    whole: Total,
+    window_s: float,
+    c0_percent: float | None,
+    cpus: int,
+    consumers: Sequence[Consumer],
+    *,
+    idle_watts: float | None,
+    wakeups_count: float = 0.0,
+    wakeup_joules: float | None = None,
+    steal_percent: float | None = None,
+    smt: bool = False,
+) -> EnergySplit | None:
+    """As `split_energy`, of the host's energy in a window; None where it or C0 is unknown."""
+    if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
+        return None
+    return split_energy(
+        whole.joules,
+        window_s,
+        idle_watts=idle_watts,
+        c0_s=c0_percent / 100 * cpus * window_s,
+        consumers=consumers,
+        kind=whole.kind,
+        source=whole.source,
+        wakeups_count=wakeups_count,
+        wakeup_joules=wakeup_joules,
+        steal_s=(steal_percent or 0.0) / 100 * cpus * window_s,
+        smt=smt,
+    )
+
+
+def _prices(
+    active: float, running_s: float, wakeups: float, wakeup_joules: float | None, notes: list[str]
+) -> tuple[float | None, float]:
+    """Joules of a CPU second above the floor (None where nothing can be priced) and of a wake-up."""
+    if active <= 0:
+        notes.append(f"the host drew {-active:.3f} J less than its idle floor: {UNATTRIBUTED}")
+        return None, 0.0
+    per_wakeup = wakeup_joules or 0.0
+    if per_wakeup * wakeups > active:
+        notes.append("wake-ups at the model's price cost more than was drawn: their price is lowered to fit")
+        return 0.0, active / wakeups
+    if running_s < _CLOCK_S:
+        notes.append(f"no CPU ran: {active - per_wakeup * wakeups:.3f} J above the idle floor {UNATTRIBUTED}")
+        return (0.0 if per_wakeup else None), per_wakeup
+    return (active - per_wakeup * wakeups) / running_s, per_wakeup
+
+
+def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> EnergyPart:
+    joules = (rate or 0.0) * consumer.c0_s + per_wakeup * consumer.wakeups_count
+    children = [_part(child, rate, per_wakeup, active) for child in consumer.children]
+    residual = joules - math.fsum(child.joules for child in children) if children else None
+    return EnergyPart(
+        name=consumer.name,
+        joules=joules,
+        percent=100 * joules / active if active > 0 else None,
+        c0_s=consumer.c0_s,
+        wakeups_count=consumer.wakeups_count,
+        children=children,
+        residual_joules=residual,
+    )
+
 
 _SMT = "devices/system/cpu/smt/active"
 _STEAL_NOTED_PERCENT = 0.1

@@ -15,28 +15,26 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof import interrupts, paths
 from powerprof.database.clients.base import Server
 from powerprof.database.clients.connections import IdleConnections, check_connections
 from powerprof.database.clients.given import GivenServer, given_login
 from powerprof.database.isolation import limits
-from powerprof.database.isolation.accounts import server_account
-from powerprof.database.private.launch import check_room
-from powerprof.database.private.server import PrivateServer
+from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.private.server import PrivateServer, check_room
 from powerprof.database.products import products
-from powerprof.energy.request import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment.judge import phases
-from powerprof.experiment.judge.phasesplit import with_energy_split
-from powerprof.experiment.measure.phasetrace import PhaseTrace, ToolTally, trace_phase
-from powerprof.idle_records import IdleOptions, IdleRun
-from powerprof.records import Phase, ServerInfo, Window
-from powerprof.sources.base import Meters
-from powerprof.sources.procfs import process_cpu_ns
-from powerprof.text import Say, about, counting_down
-from powerprof.windows.runner import wait_out
-from powerprof.windows.sampling import WindowInterrupted, WindowMeter, now_text
+from powerprof.experiment.judge import cost
+from powerprof.experiment.judge.cost import with_energy_split
+from powerprof.experiment.measure.traced import PhaseTrace, ToolTally, trace_phase
+from powerprof.measure.clock import Meters
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.sampling import WindowInterrupted, WindowMeter, now_text
+from powerprof.measure.window import wait_out
+from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
+from powerprof.model.text import Say, about, counting_down
+from powerprof.system import paths, signals
+from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
 SETTLE_S = 2.0
@@ -116,7 +114,7 @@ class _Measured:
 
     def phase(self) -> Phase:
         traced = self.traced
-        return phases.combine(
+        return cost.combine(
             self.name,
             self.windows,
             causes=traced.causes,
@@ -166,7 +164,7 @@ class IdleExperiment:
             if not any(measured.windows for measured in self._measured):
                 raise
             interrupted, failure = True, error.message
-        interrupts.hold()
+        signals.hold()
         return self._record(interrupted, failure)
 
     def _measure(self) -> None:
@@ -255,10 +253,10 @@ class IdleExperiment:
         by_name = {phase.name: phase for phase in measured_phases}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
-        meters = phases.run_meters(measured_phases)
+        meters = cost.run_meters(measured_phases)
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
-            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
+            drift = cost.deltas(by_name["baseline"], by_name["baseline-after"], meters)
         return IdleRun(
             id=None,
             command="idle",
@@ -266,7 +264,7 @@ class IdleExperiment:
             host=host_record(),
             tool=self._tool.record(),
             phases=measured_phases,
-            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
+            deltas=[delta for a, b in pairs for delta in cost.deltas(by_name[a], by_name[b], meters)],
             server=self._server,
             options=IdleOptions(
                 clients_count=self._plan.clients,
@@ -276,7 +274,7 @@ class IdleExperiment:
                 sysfs=str(paths.sysfs()),
             ),
             drift=drift,
-            notes=[*self._notes, *phases.unmetered_in(measured_phases, meters)],
+            notes=[*self._notes, *cost.unmetered_in(measured_phases, meters)],
             interrupted=interrupted,
             failure=failure,
         )
@@ -308,7 +306,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
         run = experiment.run()
         if not run.phases:
             raise Interrupted("interrupted before anything was measured")
-        meters = phases.run_meters(run.phases)
+        meters = cost.run_meters(run.phases)
         baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
         split = [
             with_energy_split(phase, energy, meters, None if phase.name.startswith("baseline") else baseline)

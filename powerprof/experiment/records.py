@@ -9,12 +9,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.attribution.records import Attribution
 from powerprof.database.private.replication import ReplicationStatus
-from powerprof.figures import RunMetric
-from powerprof.idle_records import IdleRun
-from powerprof.records import EnergyReading, EnergySource, Kind, Notes, Run, Window
-from powerprof.runs import decode, head_of
+from powerprof.model.attribution import Attribution
+from powerprof.model.records import EnergyReading, EnergySource, IdleRun, Kind, Notes, Run, RunMetric, Window
+from powerprof.model.runs import decode, head_of
 from powerprof.statistics import Verdict
 
 Arm = Literal["a", "b"]

@@ -5,36 +5,87 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.collected import Collected
-from powerprof.experiment.condition import condition_record
-from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
-from powerprof.experiment.judge.metrics import compared
+from powerprof.experiment.judge.answer import headline
+from powerprof.experiment.judge.functions import SampledWindow
+from powerprof.experiment.judge.metrics import Baseline, baseline_of, compared, figures_of, measured_names
+from powerprof.experiment.judge.threats import disturbed_pairs, leave_out
 from powerprof.experiment.judge.verdict import half_width_percent, judge
-from powerprof.experiment.measure.apparatus import Apparatus, Slot
-from powerprof.experiment.measure.asked import check_asked
-from powerprof.experiment.measure.block import measure_block
-from powerprof.experiment.measure.calibration import Offer, calibrate
-from powerprof.experiment.measure.order import block_order
-from powerprof.experiment.measure.sampled import sample_functions
+from powerprof.experiment.measure.block import Apparatus, Slot, measure_alternating, measure_block, turn_length_s
+from powerprof.experiment.measure.plan import Offer, block_order, calibrate, check_asked
+from powerprof.experiment.measure.rounds import sample_functions
 from powerprof.experiment.measure.traced import trace_condition
-from powerprof.experiment.measure.turns import measure_alternating, turn_length_s
-from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions
-from powerprof.experiment.records import Arm, Block, Plan
-from powerprof.text import Say, counting_down
-from powerprof.windows.sampling import now_text
+from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
+from powerprof.experiment.records import Arm, Block, BlockPair, ConditionRecord, Plan, TraceSummary, pairs_of
+from powerprof.measure.sampling import now_text
+from powerprof.model.records import EnergySource, Note, Window
+from powerprof.model.text import Say, counting_down
+from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.definition import Explain
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.energy.windows import WindowEnergy
+
+
+# What a comparison measured, before anything is made of it.
+
+
+@dataclass
+class Collected:
+    """All that a comparison measured, judged by nobody yet."""
+
+    conditions: tuple[ConditionRecord, ConditionRecord]
+    asked: str
+    options: ExperimentOptions
+    started_at: str
+    offer: Offer | None = None
+    before: list[Window] = field(default_factory=list)
+    after: list[Window] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    control: list[Block] = field(default_factory=list)
+    turn_s: float | None = None
+    traced: list[TraceSummary] = field(default_factory=list)
+    sampled: list[SampledWindow] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    server: dict[str, object] = field(default_factory=dict)
+    energy_source: EnergySource | None = None
+    notes: list[str | Note] = field(default_factory=list)
+    interrupted: bool = False
+    failure: str | None = None
+    own_cpu_s: float = 0.0
+    own_wall_s: float = 0.0
+
+    @property
+    def pairs(self) -> list[BlockPair]:
+        """The complete pairs that count."""
+        return pairs_of(self.blocks)
+
+    @property
+    def control_pairs(self) -> list[BlockPair]:
+        """A against itself."""
+        return pairs_of(self.control)
+
+    @property
+    def baseline(self) -> Baseline:
+        """What the idle host does."""
+        return baseline_of([*self.before, *self.after], self.blocks)
+
+    @property
+    def primary(self) -> str:
+        """The metric of the answer."""
+        return headline(self.asked, measured_names(figures_of(self.blocks, self.baseline)))
+
+    @property
+    def order(self) -> list[Arm]:
+        """The order in which the blocks that count were run."""
+        return [block.arm for block in self.blocks if not block.dropped and not block.disturbed]
 
 
 def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:

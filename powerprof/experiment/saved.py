@@ -11,13 +11,11 @@ from typing import Any
 
 import msgspec
 
-from powerprof.errors import DataError, UsageError
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
-from powerprof.figures import Figures
-from powerprof.idle_records import IdleRun
-from powerprof.records import Phase, Run, Window, metric_of
-from powerprof.runs import RunStore, decode, schema_of
+from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_of
+from powerprof.model.runs import RunStore, decode, schema_of
 from powerprof.statistics import DRIFT_FLOOR_POINTS
+from powerprof.system.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)

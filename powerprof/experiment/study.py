@@ -12,26 +12,25 @@ from typing import Any, Protocol
 
 import msgspec
 
-from powerprof import interrupts
 from powerprof.database.fetched import historical
-from powerprof.energy.request import AS_SEEN, EnergyRequest
-from powerprof.errors import Interrupted, PowerprofError
-from powerprof.experiment import sweepstore
-from powerprof.experiment.bench.options import BenchOptions
-from powerprof.experiment.comparison import compare_conditions
+from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.experiment import sweep
+from powerprof.experiment.bench.plans import BenchOptions
+from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
 from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, ExperimentOptions
 from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.single import run_condition
+from powerprof.experiment.run import run_condition
 from powerprof.experiment.study_record import Measured, StudyRun, StudyStep, rows_of
 from powerprof.experiment.sweep import find_key, seconds_of
 from powerprof.experiment.sweep_record import SERVER
-from powerprof.text import Say, about
-from powerprof.windows.sampling import now_text
-from powerprof.workloads.catalogue import find_one
+from powerprof.measure.sampling import now_text
+from powerprof.model.text import Say, about
+from powerprof.system import signals
+from powerprof.system.errors import Interrupted, PowerprofError
+from powerprof.workloads.catalogue import Study, StudyCommand, find_one
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Study, StudyCommand
 
 # Of idle, of a sweep, and the windows of one condition.
 _IDLE_WINDOW_S, _IDLE_REPEAT = 8.0, 5
@@ -139,7 +138,7 @@ def measure_study(
         began = time.monotonic()
         try:
             made = (measure or measure_step)(step, options, say)
-            interrupts.hold()
+            signals.hold()
             record = keep(step.command, made)
         except Interrupted:
             interrupted = True
@@ -165,9 +164,9 @@ def measure_study(
         )
         try:
             # A step that a failure ended is no end of the others; one that a signal ended is.
-            if interrupts.came():
+            if signals.came():
                 raise Interrupted("interrupted")
-            interrupts.release()
+            signals.release()
         except Interrupted:
             interrupted = True
             break
@@ -226,6 +225,6 @@ def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measure
         return compare_conditions(a, b, where, loaded, extra=(), say=say)
     if step.command == "run":
         return run_condition(resolve(*find_one(step.conditions[0])), where, loaded, say)
-    request = sweepstore.SweepRequest(step.conditions[0], step.parameter, step.values)
-    store = sweepstore.SweepStore(options.runs_dir, keep=options.keeps)
-    return sweepstore.sweep(request, lambda: nullcontext(where), loaded, store, extra=(), say=say)
+    request = sweep.SweepRequest(step.conditions[0], step.parameter, step.values)
+    store = sweep.SweepStore(options.runs_dir, keep=options.keeps)
+    return sweep.sweep(request, lambda: nullcontext(where), loaded, store, extra=(), say=say)

@@ -11,10 +11,8 @@ import msgspec
 from powerprof.experiment.judge.verdict import judge_saved
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.figures import RunMetric
-from powerprof.idle_records import IdleRun
-from powerprof.records import Estimate, Kind, Notes, Phase
-from powerprof.workloads.studies import Expected, PublishedFinding, Study
+from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
+from powerprof.workloads.catalogue import Expected, PublishedFinding, Study
 
 Measured = IdleRun | LoadRun | Comparison | Sweep
 """What a step of a study leaves."""

@@ -6,27 +6,30 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
 
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.fetched import historical
 from powerprof.database.isolation import limits
-from powerprof.database.isolation.accounts import server_account
+from powerprof.database.isolation.sandbox import server_account
 from powerprof.database.products import products
-from powerprof.energy.request import Vcpu
-from powerprof.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.energy.domains import Vcpu
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.condition import condition_record
-from powerprof.experiment.measure.apparatus import Apparatus
-from powerprof.experiment.measure.asked import check_asked
-from powerprof.experiment.measure.calibration import Offer
-from powerprof.experiment.measure.rounds import START_S, measure_rounds
-from powerprof.experiment.measure.sampled import SAMPLED_S
-from powerprof.experiment.options import AROUND_S, ExperimentOptions
+from powerprof.experiment.measure.block import Apparatus
+from powerprof.experiment.measure.plan import Offer, check_asked
+from powerprof.experiment.measure.rounds import SAMPLED_S, START_S, measure_rounds
+from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.sweep_record import SERVER, Progress, Sweep
-from powerprof.text import Say, about
-from powerprof.windows.sampling import now_text
+from powerprof.measure.sampling import now_text
+from powerprof.model.runs import RunStore, decode, encode, schema_of
+from powerprof.model.text import Say, about
+from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
+from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
@@ -242,3 +245,82 @@ def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(sweep.id or "the sweep", f"options: {error} is missing or wrong") from None
+
+
+# Sweeps in the run store: started or continued, and written again after every point, under one id.
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """A condition, what is varied in it and the values (none: those that the workload declares)."""
+
+    condition: str
+    parameter: str
+    values: Sequence[Value]
+
+
+class SweepStore:
+    """Where a sweep is kept while it runs; `keep=False` keeps nothing."""
+
+    def __init__(self, directory: Path | None, *, keep: bool = True) -> None:
+        self._store = RunStore(directory)
+        self._folder: Path | None = None
+        self._keep = keep
+        self._new: str | None = None
+
+    def load(self, name: str) -> Sweep:
+        """A sweep by id, folder or file. Raises UsageError, DataError."""
+        path = self._store.find(name)
+        if schema_of(path) != "powerprof.sweep/1":
+            raise DataError(path, "not a sweep", hint="powerprof runs lists them")
+        self._folder = path.parent
+        return decode(path, Sweep)
+
+    def save(self, sweep: Sweep) -> Sweep:
+        """Write it whole, or leave what was there; returns it with its id. Raises PowerprofError."""
+        if not self._keep:
+            return sweep
+        if self._folder is None:
+            name, self._folder = self._store.create("sweep")
+            self._new = name
+            sweep = msgspec.structs.replace(sweep, id=name)
+        self._store.write(self._folder, "run.json", encode(sweep))
+        if sweep.points:
+            self._new = None
+        return sweep
+
+    def drop_if_empty(self) -> None:
+        """Take away a sweep that was refused before its first point: there is nothing to go on with."""
+        if self._new is not None:
+            with suppress(PowerprofError):
+                self._store.remove(self._new)
+
+
+def sweep(
+    asked: SweepRequest | str,
+    bench: Callable[[], AbstractContextManager[BenchOptions]],
+    options: ExperimentOptions,
+    store: SweepStore,
+    *,
+    extra: Sequence[Path],
+    say: Say,
+) -> Sweep:
+    """A new sweep, or the saved one of that name continued, with the options that it was started with.
+
+    Interrupted, it returns what there is, so marked. Raises UsageError, DataError, PowerprofError.
+    """
+    if isinstance(asked, str):
+        record = store.load(asked)
+        options = options_of(record, options)
+        workload, _ = find_one(f"{record.workload}:{record.condition.name}", extra)
+    else:
+        workload, condition = find_one(asked.condition, extra)
+        record = start(workload, condition, asked.parameter, asked.values, options)
+    with bench() as where:
+        check_room(record, workload, where)
+        record = store.save(record)
+        try:
+            return go_on(record, workload, where, options, save=store.save, say=say)
+        except PowerprofError:
+            store.drop_if_empty()
+            raise

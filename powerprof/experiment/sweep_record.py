@@ -8,19 +8,22 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.errors import PowerprofError
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.judge.answer import ENERGY
-from powerprof.experiment.judge.metrics import Baseline, cpu_ms, figures_of, with_mean
-from powerprof.experiment.judge.points import PointsCompared, compare_metrics
-from powerprof.experiment.judge.sweepfunctions import FunctionWindow
-from powerprof.experiment.judge.system import accounted
-from powerprof.experiment.measure.paces import WAKINGS, Pace, PaceWindow, pace_metrics, paces
-from powerprof.experiment.measure.rounds import Gathered, complete_rounds
+from powerprof.experiment.judge.answer import ENERGY, PointsCompared, compare_metrics
+from powerprof.experiment.judge.functions import FunctionWindow
+from powerprof.experiment.judge.metrics import Baseline, accounted, cpu_ms, figures_of, with_mean
+from powerprof.experiment.measure.rounds import (
+    WAKINGS,
+    Gathered,
+    Pace,
+    PaceWindow,
+    complete_rounds,
+    pace_metrics,
+    paces,
+)
 from powerprof.experiment.records import Block, ConditionRecord
-from powerprof.figures import Figures, RunMetric
-from powerprof.records import Note, Notes, Window
-from powerprof.system_records import OsRates
+from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
+from powerprof.system.errors import PowerprofError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
 

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.host.capability import Capability
-from powerprof.host.describe import HostDescription, describe
+from powerprof.host.describe import Capability, HostDescription, describe
 from powerprof.host.survey import capabilities
 
 __all__ = ["Capability", "HostDescription", "capabilities", "describe"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
-from powerprof import paths
-from powerprof.errors import PowerprofError
-from powerprof.files import try_text
-from powerprof.sources import cpuidle
+from powerprof.measure import cpuidle
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import try_text
 
 _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"), Path("/run/systemd/container"))
 
@@ -146,3 +146,41 @@ def host_record() -> dict[str, Any]:
     """`describe` as a saved run keeps it."""
     record: dict[str, Any] = msgspec.to_builtins(describe())
     return record
+
+
+# One capability of a host as a value.
+
+Status = Literal["ok", "missing", "none", "limited"]
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether this host can do one thing.
+
+    `ok`: it was tried or read and works. `missing`: the `remedy` (a command to type) provides it. `none`:
+    this host has no such hardware, nothing to fix. `limited`: it works in part, or only for root.
+    """
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str | None = None
+
+
+def ok(name: str, detail: str) -> Capability:
+    """It works."""
+    return Capability(name=name, status="ok", detail=detail)
+
+
+def missing(name: str, detail: str, remedy: str | None = None) -> Capability:
+    """It could be there and is not."""
+    return Capability(name=name, status="missing", detail=detail, remedy=remedy)
+
+
+def none(name: str, detail: str) -> Capability:
+    """This host has no such thing."""
+    return Capability(name=name, status="none", detail=detail)
+
+
+def limited(name: str, detail: str, remedy: str | None = None) -> Capability:
+    """It works in part."""
+    return Capability(name=name, status="limited", detail=detail, remedy=remedy)

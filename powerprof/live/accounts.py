@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.attribution.records import Attribution, Wakeup, Waking
 from powerprof.live.intervals import UNTRACED, IntervalRow, Joules, LiveInterval, OwnCost, RowKey, balance_error
-from powerprof.records import Cause, EnergyReading
-from powerprof.sources.base import Snapshot
-from powerprof.windows.residency import went_back
+from powerprof.measure.clock import Snapshot
+from powerprof.measure.residency import went_back
+from powerprof.model.attribution import Attribution, Wakeup, Waking
+from powerprof.model.records import Cause, EnergyReading
 
 # The C library and the kernel's door: a thread sleeps in them whatever it does.
 _PLUMBING = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")

@@ -9,20 +9,19 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof import __version__, paths
-from powerprof.energy.request import AS_SEEN, EnergyRequest
-from powerprof.errors import PowerprofError
+from powerprof import __version__
+from powerprof.energy.domains import AS_SEEN, EnergyRequest
 from powerprof.live import serving
 from powerprof.live.intervals import LiveInterval, RowKey
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.monitor import HostMonitor, MonitorPlan
-from powerprof.live.ranking import Ranking
-from powerprof.live.statementtotals import StatementTotals
-from powerprof.live.totals import Totals
+from powerprof.live.totals import Ranking, StatementTotals, Totals
 from powerprof.live.webconfig import WebConfig, load
-from powerprof.processes.targets import resolve
-from powerprof.sources.cpuidle import driver, online_cpus
-from powerprof.text import Say
+from powerprof.measure.cpuidle import driver, online_cpus
+from powerprof.model.text import Say
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import resolve
 
 # Idle time by CPU and state beyond so many CPUs is more series than all the rest of a host.
 _CPUS_APART = 8

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from powerprof.records import Kind, Notes
+from powerprof.model.records import Kind, Notes
 
 # Idle exits that the kernel counted and nobody traced: between two windows, at their edges, or lost on the way.
 UNTRACED = "untraced"

@@ -16,8 +16,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.live.intervals import OTHER, REST, LiveInterval
-from powerprof.live.statementtotals import StatementTotals
-from powerprof.live.totals import Totals
+from powerprof.live.totals import StatementTotals, Totals
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

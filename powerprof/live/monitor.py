@@ -6,9 +6,13 @@ It outlives what it looks at: processes come and go, CPUs too, servers restart, 
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import os
+import resource
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,41 +20,250 @@ from typing import Any
 
 import msgspec
 
-from powerprof import privileges
 from powerprof.attribution import blame
+from powerprof.attribution.attribute import CaptureContext, captured
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.live import CaptureContext, captured
-from powerprof.attribution.records import Attribution
-from powerprof.attribution.sites import SiteStacks, StackMemo
-from powerprof.closeable import Closeable
-from powerprof.energy.domains import host_meters
-from powerprof.energy.request import AS_SEEN, EnergyRequest
+from powerprof.attribution.sites import Key, SiteStacks, StackMemo
+from powerprof.energy.domains import AS_SEEN, EnergyRequest, host_meters
 from powerprof.energy.windows import WindowEnergy
-from powerprof.live import heap, naming
+from powerprof.live import naming
 from powerprof.live.accounts import Span, changed_note, interval_of, span_between
-from powerprof.live.busy import BusyProcesses
-from powerprof.live.cost import OwnTime
-from powerprof.live.intervals import LiveInterval
-from powerprof.live.pace import IntervalClock
-from powerprof.live.pending import Pending
+from powerprof.live.intervals import LiveInterval, Used
 from powerprof.live.served import ServedServer
 from powerprof.live.servers import ASK_EVERY_S, Servers
-from powerprof.processes.targets import Target, found_again
-from powerprof.processes.tasks import Task, look_up
-from powerprof.processes.units import Units
-from powerprof.sources.clock import Suspended, kernel_ns
-from powerprof.sources.cpuidle import online_cpus
-from powerprof.sources.procfs import process_cpu_ns
+from powerprof.measure.clock import Suspended, kernel_ns
+from powerprof.measure.cpuidle import online_cpus
+from powerprof.measure.procfs import process_cpu_ns, read_stat
+from powerprof.measure.sampling import now_text
+from powerprof.measure.window import Metered, wait_out
+from powerprof.model.attribution import Attribution
+from powerprof.model.text import Say
 from powerprof.stacks.store import TableStore
-from powerprof.text import Say
+from powerprof.system import caller
+from powerprof.system.cgroups import Units
+from powerprof.system.closeable import Closeable
+from powerprof.system.processes import Target, found_again, name_of, processes
+from powerprof.system.tasks import Task, look_up
+from powerprof.tracing import monitor
+from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import StackKind
-from powerprof.tracing.idle import monitor as tracing
-from powerprof.tracing.idle.build import trace_on_demand
-from powerprof.tracing.idle.stacks import StackTrace
-from powerprof.tracing.idle.window import TracedWindow
-from powerprof.tracing.symbols.kernel import Interrupts
-from powerprof.windows.runner import Metered, wait_out
-from powerprof.windows.sampling import now_text
+from powerprof.tracing.idle import TracedWindow, trace_on_demand
+from powerprof.tracing.idle_data import SavedSite
+from powerprof.tracing.idle_stacks import StackTrace
+from powerprof.tracing.symbols import Interrupts
+
+# When intervals end: at even distances, whatever naming and asking took in between. Pure.
+
+
+class IntervalClock:
+    """Ends of intervals `interval_s` apart, in seconds of a clock that only rises.
+
+    What is done after an interval's end (naming, blaming, asking) is in the time of the next one, which ends when it
+    would have ended without. One that is late by half an interval or more begins a new row of ends.
+    """
+
+    def __init__(self, interval_s: float, now_s: float) -> None:
+        self._interval_s, self._end_s = interval_s, now_s
+
+    def next_end_s(self, now_s: float) -> float:
+        """When the next interval ends; never less than half an interval from now."""
+        self._end_s += self._interval_s
+        if self._end_s - now_s < self._interval_s / 2:
+            self._end_s = now_s + self._interval_s / 2
+        return self._end_s
+
+
+# Stacks that came and were not asked for yet: a thread's sleep may end many intervals after its stack was sent.
+#
+# Unwinding and naming is most of a monitor's cost. So the bytes wait until an idle exit is blamed on their place, which
+# most never are.
+
+# 16 KiB at most each.
+MOST_BYTES = 2 << 20
+
+
+class Pending:
+    """The sites of earlier intervals: those of processes that ended go, and the oldest where they take too much memory.
+
+    `has_ended` tells whether a process has.
+    """
+
+    def __init__(self, has_ended: Callable[[int], bool], most_bytes: int = MOST_BYTES) -> None:
+        self._has_ended = has_ended
+        self._sites: OrderedDict[tuple[int, ...], SavedSite] = OrderedDict()
+        self._most, self._bytes = most_bytes, 0
+
+    def with_earlier(self, stacks: StackTrace) -> StackTrace:
+        """The same with the sites of before."""
+        for site in stacks.sites:
+            self._put(site)
+        return replace(stacks, sites=list(self._sites.values()))
+
+    def drop(self, keys: Iterable[Key]) -> None:
+        """These have been named: nobody will ask for their bytes again."""
+        for key in keys:
+            if (StackKind.SLEEPER, *key) in self._sites:
+                self._drop((StackKind.SLEEPER, *key))
+
+    def forget_ended(self) -> None:
+        """Nobody will be able to name what a process did that is gone."""
+        pids = {site.pid for site in self._sites.values()}
+        ended = {pid for pid in pids if self._has_ended(pid)}
+        for place in [place for place, site in self._sites.items() if site.pid in ended]:
+            self._drop(place)
+
+    def _put(self, site: SavedSite) -> None:
+        place = (site.kind, site.tid, site.ip, site.sp, site.code)
+        if place in self._sites:
+            self._drop(place)
+        self._sites[place] = site
+        self._bytes += _size(site)
+        while self._bytes > self._most:
+            self._drop(next(iter(self._sites)))
+
+    def _drop(self, place: tuple[int, ...]) -> None:
+        self._bytes -= _size(self._sites.pop(place))
+
+
+def _size(site: SavedSite) -> int:
+    return len(site.stack) + len(site.registers) + 200
+
+
+# Which processes use the CPUs of a busy host: their clocks, read at the ends of intervals.
+#
+# A busy host has few idle periods, so the causes that end them do not say what the CPUs do. The clocks cost a system
+# call a process; they are read only where the last interval was busy (and at the first one's beginning).
+
+# From this share of all CPUs' time on the clocks are read again.
+BUSY_SHARE = 0.5
+# Processes below this share of one CPU are not named.
+_LEAST_SHARE = 0.002
+
+
+class BusyProcesses:
+    """The processes' clocks from one interval's end to the next."""
+
+    def __init__(self) -> None:
+        self._clocks: dict[int, int] | None = _clocks()
+
+    def used(self, busy_share: float | None, window_s: float) -> dict[str, Used] | None:
+        """CPU time by name in the interval that ends now; None where it was idle, or the one before it was.
+
+        `busy_share`: of all CPUs' time, in which they ran. powerprof itself is not in it, nor is what has ended.
+        """
+        if busy_share is None or busy_share < BUSY_SHARE:
+            self._clocks = None
+            return None
+        before, self._clocks = self._clocks, _clocks()
+        if before is None:
+            return None
+        spent = {pid: at_ns - before[pid] for pid, at_ns in self._clocks.items() if at_ns >= before.get(pid, at_ns + 1)}
+        by_name: dict[str, list[int]] = {}
+        for pid, used_ns in spent.items():
+            if used_ns >= _LEAST_SHARE * window_s * 1e9 and (name := name_of(pid)) is not None:
+                by_name.setdefault(name, []).append(used_ns)
+        return {name: Used(len(used_ns), sum(used_ns) / 1e9) for name, used_ns in by_name.items()}
+
+
+def _clocks() -> dict[int, int]:
+    """CPU time of every process but this one, in nanoseconds."""
+    found = {pid: process_cpu_ns(pid) for pid in processes() if pid != os.getpid()}
+    return {pid: at_ns for pid, at_ns in found.items() if at_ns is not None}
+
+
+# What an interval needed and freed goes back to the system, so that the memory that is kept says what is in use.
+
+# include/malloc.h of glibc.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_SMALL_BYTES = 128 << 10
+_SLACK_BYTES = 1 << 20
+
+
+def settle() -> None:
+    """From now on: one arena for all threads, and big blocks of their own.
+
+    Glibc gives each thread an arena that never shrinks below what it once held, and raises the size from which a block
+    is mapped apart, and the size of what it keeps, with each block that is freed. Does nothing with another C library.
+    What is there stays: Python's collector need not look at it again and again.
+    """
+    gc.collect()
+    gc.freeze()
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        for name, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _SMALL_BYTES), (_M_TRIM_THRESHOLD, _SMALL_BYTES)):
+            mallopt(name, value)
+
+
+class Trim:
+    """Gives back what lies free between what is in use, where memory has grown: looking for it takes half a
+    millisecond."""
+
+    def __init__(self) -> None:
+        self._call = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._least = _resident_bytes()
+
+    def resident_bytes(self) -> int:
+        """The memory that this process holds between two intervals."""
+        resident = _resident_bytes()
+        self._least = min(self._least, resident)
+        if self._call is not None and resident - self._least > _SLACK_BYTES:
+            self._call(ctypes.c_size_t(0))
+            resident = self._least = _resident_bytes()
+        return resident
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+# What the monitor itself uses: its CPU time, and that of its BPF programs.
+
+# Reading the clock twice for each run of a program costs as much again as the cheap ones do, and only CAP_SYS_ADMIN may
+# switch it on. So it runs for the first intervals, and what a context switch cost in the last of them stands for later.
+COUNTED_INTERVALS = 4
+
+
+def _cpu_s() -> float:
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
+class OwnTime:
+    """CPU time from interval to interval. What came before `begin` is in none."""
+
+    def __init__(self, program: LoadedProgram) -> None:
+        """While there still is the privilege to switch the programs' clock on."""
+        self._program = program
+        program.count_run_time()
+        self.begin()
+
+    def begin(self) -> None:
+        """All is loaded."""
+        self._cpu_s, self._switches = _cpu_s(), read_stat().context_switches_count
+        self._number, self._per_switch_s = 0, 0.0
+
+    def cpu_since(self) -> float:
+        """Seconds since the call before."""
+        now_s = _cpu_s()
+        used, self._cpu_s = now_s - self._cpu_s, now_s
+        return used
+
+    def bpf_of(self, counted_s: float | None, switches_count: int) -> float | None:
+        """Seconds in an interval's BPF programs: `counted_s` while the kernel counts them, an estimate afterwards.
+
+        `switches_count`: the host's context switches since boot, at the interval's end.
+        """
+        if counted_s is None:
+            return None
+        switches, self._switches = switches_count - self._switches, switches_count
+        self._number += 1
+        if self._number > COUNTED_INTERVALS:
+            return self._per_switch_s * switches
+        self._per_switch_s = counted_s / max(1, switches)
+        if self._number == COUNTED_INTERVALS:
+            self._program.stop_counting()
+        return counted_s
+
 
 # A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
 _SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
@@ -113,9 +326,9 @@ class HostMonitor(Closeable):
         if plan.statements is not None:
             self._say("loading the tracer of statements")
             self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
-        privileges.settle(plan.settle, plan.energy.source)
-        heap.settle()
-        self._trim = heap.Trim()
+        caller.settle(plan.settle, plan.energy.source)
+        settle()
+        self._trim = Trim()
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
@@ -130,7 +343,7 @@ class HostMonitor(Closeable):
     def _begin(self) -> None:
         """Begin to trace, on the CPUs that are online now."""
         self._cpus, self._ahead_count = online_cpus(), 0
-        self._monitor = tracing.TraceMonitor(self._tracer).__enter__()
+        self._monitor = monitor.TraceMonitor(self._tracer).__enter__()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()

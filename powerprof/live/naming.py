@@ -14,15 +14,15 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
-from powerprof.attribution.idle import Array
+from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, without_name
-from powerprof.forked_work import Say, apart
-from powerprof.processes.reader_process import ReaderWaits, shared
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
-from powerprof.stacks.walker import load
+from powerprof.stacks.unwind import load
+from powerprof.system.child import Say, apart
+from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
-from powerprof.tracing.idle.demand import DemandLooks
+from powerprof.tracing.idle_stacks import DemandLooks
 
 SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is expensive to read may overdraw.

@@ -8,21 +8,20 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from powerprof import text
-from powerprof.closeable import Closeable
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.live.intervals import ServedStatement, ServedStatements
-from powerprof.processes.listening import tcp_ports
-from powerprof.processes.targets import may_be_forged, name_of
+from powerprof.model import text
+from powerprof.model.records import Window
 from powerprof.queries.probing import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.reach import Reach, reach
 from powerprof.queries.record import record_of
 from powerprof.queries.records import Method, Queries, Statement
 from powerprof.queries.sampling import Samples
-from powerprof.records import Window
-from powerprof.statements.normal import NormalText, bounded
-from powerprof.untrusted import printable
+from powerprof.statements.text import NormalText, bounded
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.files import printable
+from powerprof.system.processes import may_be_forged, name_of, tcp_ports
 
 # Where the probes were too expensive they are tried again after so long, or when the server does half of what a trial
 # has to see to tell (ProbeTrial.is_costly).

@@ -3,29 +3,49 @@
 
 from __future__ import annotations
 
+import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.attribution.records import Attribution
 from powerprof.database.private.replication import ReplicationStatus
-from powerprof.database.products.local import enter, is_server
+from powerprof.database.products.products import enter, is_server, listening_sockets
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
+from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence
-from powerprof.diagnosis.rules import diagnose
-from powerprof.errors import PowerprofError
-from powerprof.live.askable import owner_of_server
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.processes.targets import name_of, processes
+from powerprof.model.attribution import Attribution
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import ProcessOwner, account_name, is_servers_account, name_of, owner_of, processes
+from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+
+
+# Database servers that are queried without being named: those that no other account started.
+#
+# Any account may run a program called mariadbd and choose its answers: its findings would be alerts by that account. A
+# server is queried if its process, program and sockets belong to root, to us, or to the account of the server's
+# package.
+
+
+def owner_of_server(pid: int) -> ProcessOwner:
+    """Return the account and program of a server, and the reason not to query it unless it is named, if any."""
+    owner = owner_of(pid)
+    for place in listening_sockets(pid) if owner.distrust is None else ():
+        info = shared().status(place, follow=False)
+        if info is not None and not (stat.S_ISSOCK(info.mode) and is_servers_account(pid, info.uid)):
+            return replace(owner, distrust=f"its socket belongs to {account_name(info.uid)}")
+    return owner
+
 
 # Names of threads seldom change; asking for them wakes the server.
 ASK_EVERY_S = 60.0

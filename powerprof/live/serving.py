@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from powerprof.caller import as_caller
-from powerprof.closeable import Closeable
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.folders import Folder
 from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, tls_context
+from powerprof.system.caller import as_caller
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.folders import Folder
 
 DEFAULT = "127.0.0.1:9477"
 # A request, and then its answer, must pass within this time.

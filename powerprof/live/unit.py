@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from powerprof.privileges import TRACING
+from powerprof.system.caller import TRACING
 
 # Beyond what measuring takes (privileges.TRACING, less what acts as the caller), to be given up once all is open:
 # tracefs and the table of BPF programs' run time ask for it on kernels where CAP_PERFMON is not enough.

@@ -23,9 +23,9 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof import files
-from powerprof.caller import as_caller
-from powerprof.errors import DataError
+from powerprof.system import files
+from powerprof.system.caller import as_caller
+from powerprof.system.errors import DataError
 
 _MOST_BYTES = 64 << 10
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}

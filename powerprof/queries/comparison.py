@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.errors import UsageError
+from powerprof.model.records import Note, Notes
 from powerprof.queries.records import Method, Queries, Statement
-from powerprof.records import Note, Notes
-from powerprof.statements.normal import NormalText
+from powerprof.statements.text import NormalText
+from powerprof.system.errors import UsageError
 
 Became = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95

@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.model.records import EnergySource, Kind, Notes
 from powerprof.queries.records import Queries, QueryServer
-from powerprof.records import EnergySource, Kind, Notes
-from powerprof.statements.normal import NormalText
+from powerprof.statements.text import NormalText
 
 Key = tuple[NormalText, str | None]
 MOST_STEPS = 720

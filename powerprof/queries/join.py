@@ -15,11 +15,11 @@ from functools import cache
 import msgspec
 
 from powerprof.database.clients.performance import MOST_TEXT, Account, Known, own_texts
-from powerprof.processes.titles import database_of
-from powerprof.queries.asking import askers_of
+from powerprof.queries.reach import askers_of
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
-from powerprof.statements.identity import Family
-from powerprof.statements.normal import NO_TEXT, UNREADABLE, NormalText, key, labelled, normal
+from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, key, labelled, normal
+from powerprof.system.files import printable
+from powerprof.system.processes import database_of
 from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,
     COM_QUERY,
@@ -29,8 +29,7 @@ from powerprof.tracing.bpf.shared_numbers import (
     SQUARED_NS_LOG,
     StatementWait,
 )
-from powerprof.tracing.captures.statements import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
-from powerprof.untrusted import printable
+from powerprof.tracing.captures import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
 
 UNKNOWN_PREPARED = labelled("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"

@@ -7,9 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
-from powerprof.statements.identity import Family
-from powerprof.statements.normal import NormalText
+from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
+from powerprof.statements.text import Family, NormalText
 
 Method = Literal["probes", "samples", "history"]
 """By a probe at each statement, by samples of the texts in the server's memory, or by samples and its own history."""

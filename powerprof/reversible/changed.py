@@ -11,13 +11,12 @@ from contextlib import suppress
 
 import msgspec
 
-from powerprof import files, programs
-from powerprof.closeable import Closeable
-from powerprof.errors import PowerprofError
 from powerprof.reversible.journal import Journal
 from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, put_all_back
-from powerprof.reversible.kinds import Changed, Setting
-from powerprof.reversible.others import OtherVariablesMoved
+from powerprof.reversible.kinds import Changed, OtherVariablesMoved, Setting
+from powerprof.system import files, programs
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
 
 # Of the keeper: to start, look and change; to put back before we go on without it.
 _CHANGE_S, _BACK_S, _END_S = 40.0, 10.0, 2.0

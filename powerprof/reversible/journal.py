@@ -23,15 +23,15 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof import paths
-from powerprof.closeable import Closeable
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import password_in
-from powerprof.errors import PowerprofError
-from powerprof.files import reason_of
-from powerprof.folders import Folder, write_all
 from powerprof.reversible.events import Event
 from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, started_ticks
+from powerprof.system import paths
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import reason_of
+from powerprof.system.folders import Folder, write_all
 
 _SUFFIX = ".json"
 _LIMIT_BYTES = 1 << 20

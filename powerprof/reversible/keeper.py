@@ -19,12 +19,11 @@ from typing import Any
 
 import msgspec
 
-from powerprof.errors import PowerprofError
-from powerprof.files import reason_of
 from powerprof.reversible.events import EventAltered
 from powerprof.reversible.journal import JournalState, write_state
-from powerprof.reversible.kinds import Changed, Setting
-from powerprof.reversible.others import OtherVariablesMoved
+from powerprof.reversible.kinds import Changed, OtherVariablesMoved, Setting
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import reason_of
 
 # A server that is restarted or full of connections may answer later.
 _PATIENCE_S, _AGAIN_S = 60.0, 0.5

@@ -12,21 +12,155 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from powerprof import files, paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.processes.stat import process_stat
-from powerprof.reversible import others
 from powerprof.reversible.events import Event
-from powerprof.reversible.sessions import has_session_copies
+from powerprof.system import files, paths
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import printable
+from powerprof.system.tasks import process_stat
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+
+
+# Variables that move when another one is set: innodb_io_capacity raises innodb_io_capacity_max, and lowering that one
+# lowers the first.
+
+# They move with what the server does.
+_BY_THEMSELVES = ("gtid_", "wsrep_", "timestamp", "rpl_semi_sync_")
+
+
+class OtherVariablesMoved(UsageError):
+    """Setting variable `name` changes other variables for good. `moved` are their new values."""
+
+    def __init__(self, message: str, hint: str | None, name: str, moved: Mapping[str, str]) -> None:
+        super().__init__(message, hint)
+        self.name = name
+        self.moved = dict(moved)
+
+
+def all_of(connection: Sql) -> dict[str, str]:
+    """All global variables as the server shows them."""
+    return {str(name): str(value) for name, value in sql.rows(connection, "SHOW GLOBAL VARIABLES", columns=2)}
+
+
+def moved(before: Mapping[str, str], after: Mapping[str, str], but: str) -> dict[str, tuple[str, str]]:
+    """Those that differ, without the one that was set: what each was, and is now."""
+    return {
+        name: (was, after[name])
+        for name, was in before.items()
+        if after.get(name, was) != was and name.casefold() != but.casefold() and not name.startswith(_BY_THEMSELVES)
+    }
+
+
+# Session copies of global variables.
+#
+# A server copies many global variables into each new connection (`sql_mode`, `autocommit`, `long_query_time`). SET
+# GLOBAL does not reach existing copies, so restoring the global value leaves the changed value in every connection that
+# opened in between, for as long as a connection pool keeps it.
+
+# ER_INCORRECT_GLOBAL_LOCAL_VAR: "Variable '%s' is a GLOBAL variable"; ER_SPECIFIC_ACCESS_DENIED_ERROR
+_GLOBAL_ONLY, _DENIED = 1238, 1227
+# Global variables without session scope. The server runs their statements in each new session.
+_RUN_IN_SESSIONS = ("init_connect", "init_slave", "init_replica")
+_MOST_LISTED = 20
+_SESSIONS_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=20_000, answer_bytes=4 << 20)
+
+
+def has_session_copies(connection: Sql, name: str) -> bool:
+    """Return whether connections keep a copy of global variable `name`, a valid name. Raise StatementError."""
+    if name.casefold() in _RUN_IN_SESSIONS:
+        return True
+    try:
+        sql.rows(connection, f"SELECT @@SESSION.{name}")
+    except StatementError as error:
+        if error.number == _GLOBAL_ONLY:
+            return False
+        raise
+    return True
+
+
+@dataclass(frozen=True)
+class OpenConnection:
+    """A connection of a client, as the process list of the server shows it."""
+
+    id: int
+    user: str
+    host: str
+
+
+@dataclass
+class NewConnections:
+    """The connections that open while a variable is changed: `with connections.counted():` around each change.
+
+    Servers number connections in order, so the connection numbers before and after a change enclose them. A connection
+    that opened earlier and was reset meanwhile (COM_RESET_CONNECTION) has a new copy too, and is not found.
+    """
+
+    login: Login
+    _spans: list[tuple[int, int]] = field(default_factory=list)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """Note the connection numbers before and after the block. Raise PowerprofError if the first is unknown."""
+        first = self._next_number()
+        try:
+            yield
+        finally:
+            try:
+                last = self._next_number()
+            except PowerprofError:  # The server ended, and its connections with it, or it is full.
+                last = 1 << 64
+            self._spans.append((first, last))
+
+    def still_open(self) -> list[OpenConnection] | None:
+        """Return the connections that are open now, by number; None if the account has no right to see them.
+
+        Raise PowerprofError.
+        """
+        with sql.connect(self.login, limits=_SESSIONS_LIMITS) as connection:
+            try:
+                # Without the right PROCESS the list below has only the account's own connections, without an error.
+                sql.rows(connection, "SHOW ENGINE InnoDB MUTEX")
+            except StatementError as error:
+                if error.number == _DENIED:
+                    return None
+                raise
+            rows = sql.rows(connection, "SELECT ID, USER, HOST FROM information_schema.PROCESSLIST", columns=3)
+        found = [OpenConnection(sql.count(number) or 0, str(user), str(host)) for number, user, host in rows]
+        return sorted(
+            (one for one in found if any(first < one.id < last for first, last in self._spans)), key=lambda one: one.id
+        )
+
+    def _next_number(self) -> int:
+        with sql.connect(self.login, limits=_SESSIONS_LIMITS) as connection:
+            return sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()")) or 0
+
+
+def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -> str:
+    """Return a sentence about the connections that keep `value` of variable `name`; empty if there are none."""
+    advice = "close and open them again, or restart the pools of their clients"
+    if connections is None:
+        return (
+            f"connections that opened while {name} was {value} keep that value, and this account cannot list them "
+            f"(it needs the right PROCESS): {advice}"
+        )
+    if not connections:
+        return ""
+    shown = ", ".join(f"{one.id} {printable(f'{one.user}@{one.host}')[:80]}" for one in connections[:_MOST_LISTED])
+    more = len(connections) - _MOST_LISTED
+    number = "1 open connection" if len(connections) == 1 else f"{len(connections)} open connections"
+    return (
+        f"{number} started while {name} was {value} and may keep that value: {shown}"
+        f"{f' and {more} more' if more > 0 else ''}; {advice}"
+    )
+
 
 _LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=5000, answer_bytes=1 << 20)
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
@@ -80,9 +214,9 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                     f"{self.name}={value}: connections that open meanwhile copy it and keep it after it is put back",
                     "a variable without session scope",
                 )
-            before = others.all_of(connection)
+            before = all_of(connection)
             now = _set(connection, self.name, value)
-            if not others.moved(before, others.all_of(connection), self.name):
+            if not moved(before, all_of(connection), self.name):
                 return now
             # An alias moves along, and back; what stays is not put back by putting this one back.
             old = next((now for name, now in before.items() if name.casefold() == self.name.casefold()), None)
@@ -90,14 +224,14 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                 return now
             _set(connection, self.name, old)
             stayed, values = [], {}
-            for name, (was, now) in others.moved(before, others.all_of(connection), self.name).items():
+            for name, (was, now) in moved(before, all_of(connection), self.name).items():
                 with suppress(StatementError):  # one that cannot be set moved by itself
                     _set(connection, name, was)
                     stayed.append(f"{name} ({was} to {now})")
                     values[name] = now
             if stayed:
                 also = ", ".join(stayed[:4])
-                raise others.OtherVariablesMoved(
+                raise OtherVariablesMoved(
                     f"--set {self.name}={value}: it changes {also} as well, which putting it back does not put back",
                     "a value that leaves the others as they are",
                     self.name,
@@ -110,7 +244,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         if self._has_ended():
             return {}
         with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
-            return others.moved(before, others.all_of(connection), self.name)
+            return moved(before, all_of(connection), self.name)
 
     def check_suits(self, before: str) -> None:
         """That what is a number stays one, before anything is planned; ON and OFF read as 1 and 0. Raises

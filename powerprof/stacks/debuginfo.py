@@ -3,17 +3,225 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
-from dataclasses import dataclass
+import os
+import re
+import struct
+import time
+import zlib
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
-from powerprof.errors import DataError
-from powerprof.processes.reader_process import Opened
-from powerprof.stacks.debugfiles import find_debug_file
-from powerprof.stacks.elf import Elf, read_elf
+from powerprof.stacks.elf import Elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
 from powerprof.stacks.store import TableStore, open_module
 from powerprof.stacks.symtab import SymbolTable
+from powerprof.stacks.time_budget import Budget
+from powerprof.system import fetching
+from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.folders import Folder
+from powerprof.system.paths import cache_dir, cache_folder, procfs
+from powerprof.system.reader_process import Opened, shared
+
+# Debug files from debuginfod servers, only where the user named some in DEBUGINFOD_URLS.
+#
+# Protocol: elfutils debuginfod(8), `GET URL/buildid/BUILDID/debuginfo`.
+
+MAX_BYTES = 1 << 30
+TOTAL_S = 120.0
+ALL_S = 300.0
+# A server that does not have it is not asked again for a day.
+MISSING_S = 86_400.0
+_BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
+
+
+def servers() -> list[str]:
+    """The servers of DEBUGINFOD_URLS; anything but http and https is left out."""
+    words = os.environ.get("DEBUGINFOD_URLS", "").split()
+    return [address.rstrip("/") for address in words if address.startswith(("http://", "https://"))]
+
+
+def cached(build_id: str) -> Path | None:
+    """The debug file of a build id that was fetched before."""
+    if not _BUILD_ID.fullmatch(build_id):
+        return None
+    path = cache_dir() / "debuginfod" / f"{build_id}.debug"
+    try:
+        return path if path.is_file() and cache_folder("debuginfod") == path.parent else None
+    except (PowerprofError, OSError):
+        return None
+
+
+@dataclass
+class Request:
+    """A download that a person asked for: servers are asked also where they did not have a file today, large files have
+    time until `until_s` (monotonic), and `problems` gets what went wrong, each once.
+    """
+
+    until_s: float
+    problems: dict[str, None] = field(default_factory=dict)
+
+
+def fetch(build_id: str, request: Request | None = None) -> Path | None:
+    """The debug file of a build id in the cache, fetched where it is not there; None where no server has it."""
+    if (path := cached(build_id)) is not None or not _BUILD_ID.fullmatch(build_id) or not servers():
+        return path
+    name, missing = f"{build_id}.debug", f"{build_id}.missing"
+    try:
+        directory = cache_folder("debuginfod")
+        with Folder.open(directory) as folder:
+            with suppress(OSError):
+                if request is None and time.time() - folder.stat(missing).st_mtime < MISSING_S:
+                    return None
+            return directory / name if _from_servers(build_id, folder, (name, missing), request) else None
+    except (PowerprofError, OSError) as error:
+        if request is not None:
+            request.problems[str(error)] = None
+        return None
+
+
+def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request: Request | None) -> bool:
+    answered, (name, missing) = True, names
+    until_s = min(time.monotonic() + TOTAL_S, _end_of_all_s()) if request is None else request.until_s
+    for server in servers():
+        try:
+            _download(server, build_id, folder, name, until_s)
+            return True
+        except FileNotFoundError:
+            continue
+        except (OSError, PowerprofError) as error:
+            answered = False
+            if request is not None:
+                reason = error.reason if isinstance(error, DataError) else str(error)
+                request.problems[f"{server}: {reason}"] = None
+    if answered:
+        with suppress(OSError):
+            folder.write(missing, b"")
+    return False
+
+
+def _download(server: str, build_id: str, folder: Folder, name: str, until_s: float) -> None:
+    """Raises FileNotFoundError where the server does not have it, OSError and DataError where it cannot be had."""
+    left_s = until_s - time.monotonic()
+    if left_s <= 0:
+        raise TimeoutError("the time for downloads is over")
+    with folder.replacing(name) as handle:
+        fetching.fetch(f"{server}/buildid/{build_id}/debuginfo", handle, limit_bytes=MAX_BYTES, total_s=left_s)
+        # A server's mistake must not stay in the cache.
+        if read_elf(handle, "debug file").build_id != build_id:
+            raise DataError(server, "sent the debug file of another build")
+
+
+@cache
+def _end_of_all_s() -> float:
+    """When this process fetches no more, counted from its first download: a slow server is asked for many files."""
+    return time.monotonic() + ALL_S
+
+
+# Separate debug files: by build id, by .gnu_debuglink with its checksum, by debuginfod.
+
+# Its checksum is of the whole file, and which file that is the process says.
+MAX_LINKED_BYTES = 256 << 20
+_DEBUG_ROOT = "/usr/lib/debug"
+
+
+@dataclass(frozen=True)
+class DebugFile:
+    """An open debug file, to be closed by who asked for it, and how it was found."""
+
+    opened: Opened
+    source: Literal["build_id", "debuglink", "debuginfod"]
+
+
+def find_debug_file(
+    image: ProcessImage, mapping: Mapping, elf: Elf | None, budget: Budget, *, download: bool = True
+) -> DebugFile | None:
+    """The separate debug file of a module, verified to be its own. None where there is none.
+
+    The process's own root is looked at before this system's: a container brings its own debug files. `elf` is the
+    module's file, needed for .gnu_debuglink only; without `download` no server is asked.
+    """
+    roots = [procfs() / str(image.pid) / "root", Path("/")]
+    build_id = mapping.build_id
+    if build_id and len(build_id) > 2:
+        name = f"{_DEBUG_ROOT}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
+        for root in roots:
+            candidate = _open(image.pid, root, name)
+            if candidate is not None and _has_build_id(candidate, build_id):
+                return DebugFile(candidate, "build_id")
+            _close(candidate)
+    link = _debuglink(elf) if elf is not None else None
+    if link is not None:
+        name, checksum = link
+        folder = str(PurePosixPath(mapping.path).parent)
+        for root in roots:
+            for place in (f"{folder}/{name}", f"{folder}/.debug/{name}", f"{_DEBUG_ROOT}{folder}/{name}"):
+                candidate = _open(image.pid, root, place) if place != mapping.path else None
+                if candidate is not None and _checksum(candidate, image.pid, budget) == checksum:
+                    return DebugFile(candidate, "debuglink")
+                _close(candidate)
+    if build_id:
+        path = fetch(build_id) if download else cached(build_id)
+        candidate = _open(image.pid, Path("/"), str(path)) if path is not None else None
+        if candidate is not None and _has_build_id(candidate, build_id):
+            return DebugFile(candidate, "debuginfod")
+        _close(candidate)
+    return None
+
+
+def _open(pid: int, root: Path, name: str) -> Opened | None:
+    opened = shared().open_in_root(pid, root, name)
+    return opened if isinstance(opened, Opened) else None
+
+
+def _close(opened: Opened | None) -> None:
+    if opened is not None:
+        os.close(opened.fd)
+
+
+def _has_build_id(opened: Opened, build_id: str) -> bool:
+    try:
+        return read_elf(opened.fd, "debug file").build_id == build_id
+    except DataError:
+        return False
+
+
+def _debuglink(elf: Elf) -> tuple[str, int] | None:
+    """(file name, CRC-32) of .gnu_debuglink; None where there is none, or where it names a path."""
+    section = elf.section(".gnu_debuglink")
+    if section is None:
+        return None
+    try:
+        data = section_bytes(elf, section, 4096)
+    except DataError:
+        return None
+    end = data.find(b"\0")
+    at = (end + 4) & ~3
+    if end <= 0 or at + 4 > len(data) or b"/" in data[:end] or data[:end] in (b".", b".."):
+        return None
+    return data[:end].decode("utf-8", "replace"), struct.unpack_from("<I", data, at)[0]
+
+
+def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
+    # No linker makes a file with holes, and a file of holes is as long as one likes.
+    if opened.size_bytes > MAX_LINKED_BYTES or 2 * opened.stored_bytes < opened.size_bytes:
+        return None
+    crc, at = 0, 0
+    with budget.meter(pid) as meter:
+        while at < opened.size_bytes:
+            try:
+                meter.take(0, "its debug file")
+            except DataError:
+                return None
+            chunk = os.pread(opened.fd, 4 << 20, at)
+            if not chunk:
+                return None
+            crc = zlib.crc32(chunk, crc)
+            at += len(chunk)
+    return crc
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,10 @@ import struct
 import zlib
 from dataclasses import dataclass, field, replace
 
-from powerprof.errors import DataError
-from powerprof.files import reason_of
 from powerprof.stacks.registers import BY_ELF, X86_64, Machine
 from powerprof.stacks.time_budget import BudgetMeter
-from powerprof.untrusted import loader
+from powerprof.system.errors import DataError
+from powerprof.system.files import loader, reason_of
 
 ET_EXEC, ET_DYN = 2, 3
 PT_LOAD, PT_NOTE, PT_TLS = 1, 4, 7
@@ -299,3 +298,29 @@ def code_vaddr(elf: Elf, offset: int) -> int | None:
         if segment.flags & PF_X and start <= offset < segment.offset + max(segment.file_bytes, 1):
             return segment.vaddr - (segment.offset - offset)
     return None
+
+
+# LEB128, the numbers of variable length in DWARF and in unwind tables: seven bits a byte, DWARF 5, section 7.6.
+#
+# Damage raises ValueError or IndexError.
+
+
+def uleb(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned LEB128 number and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("number too long")
+
+
+def sleb(data: bytes, at: int) -> tuple[int, int]:
+    """A signed LEB128 number and where it ends."""
+    value, end = uleb(data, at)
+    bits = 7 * (end - at)
+    return value - (1 << bits) if data[end - 1] & 0x40 else value, end

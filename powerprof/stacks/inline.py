@@ -9,14 +9,174 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from powerprof.processes.reader_process import Opened
+from powerprof.stacks import dwarf_units
 from powerprof.stacks.demangle import demangle
-from powerprof.stacks.dwarf import Dwarf
-from powerprof.stacks.dwarf_unit import DAMAGE
+from powerprof.stacks.dwarf_units import (
+    DAMAGE,
+    MAX_UNIT_BYTES,
+    Abbreviation,
+    Entries,
+    Entry,
+    OpenUnit,
+    Sections,
+    Unit,
+    fixed,
+    header,
+)
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.time_budget import DebugBudget, TooMuch
+from powerprof.system.reader_process import Opened
+
+# Which calls were inlined at an address, by the DWARF of one file: only the units that hold an address are read.
+#
+# Format: DWARF 2 to 5. What a file holds compressed is held whole, and paid for; the rest is read where it is needed.
+
+_MAX_UNITS = 100_000
+_MAX_ABBREVIATION_BYTES = 1 << 20
+_KEPT_UNITS = 2
+
+
+class Call(NamedTuple):
+    """A function at an address: its linkage name if it has one, else its name; and where it was called, if inlined."""
+
+    name: str | None
+    call_file: str | None
+    call_line: int | None
+
+
+class Dwarf:
+    """The debug information of one file. `budget` is that of the run."""
+
+    def __init__(self, elf: Elf, budget: DebugBudget) -> None:
+        self._sections, self._budget = Sections(elf, budget), budget
+        self._tables: dict[int, dict[int, Abbreviation]] = {}
+        self._units: list[Unit] | None = None
+        self._ranges: list[tuple[int, int, int]] | None = None
+        self._read: OrderedDict[int, OpenUnit] = OrderedDict()
+
+    def calls(self, vaddr: int) -> tuple[list[Call], tuple[str, int] | None]:
+        """The function that holds an address, then the calls inlined there, outermost first; and the source line."""
+        for unit in self._units_at(vaddr):
+            opened = self._open(unit)
+            chain = opened.chain(vaddr)
+            if chain:
+                return [self._call(opened, entry) for entry in chain], opened.line(vaddr)
+        return [], None
+
+    def _call(self, unit: OpenUnit, entry: Entry) -> Call:
+        file, line = entry.number(dwarf_units.CALL_FILE), entry.number(dwarf_units.CALL_LINE)
+        name = unit.lines.file(file) if file is not None and unit.lines is not None else None
+        return Call(self._name(unit, entry), name, line)
+
+    def _name(self, unit: OpenUnit, entry: Entry, depth: int = 0) -> str | None:
+        """The linkage name, which has the class in it, of an entry or of what it is a copy of; else the plain name."""
+        for name in (dwarf_units.LINKAGE, dwarf_units.OLD_LINKAGE):
+            if (found := unit.string(entry, name)) is not None:
+                return found
+        for name in (dwarf_units.ORIGIN, dwarf_units.SPECIFICATION):
+            place = entry.reference(name, unit.unit.at)
+            if place is not None and depth < 4:
+                where = unit if unit.unit.at <= place < unit.unit.end else self._open(self._unit_of(place))
+                other = where.entries.read(place - where.unit.at)
+                if other is not None and (above := self._name(where, other, depth + 1)) is not None:
+                    return above
+        return unit.string(entry, dwarf_units.NAME)
+
+    def _open(self, unit: Unit) -> OpenUnit:
+        known = self._read.get(unit.at)
+        if known is None:
+            if unit.end - unit.at > MAX_UNIT_BYTES:
+                raise ValueError("a unit is too large")
+            self._budget.hold(unit.end - unit.at)
+            data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
+            known = self._read[unit.at] = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
+            if len(self._read) > _KEPT_UNITS:
+                _, gone = self._read.popitem(last=False)
+                self._budget.release(len(gone.entries.data))
+        self._read.move_to_end(unit.at)
+        return known
+
+    def _table(self, unit: Unit) -> dict[int, Abbreviation]:
+        at = unit.abbreviations_at
+        known = self._tables.get(at)
+        if known is None:
+            if len(self._tables) > 64:
+                self._tables.clear()
+            known = dwarf_units.abbreviations(self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES), 0)
+            self._tables[at] = known
+        return known
+
+    def _all_units(self) -> list[Unit]:
+        if self._units is None:
+            units: list[Unit] = []
+            at, size = 0, self._sections.size(".debug_info")
+            while at + 12 < size and len(units) < _MAX_UNITS:
+                unit = header(self._sections.read(".debug_info", at, 40), at)
+                if unit is not None:
+                    units.append(unit)
+                at += 4 + int.from_bytes(self._sections.read(".debug_info", at, 4), "little")
+            self._units = units
+        return self._units
+
+    def _unit_of(self, place: int) -> Unit:
+        units = self._all_units()
+        index = bisect_right(units, place, key=lambda unit: unit.at) - 1
+        if index < 0 or place >= units[index].end:
+            raise ValueError("a reference to nothing")
+        return units[index]
+
+    def _units_at(self, vaddr: int) -> Iterator[Unit]:
+        """The units that say they hold an address."""
+        if self._ranges is None:
+            self._ranges = self._listed() or self._by_roots()
+        low = bisect_right(self._ranges, (vaddr, 1 << 64, 1 << 64))
+        for start, end, at in reversed(self._ranges[max(0, low - 8) : low]):
+            if start <= vaddr < end:
+                yield self._unit_of(at)
+
+    def _listed(self) -> list[tuple[int, int, int]]:
+        """.debug_aranges, as gcc and rustc write it."""
+        size = self._sections.size(".debug_aranges")
+        if not size:
+            return []
+        data = self._sections.read(".debug_aranges", 0, min(size, MAX_UNIT_BYTES))
+        found: list[tuple[int, int, int]] = []
+        at = 0
+        while at + 12 <= len(data):
+            length, _version, unit_at, address_bytes, _ = fixed(data, at, "IHIBB")
+            if length >= 0xFFFFFFF0 or address_bytes != 8:
+                return []
+            end = min(at + 4 + length, len(data)) & ~7
+            # Pairs begin at a multiple of their size from the header's start.
+            place = at + 16
+            while place + 16 <= at + 4 + length and place + 16 <= len(data):
+                start, size = fixed(data, place, "QQ")
+                if size:
+                    found.append((start, start + size, unit_at))
+                place += 16
+            at = max(at + 4 + length, end)
+        found.sort()
+        return found
+
+    def _by_roots(self) -> list[tuple[int, int, int]]:
+        """By what each unit says at its beginning (clang)."""
+        found: list[tuple[int, int, int]] = []
+        for unit in self._all_units():
+            data = self._sections.read(".debug_info", unit.at, min(unit.end - unit.at, 4096))
+            opened = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
+            root = opened.entries.read(unit.first)
+            if root is not None:
+                opened.root = root
+                found += [(low, high, unit.at) for low, high in opened.ranges(root)]
+        found.sort()
+        return found
+
 
 TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"
 

@@ -12,12 +12,26 @@ import os
 import re
 import shlex
 import zlib
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal
 
-from powerprof.processes.reader_process import Opened, process_of, shared
+import msgspec
+
+from powerprof.model import text
+from powerprof.model.records import Note
+from powerprof.stacks.debuginfo import read_debug, servers
+from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, read_elf
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.store import ModuleTables, TableStore, open_module
+from powerprof.stacks.symtab import SymbolTable, go_functions
+from powerprof.system.caller import is_delegated
+from powerprof.system.errors import DataError
+from powerprof.system.paths import procfs
+from powerprof.system.reader_process import Opened, process_of, shared
 
 _MOST_LISTS = 50_000
 _LIST_BYTES = 16 << 20
@@ -172,3 +186,218 @@ def _package(stanza: bytes) -> Package | None:
     if not _NAME.fullmatch(name):
         return None
     return Package(name, version if _VERSION.fullmatch(version) else None)
+
+
+# Which files of a process have names for their functions, and from where.
+
+NamesFrom = Literal["symtab", "gopclntab", "gnu_debugdata", "dynsym"]
+
+
+def is_complete(names_from: str | None, debug_from: str | None, functions_count: int | None) -> bool:
+    """Whether a debug file can add no names to a file. What a stripped Go program has beside Go has an unwind table."""
+    return debug_from is not None or names_from == "symtab" or (names_from == "gopclntab" and not functions_count)
+
+
+class FileNames(msgspec.Struct, frozen=True, kw_only=True):
+    """The names that one mapped file has.
+
+    `names_from` is the most complete table of the file itself, None where it has none; `debug_from` is how its debug
+    file was found (`build_id`, `debuglink`, `debuginfod`), None where there is none. `functions_count` are those of its
+    unwind table, `named_count` those that a symbol covers; None without such a table. `note`: why it was not read.
+    """
+
+    path: str
+    module: str
+    build_id: str | None
+    names_from: NamesFrom | None = None
+    debug_from: str | None = None
+    functions_count: int | None = None
+    named_count: int | None = None
+    note: str | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether a debug file can add no names."""
+        return is_complete(self.names_from, self.debug_from, self.functions_count)
+
+
+def files_of(image: ProcessImage, chosen: Callable[[str], bool] = lambda module: True) -> list[Mapping]:
+    """The files that a process runs code of, each once, its program first, if `chosen` by their names in frames."""
+    files: dict[tuple[str, str, int], Mapping] = {}
+    for mapping in image.mappings:
+        if mapping.is_file and chosen(image.module_of(mapping)):
+            files.setdefault((mapping.path, mapping.device, mapping.inode), mapping)
+    return sorted(files.values(), key=lambda mapping: (mapping.path != image.executable, mapping.path))
+
+
+def survey(image: ProcessImage, mappings: Iterable[Mapping], store: TableStore) -> list[FileNames]:
+    """What names each file has."""
+    return [_names_of(image, mapping, store) for mapping in mappings]
+
+
+def _names_of(image: ProcessImage, mapping: Mapping, store: TableStore) -> FileNames:
+    known = FileNames(path=mapping.path, module=image.module_of(mapping), build_id=mapping.build_id)
+    tables = store.tables(image, mapping)
+    if isinstance(tables, str):
+        return msgspec.structs.replace(known, note=tables)
+    debug = read_debug(store, image, mapping, inline=False)
+    count, named = _functions(tables, debug.symbols)
+    return msgspec.structs.replace(
+        known,
+        names_from=_names_from(image, mapping, store),
+        debug_from=debug.source,
+        functions_count=count,
+        named_count=named,
+        note="; ".join(debug.notes) or None,
+    )
+
+
+def _names_from(image: ProcessImage, mapping: Mapping, store: TableStore) -> NamesFrom | None:
+    opened = open_module(image, mapping)
+    if not isinstance(opened, Opened):
+        return None
+    try:
+        with opened, store.budget.metered(image.pid, opened.is_trusted) as meter:
+            return _best_table(read_elf(opened.fd, mapping.path, meter))
+    except DataError:
+        return None
+
+
+def _best_table(elf: Elf) -> NamesFrom | None:
+    kinds = {section.kind for section in elf.sections if section.size}
+    if SHT_SYMTAB in kinds:
+        return "symtab"
+    if go_functions(elf) is not None:
+        return "gopclntab"
+    if elf.section(".gnu_debugdata") is not None:
+        return "gnu_debugdata"
+    return "dynsym" if SHT_DYNSYM in kinds else None
+
+
+def _functions(tables: ModuleTables, debug: SymbolTable | None) -> tuple[int | None, int | None]:
+    """How many functions the unwind table has, and of how many a symbol covers the start."""
+    import numpy as np
+
+    starts = np.frombuffer(tables.unwind.starts, "<u8")
+    if not len(starts):
+        return None, None
+    named = np.zeros(len(starts), bool)
+    for table in (tables.symbols, debug):
+        if table is not None and table.count:
+            named |= _covered(table, starts)
+    return len(starts), int(named.sum())
+
+
+def _covered(table: SymbolTable, addresses: Any) -> Any:
+    import numpy as np
+
+    starts, ends = np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")
+    at = starts.searchsorted(addresses, "right")
+    # Symbols nest: the furthest end of all that begin before.
+    furthest = np.concatenate([np.zeros(1, "<u8"), np.maximum.accumulate(ends)])
+    return furthest[at] > addresses
+
+
+# The one command that brings the names that files of a process lack: a package, else debuginfod.
+
+# Fewer frames without a name than this share are no reason to install anything.
+_LEAST_PERCENT = 1.0
+_MOST_FILES = 3
+_SYSTEM_FOLDERS = ("/usr/", "/lib", "/bin/", "/sbin/")
+_OWN_FOLDERS = ("/usr/local/", "/usr/src/")
+
+
+class Remedies:
+    """What brings the names of some files of a process. Files whose names are complete are left out of everything."""
+
+    def __init__(self, pid: int, files: Sequence[FileNames]) -> None:
+        self._pid = pid
+        self.files = [file for file in files if not file.is_complete and file.build_id]
+        root = procfs() / str(pid) / "root"
+        here = Path("/")
+        status, ours = shared().status(root), shared().status(here)
+        self._is_contained = (
+            status is not None and ours is not None and (status.device, status.inode) != (ours.device, ours.inode)
+        )
+        self._distribution = Distribution(root if self._is_contained else here)
+
+    @cached_property
+    def _owners(self) -> dict[str, Package]:
+        return self._distribution.owners([file.path for file in self.files])
+
+    @cached_property
+    def _in_archives(self) -> dict[str, Package]:
+        return self._distribution.debug_packages([file.build_id for file in self.files if file.build_id])
+
+    def package(self, file: FileNames) -> Package | None:
+        """The package with its debug file: by build id where apt's indexes have it, else by the package of the file."""
+        found = self._in_archives.get(file.build_id or "")
+        owner = self._owners.get(file.path)
+        return found or (debug_package(owner) if owner is not None else None)
+
+    def is_distributed(self, file: FileNames) -> bool:
+        """Whether somebody else built it, who may have its debug file."""
+        if self._distribution.has_dpkg:
+            return file.path in self._owners
+        return file.path.startswith(_SYSTEM_FOLDERS) and not file.path.startswith(_OWN_FOLDERS)
+
+    def command(self, *, asked: bool = False) -> str | None:
+        """What to type; None where no source of the names is known. `asked`: the user's own servers were asked."""
+        files = [file for file in self.files if self.is_distributed(file)]
+        build_ids = [file.build_id for file in files if file.build_id]
+        if build_ids and not self._is_contained:
+            packages = [self._in_archives.get(build_id) for build_id in build_ids]
+            if all(packages):
+                words = dict.fromkeys(package.word for package in packages if package is not None)
+                return f"{_as_root()}{shlex.join(['apt', 'install', *words])}"
+            if (installed := self._distribution.by_build_id(build_ids)) is not None:
+                return f"{_as_root()}{installed}"
+        if servers():
+            return self._fetch() if self.files and not asked else None
+        return self._fetch(self._distribution.server) if files else None
+
+    def _fetch(self, server: str | None = None) -> str:
+        # The cache is that of the account that powerprof runs as, and sudo passes no environment on.
+        chosen = f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(servers()))} " if server or is_delegated() else ""
+        return f"{'sudo ' if is_delegated() else ''}{chosen}powerprof symbols --pid {self._pid} --fetch"
+
+
+def _as_root() -> str:
+    return "sudo " if os.geteuid() != 0 or is_delegated() else ""
+
+
+def missing_names(frames: Iterable[tuple[str, bool]], images: Iterable[ProcessImage]) -> Note | None:
+    """What a report says of frames without a name; None where there are few, or where no file could name them.
+
+    `frames` are (file, whether it has a name), one for each that is shown.
+    """
+    total, unnamed = 0, Counter[str]()
+    for module, is_named in frames:
+        total += 1
+        # What is in no file, `[Java code]`, has no debug symbols.
+        unnamed[module] += not is_named and not module.startswith("[")
+    if not total or 100.0 * unnamed.total() / total < _LEAST_PERCENT:
+        return None
+    store, most = TableStore(downloads=False), unnamed.most_common(1)[0][0]
+    # Of many processes one whose program lacks most.
+    for image in sorted(images, key=lambda image: not files_of(image, lambda module: module == most)):
+        lacking = [
+            file
+            for file in survey(image, files_of(image, lambda module: unnamed[module] > 0), store)
+            if not file.is_complete and file.note is None
+        ]
+        if lacking:
+            return _note(image.pid, sorted(lacking, key=lambda file: -unnamed[file.module]), unnamed, total)
+    return None
+
+
+def _note(pid: int, files: list[FileNames], unnamed: Counter[str], total: int) -> Note:
+    names = list(dict.fromkeys(file.module for file in files))
+    few = names[:_MOST_FILES]
+    more = [text.some(len(names) - len(few), "more file")] if len(names) > len(few) else []
+    percent = 100.0 * sum(unnamed[name] for name in names) / total
+    command = Remedies(pid, files).command(asked=True)
+    files_text = text.listed([*few, *more])
+    if command is None:
+        return Note("names_stripped", {"percent": percent, "files": files_text})
+    return Note("names_missing", {"percent": percent, "files": files_text, "command": command})

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import msgspec
 
-from powerprof.errors import CapabilityError, DataError
+from powerprof.system.errors import CapabilityError, DataError
 
 STACK_LIMIT_BYTES = 64 << 10
 

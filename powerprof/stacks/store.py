@@ -11,18 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.errors import DataError, PowerprofError
-from powerprof.folders import Folder
-from powerprof.paths import cache_folder
-from powerprof.processes.reader_process import Opened, shared
-from powerprof.stacks import symtab, tables
+from powerprof.stacks import symtab, unwind_tables
 from powerprof.stacks.elf import Elf, parse_elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader, open_inline
 from powerprof.stacks.symtab import SymbolTable
-from powerprof.stacks.tables import UnwindTable
 from powerprof.stacks.time_budget import Budget, BudgetMeter, DebugBudget
-from powerprof.untrusted import loader, reading
+from powerprof.stacks.unwind_tables import UnwindTable
+from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.files import loader, reading
+from powerprof.system.folders import Folder
+from powerprof.system.paths import cache_folder
+from powerprof.system.reader_process import Opened, shared
 
 SCHEMA = 3
 _LIMIT_BYTES = 768 << 20
@@ -53,7 +53,7 @@ def decode(data: bytes, path: object, key: str | None = None, *, own: bool = Fal
         raise DataError(path, f"not a saved table ({error})") from error
     if module.schema != SCHEMA or (key is not None and module.key != key):
         raise DataError(path, "a table of another file or version")
-    tables.check(module.unwind, path, own=own)
+    unwind_tables.check(module.unwind, path, own=own)
     symtab.check(module.symbols, path)
     if module.debug is not None:
         symtab.check(module.debug, path)
@@ -193,7 +193,7 @@ def _extract(elf: Elf, key: str) -> ModuleTables:
     except DataError:
         # A damaged symbol table costs the names only.
         symbols = symtab.EMPTY
-    return ModuleTables(schema=SCHEMA, key=key, unwind=tables.extract(elf, symbols), symbols=symbols)
+    return ModuleTables(schema=SCHEMA, key=key, unwind=unwind_tables.extract(elf, symbols), symbols=symbols)
 
 
 def _bounded(path: Path) -> bytes:

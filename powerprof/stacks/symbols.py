@@ -6,17 +6,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from powerprof.errors import DataError
 from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
-from powerprof.stacks.perfmap import EMPTY as NO_PERF_MAP
-from powerprof.stacks.perfmap import PerfMap, read_perf_map
-from powerprof.stacks.runtimes import named_by_runtime, runtime_of
+from powerprof.stacks.runtimes import EMPTY as NO_PERF_MAP
+from powerprof.stacks.runtimes import PerfMap, named_by_runtime, read_perf_map, runtime_of
 from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
-from powerprof.stacks.walker import Unwound
+from powerprof.stacks.unwind import Unwound
+from powerprof.system.errors import DataError
 
 # The frame that the kernel puts between a handler and what it interrupted.
 SIGNAL = "[signal]"

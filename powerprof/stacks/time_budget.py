@@ -11,7 +11,7 @@ import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from powerprof.errors import DataError
+from powerprof.system.errors import DataError
 
 # Tables need up to twice the bytes that are read for them: 40 MiB are less than 100 MB in memory.
 PROCESS_BYTES = 40 << 20

@@ -8,18 +8,196 @@ stack. Code that no file holds (JIT) cannot be read; its frame pointers are foll
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
-from collections.abc import Callable
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from powerprof.errors import DataError
-from powerprof.processes.reader_process import Opened
-from powerprof.stacks.codesteps import CallerRegisters, FunctionBounds, Leaving, follows_call, is_restorer, leaving
-from powerprof.stacks.effects import WORD, Value, convention
+from powerprof.stacks.effects import WORD, State, Value, arm, convention, instructions, x86
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64, Machine
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
+from powerprof.system.errors import DataError
+from powerprof.system.reader_process import Opened
+
+# From a frame to its caller's by the function's own code, where no unwind table covers it (musl, assembler).
+#
+# The code is read forward from the pc to where the function returns: what it takes off the stack until then is where
+# the return address lies, and no start of the function need be known. A function that never returns is read from its
+# symbol's start to the pc. Each way ends in a candidate; the walk takes the first whose return address lies after a
+# call.
+
+# A function of musl that waits has 20 instructions after its system call; one that is made to be long is left.
+MAX_INSTRUCTIONS = 1500
+MAX_CANDIDATES = 8
+_BLOCK_BYTES = 256
+
+# rt_sigreturn as C libraries and Go write it: x86-64 mov $15 to %rax or %eax, syscall; arm64 mov x8, #139, svc.
+_RESTORERS = {
+    True: (bytes.fromhex("48c7c00f0000000f05"), bytes.fromhex("b80f0000000f05")),
+    False: (bytes.fromhex("681180d2010000d4"),),
+}
+
+
+@dataclass(frozen=True)
+class CallerRegisters:
+    """The caller's registers by name, each relative to this frame's; `pc` is the return address. Absent: unknown."""
+
+    pc: Value
+    registers: dict[str, Value]
+
+
+@dataclass(frozen=True)
+class FunctionBounds:
+    """What is known of a function: where its symbol begins (None: no symbol), where at the latest the next one does,
+    and which addresses are functions after which a thread or program is gone.
+    """
+
+    start: int | None
+    end: int
+    ends_all: Callable[[int], bool]
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How a frame can be left: candidates in order. `is_bottom`: its code ends the thread or the program."""
+
+    steps: tuple[CallerRegisters, ...]
+    is_bottom: bool = False
+
+
+def is_restorer(code: bytes, machine: Machine) -> bool:
+    """Whether this is where a signal's handler returns to."""
+    return code.startswith(_RESTORERS[machine is X86_64])
+
+
+def follows_call(before: bytes, machine: Machine) -> bool:
+    """Whether a call instruction ends where these bytes (8 of them) end."""
+    if machine is not X86_64:
+        word = int.from_bytes(before[-4:], "little")
+        # bl; blr and its signed forms.
+        return len(before) >= 4 and (word >> 26 == 0x25 or word & 0xFEFFF000 == 0xD63F0000)
+    if before[-5:-4] == b"\xe8":
+        return True
+    for size in (2, 3, 4, 6, 7):
+        at = len(before) - size
+        if at < 0 or before[at] != 0xFF:
+            continue
+        form = before[at + 1]
+        if form >> 3 & 7 != 2:
+            continue
+        mode, low = form >> 6, form & 7
+        sib = mode != 3 and low == 4
+        distance = {0: 4 if low == 5 or (sib and before[at + 2] & 7 == 5) else 0, 1: 1, 2: 4, 3: 0}[mode]
+        if 2 + sib + distance == size:
+            return True
+    return False
+
+
+class _CodeReading:
+    """One reading of code, breadth first, each instruction once."""
+
+    def __init__(self, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> None:
+        self._read, self._bounds, self._machine = read, bounds, machine
+        self._left = MAX_INSTRUCTIONS
+        self._seen: set[int] = set()
+        self.met_end = False
+
+    def states(self, start: int, goal: int | None) -> Iterator[State]:
+        """The states in which the function returns, or, with a goal, in which it gets there."""
+        waiting = deque([(start, convention(self._machine).begin())])
+        while waiting and self._left > 0:
+            at, state = waiting.popleft()
+            yield from self._straight(at, state, goal, waiting)
+
+    def _straight(self, at: int, state: State, goal: int | None, waiting: deque[tuple[int, State]]) -> Iterator[State]:
+        effect = x86 if self._machine is X86_64 else arm
+        while self._left > 0:
+            block = self._read(at, _BLOCK_BYTES)
+            began = at
+            for address, size, words, operands in instructions(block, at, machine=self._machine):
+                if address == goal:
+                    yield state
+                    return
+                if address in self._seen or self._left <= 0:
+                    return
+                self._seen.add(address)
+                self._left -= 1
+                flow = effect(state, words, operands)
+                if flow.returns:
+                    if goal is None:
+                        yield state
+                    return
+                if flow.jump is not None:
+                    waiting.append((flow.jump, state.copy()))
+                if flow.exits or (flow.call is not None and self._bounds.ends_all(flow.call)):
+                    self.met_end = True
+                    return
+                at = address + size
+                # Past its end a function goes on only by a jump: what lies there is another.
+                if not flow.on or at == self._bounds.end:
+                    return
+            if at == began:
+                return
+
+
+def leaving(pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> Leaving:
+    """How a frame that stands at `pc` (link-time) is left. `read` gives the code at an address."""
+    steps: list[CallerRegisters] = []
+    forward = _CodeReading(read, bounds, machine)
+    for state in forward.states(pc, None):
+        step = _returned(state, machine)
+        if step is not None and step not in steps:
+            steps.append(step)
+        if len(steps) >= MAX_CANDIDATES:
+            break
+    is_bottom = forward.met_end and not steps
+    if bounds.start is not None and bounds.start <= pc:
+        for state in _CodeReading(read, bounds, machine).states(bounds.start, pc):
+            step = _entered(state, machine)
+            if step is not None and step not in steps:
+                steps.append(step)
+            break
+    return Leaving(tuple(steps), is_bottom)
+
+
+def _returned(state: State, machine: Machine) -> CallerRegisters | None:
+    names = convention(machine)
+    kept = {name: state.registers[name] for name in names.kept if name in state.registers}
+    sp = state.at(names.sp, 0 if names.link else WORD)
+    pc = state.registers.get(names.link) if names.link else state.load(names.sp, 0)
+    return None if sp is None or pc is None else CallerRegisters(pc, {**kept, names.sp: sp})
+
+
+def _entered(state: State, machine: Machine) -> CallerRegisters | None:
+    """The caller's registers, computed from what was done since the function was entered."""
+    names = convention(machine)
+    # Where the stack pointer was at the start: by the register that still lies at a known distance from it.
+    for base in (names.sp, names.fp):
+        value = state.registers.get(base)
+        if value is not None and not value.loaded and value.register == names.sp:
+            entry = Value(base, -value.offset)
+            break
+    else:
+        return None
+    saved = {
+        stored.register: Value(base, entry.offset + place[1], True)
+        for place, stored in state.stores.items()
+        if stored is not None and not stored.loaded and stored.offset == 0 and place[0] == names.sp
+    }
+    kept: dict[str, Value] = {}
+    for name in (*names.kept, *((names.link,) if names.link else ())):
+        if name in saved:
+            kept[name] = saved[name]
+        elif state.registers.get(name) == Value(name, 0):
+            kept[name] = Value(name, 0)
+    if names.link is None:
+        kept[names.sp] = Value(base, entry.offset + WORD)
+        return CallerRegisters(Value(base, entry.offset, True), kept)
+    pc = kept.pop(names.link, None)
+    kept[names.sp] = entry
+    return None if pc is None else CallerRegisters(pc, kept)
+
 
 # After these nothing goes on: the thread or the program is gone.
 _ENDS_ALL = frozenset(("exit", "_exit", "_Exit", "quick_exit", "pthread_exit", "__pthread_exit", "thrd_exit"))

@@ -4,15 +4,302 @@
 from __future__ import annotations
 
 import time
+import weakref
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from powerprof.errors import DataError
-from powerprof.stacks.image import ProcessImage
+from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of, this_machine
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.walker import Unwound, Walker
+from powerprof.stacks.uncovered import Caller, Uncovered
+from powerprof.stacks.unwind_tables import UnwindTable, elf_image, sealed_file
+from powerprof.system.errors import DataError
+
+# One process's unwind tables in one drgn program, and the walk over saved bytes.
+#
+# Drgn unwinds from an object named `struct pt_regs` whose bytes alone matter, and reads memory by a callback: the saved
+# stack, and nothing else. The modules are `extra` ones, whose load address is what their address range says.
+
+MAX_FRAMES = 1024
+# How drgn names a sealed memory file.
+_MEMORY_FILE = "/memfd:"
+
+
+@dataclass(frozen=True)
+class Unwound:
+    """The frames of a stack, innermost first. `exact[i]` tells an interrupted pc from a return address.
+
+    `complete` where the walk reached the start of the thread or program; else `reason` says why it stopped.
+    """
+
+    pcs: tuple[int, ...]
+    complete: bool
+    reason: str | None
+    exact: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class _Module:
+    table: UnwindTable | None
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    why_not: str | None
+
+    def is_bottom(self, address: int) -> bool:
+        at = bisect_right(self.starts, address) - 1
+        return at >= 0 and address < self.ends[at]
+
+
+@dataclass
+class _FramesFound:
+    """The frames of a walk so far, and why it stopped."""
+
+    pcs: list[int] = field(default_factory=list)
+    exact: list[bool] = field(default_factory=list)
+    last: Mapping | None = None
+    complete: bool = False
+    why: str | None = None
+
+    def add(self, pc: int, exact: bool, mapping: Mapping | None) -> None:
+        """One frame more."""
+        self.pcs.append(pc)
+        self.exact.append(exact)
+        self.last = mapping or self.last
+
+
+def load() -> None:
+    """Load drgn, for forks to find it."""
+    import drgn  # noqa: F401
+
+
+class Walker:
+    """Unwinds stacks of one process image. Tables are read when a walk first meets their module."""
+
+    def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
+        import drgn
+
+        self.image = image
+        self._machine = machine
+        self._store = store
+        self._uncovered = Uncovered(image, store, machine)
+        self._modules: dict[int, _Module] = {}
+        self.loading_s = 0.0
+        # Of the tables that drgn was given.
+        self.held_bytes = 0
+        self._stack = b""
+        self._sp = 0
+        self._reads: list[tuple[int, bytes]] = []
+        self._fault: int | None = None
+        self._fault_error: type[Exception] = drgn.FaultError
+        self._program = drgn.Program(drgn.Platform(drgn.Architecture[machine.drgn]))
+        # Weakly: drgn would hold us as we hold it, and its tables would stay until cycles are collected.
+        read = weakref.WeakMethod(self._read)
+
+        def read_saved(address: int, count: int, offset: int, physical: bool) -> bytes:
+            saved = read()
+            return b"" if saved is None else saved(address, count, offset, physical)
+
+        self._program.add_memory_segment(0, (1 << 64) - 1, read_saved, False)
+        # Without members: the program holds those, and they hold it.
+        self._pt_regs = self._program.struct_type("pt_regs", machine.register_bytes, ())
+        self._object = drgn.Object
+        self._drgn_errors: tuple[type[Exception], ...] = (
+            drgn.FaultError,
+            drgn.BadDataError,
+            LookupError,
+            ValueError,
+            OSError,
+            OverflowError,
+        )
+
+    def _read(self, address: int, count: int, _offset: int, _physical: bool) -> bytes:
+        at = address - self._sp
+        if at < 0 or at + count > len(self._stack):
+            # The first is why the walk went astray; what drgn then tries by frame pointers may lie anywhere.
+            self._fault = address if self._fault is None else self._fault
+            raise self._fault_error("not copied", address)
+        data = self._stack[at : at + count]
+        self._reads.append((at, data))
+        return self._unsigned(data) if self._machine.link is not None else data
+
+    def _unsigned(self, data: bytes) -> bytes:
+        """A saved return address without its signature (pointer authentication); anything else as it is."""
+        if len(data) != 8:
+            return data
+        value = int.from_bytes(data, "little")
+        address = value & self._machine.address_mask
+        if value == address or self.image.mapping_at(address) is None:
+            return data
+        return address.to_bytes(8, "little")
+
+    def load_all(self) -> tuple[str, ...]:
+        """Read every module's table; returns `module: reason` of those that have none."""
+        for mapping in self.image.mappings:
+            self._module(mapping)
+        return tuple(
+            f"{mapping.module}: {self._modules[mapping.start].why_not}"
+            for mapping in self.image.mappings
+            if mapping.inode and self._modules[mapping.start].why_not
+        )
+
+    def _module(self, mapping: Mapping) -> _Module:
+        known = self._modules.get(mapping.start)
+        if known is None:
+            began_s = time.thread_time()
+            known = self._modules[mapping.start] = self._load(mapping)
+            self.loading_s += time.thread_time() - began_s
+        return known
+
+    def _load(self, mapping: Mapping) -> _Module:
+        table = self._store.unwind_table(self.image, mapping)
+        if isinstance(table, str):
+            return _Module(None, (), (), table)
+        bias = mapping.bias or 0
+        bottoms = tuple((low + bias, high + bias) for low, high in table.bottoms)
+        starts, ends = tuple(low for low, _ in bottoms), tuple(high for _, high in bottoms)
+        if table.missing:
+            return _Module(None, starts, ends, table.missing)
+        try:
+            # Two mappings of one file may differ only by their addresses.
+            module = self._program.extra_module(f"{mapping.path}@{mapping.start:x}", id=mapping.start, create=True)
+            # The range sets the bias when the file is added; afterwards only the mapping itself is the module's.
+            module.address_range = (table.low + bias, table.high + bias)
+            file = elf_image(table)
+            self.held_bytes += len(file)
+            module.try_file(mapping.path, fd=sealed_file(file, mapping.module), force=True)
+            module.address_ranges = [(mapping.start, mapping.end)]
+            if module.loaded_file_bias != bias:
+                return _Module(None, starts, ends, "its unwind table was refused")
+        except self._drgn_errors as error:
+            return _Module(None, starts, ends, f"its unwind table was refused ({error})")
+        return _Module(table, starts, ends, None)
+
+    def walk(self, registers: bytes, sp: int, stack: bytes) -> tuple[Unwound, tuple[tuple[int, bytes], ...]]:
+        """One stack and the words of it that were read."""
+        while True:
+            known = len(self._modules)
+            result = self._walk_once(registers, sp, stack)
+            # A module met for the first time had no table in that walk: frame pointers may have led it astray.
+            if len(self._modules) == known:
+                return result, tuple(self._reads)
+
+    def _walk_once(self, registers: bytes, sp: int, stack: bytes) -> Unwound:
+        self._stack, self._sp, self._reads, self._fault = stack, sp, [], None
+        self._uncovered.begin()
+        found = _FramesFound()
+        frame: Caller | None = Caller(self._machine.by_name(self._machine.unsigned(registers)), True)
+        while frame is not None and len(found.pcs) < MAX_FRAMES:
+            mapping = self._place(found, frame.registers.get("pc", 0), frame.exact)
+            if mapping is None:
+                break
+            if self._is_covered(mapping, frame.registers["pc"] - (not frame.exact)):
+                frame = self._by_tables(found, frame)
+            else:
+                frame = self._by_code(found, frame)
+        return self._ended(found)
+
+    def _place(self, found: _FramesFound, pc: int, exact: bool) -> Mapping | None:
+        """The mapping of a frame to come; the innermost is kept wherever it lies."""
+        if not pc:
+            return None
+        mapping = self.image.mapping_at(pc if exact else pc - 1)
+        if mapping is None:
+            found.why = f"address {pc:#x} is in no executable mapping"
+            if not found.pcs:
+                found.add(pc, exact, None)
+        return mapping
+
+    def _is_covered(self, mapping: Mapping, at: int) -> bool:
+        module = self._module(mapping)
+        return module.table is not None and module.table.covers(at - (mapping.bias or 0))
+
+    def _by_code(self, found: _FramesFound, frame: Caller) -> Caller | None:
+        """A frame that no table covers, and the one above it."""
+        pc = frame.registers["pc"]
+        at = pc if frame.exact else pc - 1
+        mapping = self.image.mapping_at(at)
+        found.add(pc, frame.exact, mapping)
+        if mapping is not None and self._module(mapping).is_bottom(at):
+            found.complete = True
+            return None
+        above = self._uncovered.caller(pc, frame.exact, frame.registers, self._word)
+        if isinstance(above, Caller):
+            return above
+        found.complete = above is None
+        found.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
+        return None
+
+    def _by_tables(self, found: _FramesFound, frame: Caller) -> Caller | None:
+        """The frames from this one on, up to the first that no table covers."""
+        # Drgn takes the innermost pc for exact: that of a call is looked up one byte before, as it does further up.
+        back = 0 if frame.exact else 1
+        packed = self._machine.pack_names({**frame.registers, "pc": frame.registers["pc"] - back})
+        try:
+            trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, packed))
+        except self._drgn_errors as error:
+            # A damaged unwind table: the innermost pc needs none.
+            found.add(frame.registers["pc"], frame.exact, None)
+            text = str(error).partition("\n")[0] or "damaged unwind table"
+            reason = text.replace(_MEMORY_FILE, "").replace(" (deleted)", "")
+            found.why = f"cannot be unwound ({reason[:200]})"
+            return None
+        for index, above in enumerate(trace):
+            pc = _pc(above)
+            exact = bool(above.interrupted)
+            if index == 0:
+                pc, exact = pc + back, frame.exact
+            mapping = self._place(found, pc, exact)
+            if mapping is None:
+                return None
+            at = pc if exact else pc - 1
+            if index and not self._is_covered(mapping, at):
+                return Caller({**above.registers(), "pc": pc}, exact)
+            found.add(pc, exact, mapping)
+            if self._module(mapping).is_bottom(at):
+                found.complete = True
+                return None
+        return None
+
+    def _ended(self, found: _FramesFound) -> Unwound:
+        last = found.last
+        why = found.why
+        if not found.complete and why is None:
+            why = self._why(last, len(found.pcs))
+        elif not found.complete and last is not None and self._module(last).why_not:
+            why = f"{why} after {last.module}: {self._module(last).why_not}"
+        return Unwound(tuple(found.pcs), found.complete, None if found.complete else why, tuple(found.exact))
+
+    def _word(self, address: int) -> int | None:
+        """A word of the copied stack, as drgn reads it; None where it was not copied."""
+        try:
+            return int.from_bytes(self._read(address, 8, 0, False), "little")
+        except self._fault_error:
+            return None
+
+    def _why(self, last: Mapping | None, frames: int) -> str:
+        if last is None:
+            return "no program counter"
+        module = self._module(last)
+        if frames >= MAX_FRAMES:
+            return f"more than {MAX_FRAMES:,} frames"
+        if module.why_not:
+            return f"{last.module}: {module.why_not}"
+        if self._fault is not None and self._fault >= self._sp + len(self._stack):
+            return f"the copied stack ends after {len(self._stack):,} bytes"
+        if self._fault is not None:
+            return f"a frame of {last.module} points below the stack"
+        return f"the unwind table of {last.module} leads no further"
+
+
+def _pc(frame: Any) -> int:
+    try:
+        return int(frame.pc)
+    except LookupError:
+        return 0
+
 
 _MEMO_LIMIT = 20_000
 _VARIANTS = 8

@@ -3,15 +3,6 @@
 
 from __future__ import annotations
 
-from powerprof.statistics.controls import (
-    DRIFT_FLOOR_POINTS,
-    Control,
-    Drift,
-    MonotonicTrend,
-    baseline_drift,
-    block_trend,
-    judge_control,
-)
 from powerprof.statistics.intervals import (
     Interval,
     bounded_interval,
@@ -21,21 +12,30 @@ from powerprof.statistics.intervals import (
     student_interval,
     welch_interval,
 )
-from powerprof.statistics.rates import BLOCKS, difference_of_rates, rate_interval
-from powerprof.statistics.rounds import FEWEST_ROUNDS, PointPair, compare_points, which_differ
-from powerprof.statistics.strata import Pooled, Stratum, pool
+from powerprof.statistics.rates import BLOCKS, Pooled, Stratum, difference_of_rates, pool, rate_interval
 from powerprof.statistics.verdicts import (
+    DRIFT_FLOOR_POINTS,
     FAMILY_LEVEL,
+    FEWEST_ROUNDS,
     FUNCTIONS_LEVEL,
     PRIMARY_LEVEL,
+    Control,
+    Drift,
+    MonotonicTrend,
     PairedResult,
+    PointPair,
     Verdict,
+    baseline_drift,
+    block_trend,
     compare_pairs,
+    compare_points,
     compare_unpaired,
+    judge_control,
     minimum_detectable_percent,
     primary_verdict,
     survivors,
     verdict_of,
+    which_differ,
 )
 
 __all__ = [

@@ -4,10 +4,21 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from powerprof.statistics.intervals import LEVEL, Interval, student_quantile
-from powerprof.statistics.scatter import serial_factor
+from powerprof.statistics.intervals import (
+    LEVEL,
+    Interval,
+    effective_freedom,
+    rounding,
+    serial_factor,
+    step_of,
+    student_p,
+    student_quantile,
+)
 
 # Blocks of a window. A regular timer scatters by its place in a block alone, which weighs more in many short blocks.
 BLOCKS = 10
@@ -48,3 +59,94 @@ def difference_of_rates(a: float, of_a: Interval, b: float, of_b: Interval) -> I
     Medicine 27, 2008)."""
     low = b - a - math.hypot(b - of_b.low, of_a.high - a)
     return Interval(low, b - a + math.hypot(of_b.high - b, a - of_a.low), "rates")
+
+
+# Two conditions over several settings, a few windows at each: what they have in common over all of the settings.
+
+_MOST = 200.0
+Stratum = tuple[Sequence[float], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """The mean of b − a over the settings, in percent of the mean of both; `p_value` is for none."""
+
+    a_mean: float
+    b_mean: float
+    percent: float
+    interval: Interval | None
+    p_value: float | None
+
+
+def pool(strata: Sequence[Stratum]) -> Pooled | None:
+    """Each setting counts alike, whatever the size of its figures: 200 (b − a) / (a + b), from −200 to 200.
+
+    That form is known where one of the two is nought, which a ratio is not. The error is that of a mean of independent
+    differences, with the degrees of freedom of Welch and Satterthwaite over all settings. Settings at which both are
+    nought say 0. None where no setting has values of both.
+    """
+    known = [(list(a), list(b)) for a, b in strata if a and b]
+    if not known:
+        return None
+    each, variance, spread, sparse = [], 0.0, 0.0, 0.0
+    for a, b in known:
+        centre = (statistics.fmean(a) + statistics.fmean(b)) / 2
+        each.append(100 * (statistics.fmean(b) - statistics.fmean(a)) / centre if centre else 0.0)
+        least = rounding(step_of(a, b))
+        for values in (a, b):
+            if len(values) < 2 or not centre:
+                continue
+            spread_of = max(statistics.stdev(values) * serial_factor(values, in_a_row=True), least)
+            part = (spread_of * 100 / centre) ** 2 / len(values)
+            variance += part
+            spread += part**2 / (len(values) - 1)
+            sparse += part**2 / effective_freedom(values)
+    count = len(known)
+    mean, error = statistics.fmean(each), math.sqrt(variance) / count
+    interval, p_value = None, None
+    if all(min(len(a), len(b)) >= 2 for a, b in known):
+        if error == 0:
+            interval, p_value = Interval(mean, mean, "constant"), 1.0
+        else:
+            freedom = variance**2 / spread
+            reach = student_quantile(LEVEL, freedom) * error
+            interval = Interval(max(mean - reach, -_MOST), min(mean + reach, _MOST), "welch")
+            p_value = student_p(mean / error, variance**2 / sparse)
+    return Pooled(
+        a_mean=statistics.fmean(statistics.fmean(a) for a, _ in known),
+        b_mean=statistics.fmean(statistics.fmean(b) for _, b in known),
+        percent=mean,
+        interval=interval,
+        p_value=p_value,
+    )
+
+
+# Shares of a whole that was sampled: a percentage and its interval, from the same counts.
+
+_Z95 = 1.959964
+
+
+class Proportion(NamedTuple):
+    """A share of a whole and its 95 % interval, all in percent: `low_percent` <= `percent` <= `high_percent` <= 100."""
+
+    percent: float
+    low_percent: float
+    high_percent: float
+
+
+def proportion(count: int, whole: int, of: int | None = None) -> Proportion:
+    """`count` of the `whole` samples among which it was met, as a share of `of`, which are the whole and others too.
+
+    The score interval (E. B. Wilson, JASA 22, 1927), sound near 0 and 100 too: of all or none, the share is its end,
+    to the last bit. Without samples nothing is known: 0, from 0 to 100.
+    """
+    among = whole if of is None else of
+    if not whole:
+        return Proportion(0.0, 0.0, 100.0)
+    share, square = count / whole, _Z95 * _Z95 / whole
+    middle = (share + square / 2) / (1 + square)
+    half = _Z95 * math.sqrt((share * (1 - share) + square / 4) / whole) / (1 + square)
+    percent, most = 100 * count / among, 100 * whole / among
+    return Proportion(
+        percent, min(max(middle - half, 0.0) * most, percent), max(min(middle + half, 1.0) * most, percent)
+    )

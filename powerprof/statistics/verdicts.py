@@ -6,23 +6,27 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 from powerprof.statistics.intervals import (
     LEVEL,
     Interval,
     difference_interval,
+    effective_freedom,
     log_rounding,
     mean_interval,
     ratio_interval,
+    rounding,
+    serial_factor,
+    step_of,
     student_p,
     student_quantile,
     welch_error,
     welch_interval,
 )
-from powerprof.statistics.scatter import effective_freedom, rounding, serial_factor, step_of
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
@@ -187,3 +191,142 @@ def p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
         return None
     difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
     return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
+
+
+# Is the experiment itself sound: the A/A control, and drift of the idle baseline and over the blocks.
+
+# An idle machine's C0 wanders by some tenths of a point for reasons that interleaving cancels; a drift
+# counts when it is statistically there, exceeds this, and could be taken for a quarter of the effect.
+DRIFT_FLOOR_POINTS = 0.5
+DRIFT_SHARE_OF_EFFECT = 0.25
+
+
+@dataclass(frozen=True)
+class Control:
+    """An A/A comparison: the same condition under two names. `sound` where it found no difference."""
+
+    sound: bool
+    difference_percent: float | None
+    half_width_percent: float | None
+
+
+def judge_control(result: PairedResult) -> Control:
+    """An A/A run must be inconclusive; its interval's half width is what the apparatus can resolve."""
+    interval = result.difference_interval
+    if interval is None or result.percent is None:
+        return Control(False, None, None)
+    width = 100 * interval.half_width / abs(result.a_mean)
+    return Control(result.verdict == "inconclusive", result.percent, width)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """How far the idle baseline moved between the beginning and the end, in points of C0."""
+
+    points: float
+    low: float | None
+    high: float | None
+    failed: bool
+
+
+def baseline_drift(before: Sequence[float], after: Sequence[float], effect_points: float | None) -> Drift | None:
+    """Compare idle C0 percentages before and after. None where one of them is missing.
+
+    It fails where Welch's interval excludes 0 and the drift is larger than both DRIFT_FLOOR_POINTS and
+    DRIFT_SHARE_OF_EFFECT of the difference in C0 between the conditions (`effect_points`).
+    """
+    if not before or not after:
+        return None
+    moved = statistics.fmean(after) - statistics.fmean(before)
+    tolerance = max(DRIFT_FLOOR_POINTS, DRIFT_SHARE_OF_EFFECT * abs(effect_points or 0.0))
+    interval = welch_interval(before, after)
+    if interval is None:
+        return Drift(moved, None, None, abs(moved) > tolerance)
+    return Drift(moved, interval.low, interval.high, interval.excludes(0.0) and abs(moved) > tolerance)
+
+
+@dataclass(frozen=True)
+class MonotonicTrend:
+    """A monotonic trend over the blocks: Kendall's tau and its two-sided p value."""
+
+    tau: float
+    p_value: float
+
+    @property
+    def present(self) -> bool:
+        """True below 1 %: with several metrics looked at, 5 % would cry wolf."""
+        return self.p_value < 0.01
+
+
+def block_trend(values: Sequence[float]) -> MonotonicTrend | None:
+    """Kendall's test of values in the order of time. None for fewer than six or constant ones."""
+    if len(values) < 6 or max(values) == min(values):
+        return None
+    from scipy import stats
+
+    test = stats.kendalltau(range(len(values)), values)
+    return MonotonicTrend(float(test.statistic), float(test.pvalue))
+
+
+# Several points measured in rounds, each once a round: which of them differ, whatever changed from round to round.
+
+FEWEST_ROUNDS = 3
+_MOST_LOG = 300.0  # as far as a float reaches
+
+
+@dataclass(frozen=True)
+class PointPair:
+    """Two of the points by their places: how many percent the second is above the first.
+
+    `interval` is of `percent` and holds by itself; `p_value` is for no difference. None where it is unknown.
+    """
+
+    first: int
+    second: int
+    percent: float | None = None
+    interval: Interval | None = None
+    p_value: float | None = None
+
+
+def compare_points(points: Sequence[Mapping[int, float]], *, in_rounds: bool) -> list[PointPair]:
+    """Every two of the points, each a value by round.
+
+    In rounds two points are compared by what they differ by within each round: what comes and goes between the rounds
+    is in neither's favour, and nothing is taken from how much others scatter. By ratios where all values are positive.
+    Points that were measured one after the other are compared as runs that were measured apart.
+    """
+    pairs = []
+    step = step_of(*(list(point.values()) for point in points))
+    for first, second in combinations(range(len(points)), 2):
+        both = sorted(points[first].keys() & points[second].keys())
+        if in_rounds:
+            a, b = ([points[place][number] for number in both] for place in (first, second))
+        else:
+            a, b = (list(points[place].values()) for place in (first, second))
+        known = min(len(a), len(b)) >= FEWEST_ROUNDS
+        pairs.append(_compared(first, second, a, b, step if in_rounds else None) if known else PointPair(first, second))
+    return pairs
+
+
+def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float | None) -> PointPair:
+    """`step`: in which the values are read; None: they were not measured in rounds."""
+    on_logs = step is not None and min(*a, *b) > 0
+    freedom: float = len(a) - 1
+    if step is not None:
+        middle, error = paired_difference(a, b, step, on_logs=on_logs)
+    else:
+        middle, (error, freedom) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
+    p_value = student_p(middle / error, freedom) if error else 1.0
+    base, reach = abs(statistics.fmean(a)), student_quantile(LEVEL, freedom) * error
+    if not on_logs and not base:
+        return PointPair(first, second, p_value=p_value)
+    low, percent, high = (
+        100 * (math.expm1(min(value, _MOST_LOG)) if on_logs else value / base)
+        for value in (middle - reach, middle, middle + reach)
+    )
+    return PointPair(first, second, percent, Interval(low, high, "student-log" if on_logs else "student"), p_value)
+
+
+def which_differ(p_values: Sequence[float | None]) -> list[bool]:
+    """Of all pairs of points that one answer is about: any false one is as rare as an interval that misses (Holm)."""
+    return survivors(p_values, LEVEL)

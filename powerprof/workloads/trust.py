@@ -14,13 +14,12 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.caller import as_caller
-from powerprof.copies import Rules, Unfit, copy_folder
-from powerprof.database.products.settings import needs_trust, variable_needs_trust
-from powerprof.errors import DataError, UsageError
-from powerprof.files import reason_of
-from powerprof.folders import Folder
-from powerprof.paths import data_dir, state_dir
+from powerprof.database.products.products import needs_trust, variable_needs_trust
+from powerprof.system.caller import as_caller
+from powerprof.system.errors import DataError, UsageError
+from powerprof.system.files import reason_of
+from powerprof.system.folders import Folder, Rules, Unfit, copy_folder
+from powerprof.system.paths import data_dir, state_dir
 from powerprof.workloads.definition import ServerDefinition, TopologyMember
 from powerprof.workloads.reading import Case
 

@@ -2,7 +2,7 @@
 /* What is kept of an idle period: of a CPU, of the waking that ends it, and of the period when it is whole.
  *
  * Plain C, a part of idle_exit.h: the tests compile it natively, and hold it against the types that read it
- * (powerprof/tracing/idle/layout.py).
+ * (powerprof/tracing/idle_data.py).
  */
 #define COMM_BYTES 16
 #define CACHE_GAP_BYTES 128

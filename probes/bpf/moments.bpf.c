@@ -11,7 +11,7 @@
  *
  * A server has the text of what a thread executes in its memory: PostgreSQL's processes at an address that is the same in
  * all (debug_query_string); MariaDB's and MySQL's in the object of the connection, whose address each thread has in
- * memory of its own. Where exactly is told by user space (tracing/statements/textplace.py). The thread is the one that was
+ * memory of its own. Where exactly is told by user space (tracing/statement_places.py). The thread is the one that was
  * interrupted, so its text does not change meanwhile.
  *
  * The loader puts in front: TEXT and STATES (powers of two), TEXTS, MOMENTS, LAYOUT, OFFSET_*.

@@ -18,7 +18,7 @@
 #define STATE_WAKEKILL 0x100
 #define STATE_NOLOAD 0x400
 
-/* Why a thread gave up its CPU. STATES of tracing/offcpu/tracer.py are in this order. */
+/* Why a thread gave up its CPU. STATES of tracing/offcpu.py are in this order. */
 enum why { WHY_INTERRUPTIBLE, WHY_UNINTERRUPTIBLE, WHY_KILLABLE, WHY_IDLE, WHY_OTHER, WHY_PREEMPTED, WHYS = 8 };
 
 struct thread {

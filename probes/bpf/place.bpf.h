@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Where a server has the text of what a thread executes: user space finds it in the program (tracing/statements/textplace.py).
+/* Where a server has the text of what a thread executes: user space finds it in the program (tracing/statement_places.py).
  *
  * PostgreSQL: `text` is where the text's address lies, `client` where there is one in the processes of clients alone (0: not
  * known). Else `client` is the place of the connection's address, from the thread's own pointer on, `text` that of the text's

@@ -18,13 +18,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from powerprof import programs
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.processes.targets import resolve
-from powerprof.tracing.idle.build import trace_stacks
-from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.sampling import WindowMeter
+from powerprof.measure.sampling import WindowMeter
+from powerprof.system import programs
+from powerprof.system.processes import resolve
+from powerprof.tracing.idle import TraceWindow, trace_stacks
 from tests.bench import observer
 from tests.bench.figures import Verdict, half_range, spread
 from tests.bench.observer import Tool

@@ -6,10 +6,9 @@ from __future__ import annotations
 import sys
 import time
 
-from powerprof.sources import procfs
-from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.window import DRAIN_EVERY_S
+from powerprof.measure import procfs
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.tracing.idle import DRAIN_EVERY_S, trace_exits
 
 
 def main() -> None:

@@ -19,17 +19,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof import paths
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import postgres
+from powerprof.database.products import products
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, LoadResult, start_load
-from powerprof.experiment.loads.base import RunningLoad
-from powerprof.experiment.loads.process import ProcessLoad
-from powerprof.experiment.measure.order import block_order
-from powerprof.sources.procfs import family_cpu_ns
+from powerprof.experiment.loads.base import ProcessLoad, RunningLoad
+from powerprof.experiment.measure.plan import block_order
+from powerprof.measure.procfs import family_cpu_ns
 from powerprof.statistics import ratio_interval
+from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.reading import Case, read_workload, resolve
 from tests.bench.figures import Verdict
@@ -247,7 +246,7 @@ def _plain_pgbench(context: Context, clients: int, turn_s: float) -> Callable[[]
     script = context.directory / "plain.sql"
     script.write_text("\\set n random(1, 100000)\nSELECT balance FROM accounts WHERE id = :n;\n")
     login = context.login
-    build = postgres.find_build()
+    build = products.find_build()
     argv = [
         build.binary.with_name("pgbench"), "--no-vacuum", f"--client={clients}", "--jobs=1", f"--time={turn_s:.0f}",
         f"--file={script}", f"--host={login.socket.parent if login.socket else login.host}", f"--username={login.user}",

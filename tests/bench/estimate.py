@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from powerprof.energy.families import kind_model, known_deviations, model_from, published_results, shipped_models
-from powerprof.energy.joint import ends
+from powerprof.energy.families import ends, kind_model, known_deviations, model_from, published_results, shipped_models
 from powerprof.energy.models_file import PowerModel, span_of
 from powerprof.energy.results import PowerResult, by_kind, deviations
 from tests.bench.figures import Verdict

@@ -21,8 +21,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof import programs
-from powerprof.windows.sampling import WindowMeter
+from powerprof.measure.sampling import WindowMeter
+from powerprof.system import programs
 from tests.bench.figures import Verdict, spread
 from tests.integration.monitoring.engines import free_port
 

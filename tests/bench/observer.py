@@ -20,8 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof import programs
-from powerprof.windows.sampling import WindowMeter
+from powerprof.measure.sampling import WindowMeter
+from powerprof.system import programs
 from tests.bench.figures import Verdict, half_range, spread
 
 TARGET_HZ = 2.0

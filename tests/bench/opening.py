@@ -19,10 +19,10 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from powerprof import programs
-from powerprof.processes.targets import resolve
-from powerprof.tracing.idle.build import trace_stacks
-from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.system import programs
+from powerprof.system.processes import resolve
+from powerprof.tracing.idle import trace_stacks
+from powerprof.tracing.monitor import TraceMonitor
 from tests.bench.figures import Verdict
 from tests.bench.observer import TRACEFS
 

@@ -9,9 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from powerprof.database.private.server import PrivateServer
-from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.statements.moments import SAMPLE_HZ, MomentSampler
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.tracing.statements import SAMPLE_HZ, MomentSampler, QueryTracer
 from tests.bench import attribution, turns
 from tests.bench.figures import Verdict
 

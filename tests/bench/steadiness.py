@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import statistics
 
-from powerprof.errors import CapabilityError
-from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.sampling import WindowMeter
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.measure.sampling import WindowMeter
+from powerprof.system.errors import CapabilityError
+from powerprof.tracing.idle import TraceWindow, trace_exits
 from tests.bench.figures import Verdict
 
 TARGET_POINTS = 0.3

@@ -23,12 +23,12 @@ import numpy as np
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.processes.targets import resolve
-from powerprof.sources.clock import kernel_ns
-from powerprof.sources.cpuidle import CpuidleReader
-from powerprof.tracing.idle.build import trace_stacks
-from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.measure.clock import kernel_ns
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.system.processes import resolve
+from powerprof.tracing.idle import trace_stacks
+from powerprof.tracing.idle_tracer import IdleTracer
+from powerprof.tracing.monitor import TraceMonitor
 from tests.bench import attribution
 from tests.bench.figures import Verdict
 

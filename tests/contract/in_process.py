@@ -20,11 +20,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from powerprof import interrupts, privileges, programs
 from powerprof.cli import app
-from powerprof.tracing.bpf.btf import Btf
+from powerprof.measure.sampling import WindowMeter
+from powerprof.system import caller, programs, signals
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.windows.sampling import WindowMeter
+from powerprof.tracing.bpf.types import Btf
 
 # A host that has them is asked by them for its meters; one test's host is as good as another's without.
 _METERS = {"turbostat", "powertop", "perf", "ipmitool", "ipmi-dcmi"}
@@ -105,10 +105,10 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
     monkeypatch.setattr(LoadedProgram, "__init__", begins("a trace"))
     # For good: the tests that follow need their rights.
-    monkeypatch.setattr(privileges, "keep", begins("giving up rights"))
+    monkeypatch.setattr(caller, "keep", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
-    monkeypatch.setattr(interrupts, "heard", begins("a pause"))
+    monkeypatch.setattr(signals, "heard", begins("a pause"))
     monkeypatch.setattr("os.fork", begins("a process"))
     monkeypatch.setattr(socket.socket, "connect", begins("a connection"))
     monkeypatch.setattr(threading.Event, "wait", wait)

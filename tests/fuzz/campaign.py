@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.fuzz.loaders import LOADERS, Loader
 from tests.fuzz.mutate import bent
 

@@ -20,20 +20,18 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.attribution import capture, session
-from powerprof.diagnosis.serverlog import summarise
-from powerprof.energy import replay
-from powerprof.errors import UsageError
-from powerprof.report.documents.kinds import KINDS, Kind, lines_of
-from powerprof.report.documents.saved import load_saved
-from powerprof.report.exports.formats import export
-from powerprof.sources import cpuidle_dump, ipmi, meter_log, powercap_dump, powertop, turbostat
-from powerprof.stacks import demangle, elf, image, perfmap, runtimes, store, symtab, tables
-from powerprof.tracing.idle.layout import IDLE_EXIT
-from powerprof.untrusted import reading
-from powerprof.windows.recorded import read_recording
-from powerprof.workloads.reading import read_workload
-from powerprof.workloads.sqltext import split_statements
+from powerprof.attribution import attribute, capture
+from powerprof.diagnosis.collect import summarise
+from powerprof.energy import ipmi, meter_log, rapl, recordings
+from powerprof.measure import cpuidle, powertop, turbostat
+from powerprof.measure.residency import read_recording
+from powerprof.report.documents import KINDS, Kind, lines_of, load_saved
+from powerprof.report.exports import export
+from powerprof.stacks import demangle, elf, image, runtimes, store, symtab, unwind_tables
+from powerprof.system.errors import UsageError
+from powerprof.system.files import reading
+from powerprof.tracing.idle_data import IDLE_EXIT
+from powerprof.workloads.reading import read_workload, split_statements
 from tests.fuzz.records import made, several
 from tests.unit.stacks.elves import Part, make, symbol, with_go_table, with_symbols
 
@@ -61,7 +59,7 @@ def _text(parse: Callable[[str, Path], object]) -> Callable[[Path, bytes], objec
     """A parser of text that was decoded strictly before: as `read_outside_text` would."""
 
     def read(path: Path, data: bytes) -> object:
-        from powerprof.files import read_outside_text
+        from powerprof.system.files import read_outside_text
 
         return parse(read_outside_text(path), path)
 
@@ -228,8 +226,8 @@ def _elf_seeds() -> list[bytes]:
 def _read_elf(path: Path, data: bytes) -> object:
     found = elf.parse_elf(data, path.name)
     symbols = symtab.read_symbols(found)
-    unwind = tables.extract(found, symbols)
-    tables.elf_image(unwind)
+    unwind = unwind_tables.extract(found, symbols)
+    unwind_tables.elf_image(unwind)
     return [symbols.lookup(0x1000), elf.code_vaddr(found, 0)]
 
 
@@ -238,7 +236,7 @@ def _table_seeds() -> list[bytes]:
     for data in _elf_seeds():
         one = elf.parse_elf(data, "seed")
         made_ = store.ModuleTables(
-            schema=store.SCHEMA, key="k", unwind=tables.extract(one), symbols=symtab.read_symbols(one)
+            schema=store.SCHEMA, key="k", unwind=unwind_tables.extract(one), symbols=symtab.read_symbols(one)
         )
         found.append(msgspec.msgpack.encode(made_))
     return found
@@ -264,7 +262,7 @@ def _image_seeds() -> list[bytes]:
 
 def _read_tables(path: Path, data: bytes) -> object:
     found = store.decode(data, path.name)
-    tables.elf_image(found.unwind)
+    unwind_tables.elf_image(found.unwind)
     return found.symbols.lookup(0x1000)
 
 
@@ -286,7 +284,7 @@ def _capture_seeds() -> list[bytes]:
 def _read_capture(path: Path, data: bytes) -> object:
     if data[:3] == b"RAW":
         path.write_bytes(zlib.compress(data[3:], 1))
-    return session.analyse(capture.load(path))
+    return attribute.analyse(capture.load(path))
 
 
 def _read_workload(path: Path, data: bytes) -> object:
@@ -298,7 +296,7 @@ def _read_workload(path: Path, data: bytes) -> object:
 
 def _read_perf_map(path: Path, data: bytes) -> object:
     with path.open("rb") as file:
-        found = perfmap._parse(file.fileno(), str(path))
+        found = runtimes._parse(file.fileno(), str(path))
     return [runtimes.named_by_runtime(runtimes.NODE, name) for name in found.names]
 
 
@@ -326,11 +324,9 @@ LOADERS: tuple[Loader, ...] = (
     ),
     Loader("ipmi", _text(ipmi.parse_ipmi), _with(_IPMI, _recorded("bdwup0/ipmi-inband.raw.txt"))),
     Loader("meter-log", _text(meter_log.parse_meter_log), _with(_METER, _recorded("genoa0/acpower.raw.txt"))),
-    Loader("cpuidle-dump", _text(cpuidle_dump.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
+    Loader("cpuidle-dump", _text(cpuidle.parse_dump), _with(_CPUIDLE, _recorded("sysfs-trees/lnl0-cpuidle.txt"))),
     Loader(
-        "powercap-dump",
-        _text(powercap_dump.parse_powercap),
-        _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt")),
+        "powercap-dump", _text(rapl.parse_powercap), _with(_POWERCAP, _recorded("sysfs-trees/kepler-powercap-mmio.txt"))
     ),
     Loader(
         "residency-recording",
@@ -339,7 +335,7 @@ LOADERS: tuple[Loader, ...] = (
     ),
     Loader(
         "energy-recording",
-        lambda path, data: replay.replay([path], None),
+        lambda path, data: recordings.replay([path], None),
         lambda: [_TURBOSTAT, _IPMI, _METER, _POWERCAP],
     ),
     Loader("workload", _read_workload, _workload_seeds),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.fuzz.campaign import MOST_BYTES, MOST_S, Problem, campaign, feed
 from tests.fuzz.campaign import Outcome as Counted
 from tests.fuzz.loaders import CORPUS, LOADERS, Loader

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof import interrupts
-from powerprof.errors import Interrupted, PowerprofError
+from powerprof.system import signals
+from powerprof.system.errors import Interrupted, PowerprofError
 from tests.matrix import bench, cells, page
 from tests.matrix.outcome import outcome
 from tests.matrix.running import Ended
@@ -55,7 +55,7 @@ def main() -> int:
         for cell in wanted:
             print(f"{cell.name:<16} {cell.why}")
         return 0
-    interrupts.install()
+    signals.install()
     green, outcomes = 0, []
     try:
         for cell, ended in bench.run(wanted, given.jobs, given.command, _say):

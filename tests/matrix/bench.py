@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.matrix import kernels, machine, namespaces, roots
 from tests.matrix import project as projects
 from tests.matrix.arches import ARCHES

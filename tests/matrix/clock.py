@@ -12,7 +12,7 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from powerprof.programs import need, run
+from powerprof.system.programs import need, run
 
 _SOURCE = r"""
 #include <stdint.h>

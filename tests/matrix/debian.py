@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.programs import need, run
+from powerprof.system.programs import need, run
 
 SUITES = ("bullseye", "bookworm", "trixie", "sid")
 _FETCH_S = 600.0

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.programs import need
+from powerprof.system.programs import need
 from tests.matrix.cells import Cell
 from tests.matrix.roots import Root
 from tests.matrix.running import RESULTS

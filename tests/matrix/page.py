@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from powerprof.text import listed
+from powerprof.model.text import listed
 from tests.matrix.cells import CELLS, Cell
 from tests.matrix.outcome import Outcome, load, save
 from tests.matrix.roots import REPOSITORY

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from powerprof.programs import need, run
+from powerprof.system.programs import need, run
 from tests.matrix import cache
 from tests.matrix.roots import COMPILE, REPOSITORY, Root, compile_foreign, run_inside
 

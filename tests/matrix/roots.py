@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.programs import need, run
+from powerprof.system.programs import need, run
 from tests.matrix import cache, debian
 from tests.matrix.arches import ARCHES, Arch
 

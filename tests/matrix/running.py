@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from powerprof.programs import start, stop
+from powerprof.system.programs import start, stop
 from tests.matrix.cells import Cell
 from tests.matrix.inside.steps import SAID_ALL
 

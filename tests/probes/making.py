@@ -11,9 +11,8 @@ import random
 import struct
 from collections.abc import Mapping, Sequence
 
-from powerprof.tracing.bpf import carried, objects
-from powerprof.tracing.bpf.carried import Carried, Placeholder
-from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan
+from powerprof.tracing.bpf import objects
+from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan
 from tests.probes.shapes import Definitions, Shape
 
 _SLOT = struct.Struct("=BBhi")
@@ -37,7 +36,7 @@ _PAGES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 def numbered(definitions: Definitions, turn: int) -> Definitions:
     """The definitions with other numbers, the same ones for the same `turn`."""
     chosen: Definitions = {}
-    for name in carried.numbers_of(definitions):
+    for name in objects.numbers_of(definitions):
         pick = random.Random(f"{turn} {name}")
         if name.endswith("_PAGES"):
             chosen[name] = pick.choice(_PAGES)
@@ -77,7 +76,7 @@ def _solved(numbers: Sequence[Mapping[str, int]], values: Sequence[int]) -> tupl
 
 
 def _without_numbers(plan: MapPlan) -> MapPlan:
-    return carried.with_entries(plan, 0)
+    return objects.with_entries(plan, 0)
 
 
 def _program_places(
@@ -127,10 +126,10 @@ def compiled_with(shape: Shape, turn: int) -> tuple[Definitions, Compiled]:
 def made(shape: Shape) -> Carried:
     """The object. Raises DifferentError where the shape cannot be carried, PowerprofError where bcc cannot."""
     turns = [compiled_with(shape, turn) for turn in range(3)]
-    numbers = [carried.numbers_of(definitions) for definitions, _ in turns]
+    numbers = [objects.numbers_of(definitions) for definitions, _ in turns]
     return Carried(
         name=shape.name,
-        shape=carried.shape_of(shape.definitions),
+        shape=objects.shape_of(shape.definitions),
         numbers=sorted(numbers[0]),
         compiled=turns[0][1],
         places=places_of([compiled for _, compiled in turns], numbers),
@@ -140,4 +139,4 @@ def made(shape: Shape) -> Carried:
 def differs(shape: Shape, found: Carried) -> bool:
     """Whether the program, filled with numbers that it was not made with, is another than bcc makes of them."""
     definitions, compiled = compiled_with(shape, 3)
-    return carried.filled(found, definitions) != compiled
+    return objects.filled(found, definitions) != compiled

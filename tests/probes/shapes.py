@@ -14,19 +14,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from powerprof.processes.targets import Target
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
-from powerprof.tracing.bpf import carried, features, objects
-from powerprof.tracing.bpf.btf import Btf
-from powerprof.tracing.bpf.definitions import path_definitions
+from powerprof.system.processes import Target
+from powerprof.tracing import functions as functions_tracer
+from powerprof.tracing import idle as build
+from powerprof.tracing import offcpu as offcpu_tracer
+from powerprof.tracing import statements
+from powerprof.tracing import syscalls as syscalls_tracer
+from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
-from powerprof.tracing.functions import tracer as functions_tracer
-from powerprof.tracing.idle import build
-from powerprof.tracing.idle.joining import Joining
-from powerprof.tracing.offcpu import tracer as offcpu_tracer
-from powerprof.tracing.statements import definitions as statements
-from powerprof.tracing.statements.dispatch import LAYOUTS
-from powerprof.tracing.syscalls import tracer as syscalls_tracer
+from powerprof.tracing.bpf.types import Btf, path_definitions
+from powerprof.tracing.idle_members import Joining
+from powerprof.tracing.statement_places import LAYOUTS
 
 Definitions = dict[str, int | str]
 
@@ -211,7 +210,7 @@ MACHINES = (X86_64, AARCH64)
 
 def file_of(shape: Shape) -> str:
     """The name of its file: the same on two machines where the object is the same."""
-    return carried.object_name(shape.name, objects.source_of(shape.name), shape.definitions)
+    return objects.object_name(shape.name, objects.source_of(shape.name), shape.definitions)
 
 
 def shapes(machine: Machine) -> list[Shape]:
@@ -223,6 +222,6 @@ def shapes(machine: Machine) -> list[Shape]:
                 continue
             with on(kernel) as btf:
                 for definitions in of_kernel(btf):
-                    parts = carried.shape_of(definitions), sorted(carried.numbers_of(definitions))
+                    parts = objects.shape_of(definitions), sorted(objects.numbers_of(definitions))
                     found.setdefault(repr((name, *parts)), Shape(name, kernel, definitions))
     return list(found.values())

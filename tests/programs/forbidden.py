@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from powerprof import programs
 from powerprof.database.isolation import sandbox
+from powerprof.system import programs
 
 _PROBE = Path(__file__).with_name("probe.py").read_text()
 PYTHON = next(path for path in ("/usr/bin/python3", str(Path(sys.executable).resolve())) if Path(path).exists())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.programs import need, start, stop
+from powerprof.system.programs import need, start, stop
 
 HERE = Path(__file__).resolve().parent
 _LOG_ENTRIES = 1 << 18  # as sleepers.c has it

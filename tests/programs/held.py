@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from powerprof import privileges
+from powerprof.system import caller
 
-_DOCUMENTED = sum(1 << number for number in privileges.TRACING.values())
+_DOCUMENTED = sum(1 << number for number in caller.TRACING.values())
 
 
 def has_settled(pid: int) -> bool:

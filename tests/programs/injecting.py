@@ -8,10 +8,10 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from powerprof.programs import need
-from powerprof.tracing.bpf.definitions import possible_cpus
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.tracer import IdleTracer
+from powerprof.system.programs import need
+from powerprof.tracing.bpf.types import possible_cpus
+from powerprof.tracing.idle import trace_exits
+from powerprof.tracing.idle_tracer import IdleTracer
 
 SYNTHETIC = 64
 NAMES = ("cpu_idle", "sched_wake_idle_without_ipi")

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof import programs
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
+from powerprof.system import programs
 
 _LUA = Path(__file__).with_name("mix.lua")
 _TEXTS = (

@@ -9,9 +9,8 @@ from collections.abc import Callable
 from powerprof.database.clients.performance import merged
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach, asked
-from powerprof.queries.sampled import moment_parts
-from powerprof.tracing.statements.members import ServerProcesses
-from powerprof.tracing.statements.moments import Moments, MomentSampler
+from powerprof.queries.sampling import moment_parts
+from powerprof.tracing.statements import Moments, MomentSampler, ServerProcesses
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 

@@ -19,10 +19,10 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private import template
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import postgres, products, settings
+from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.settings import Setting
-from powerprof.sources.procfs import process_cpu_ns
+from powerprof.database.products.products import Setting
+from powerprof.measure.procfs import process_cpu_ns
 from tests.conftest import each_release
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
     """
 
     def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-        *others, (command, text) = postgres.initialise(build, datadir)
+        *others, (command, text) = products.initialise(build, datadir)
         return [*others, (command, text + "".join(f"{statement}\n" for statement in statements))]
 
     def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
-        return {postgres.HBA: postgres.files(build, account)[postgres.HBA] + hba}
+        return {products.HBA: products.postgres_files(build, account)[products.HBA] + hba}
 
-    monkeypatch.setattr(settings, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
+    monkeypatch.setattr(products, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
     monkeypatch.setattr(template, "_shelf", lambda: None)
     changed = replace(products.POSTGRESQL, initialise=initialise, files=files)
     monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.paths import data_dir
+from powerprof.system.paths import data_dir
 from tests.root.truth import compiled
 
 PROBES = data_dir("probes") / "bpftrace"

@@ -14,16 +14,15 @@ from typing import Any
 
 import pytest
 
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.host import bpf
-from powerprof.processes.targets import Target
+from powerprof.host import survey
 from powerprof.stacks.registers import X86_64, this_machine
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.processes import Target
+from powerprof.tracing import idle, offcpu
 from powerprof.tracing.bpf import objects, syscalls
-from powerprof.tracing.bpf.btf import kernel_btf
-from powerprof.tracing.bpf.compiled import Compiled
-from powerprof.tracing.idle import build
-from powerprof.tracing.idle.joining import Joining
-from powerprof.tracing.offcpu import tracer as offcpu
+from powerprof.tracing.bpf.objects import Compiled
+from powerprof.tracing.bpf.types import kernel_btf
+from powerprof.tracing.idle_members import Joining
 from tests.conftest import Cli
 from tests.programs import ground_truth
 
@@ -65,7 +64,7 @@ def test_attribute_knows_each_function_at_its_rate_without_a_compiler(
         done = without_a_compiler(bare, *words)
     assert compiling.returncode == 3
     assert "bcc is not installed" in compiling.stderr or "headers" in compiling.stderr
-    if not bpf.carried_fit():
+    if not survey.carried_fit():
         assert (done.returncode, done.stderr) == (3, compiling.stderr)
         return
     assert done.returncode == 0, done.stderr
@@ -89,13 +88,13 @@ def test_doctor_says_which_programs_are_used(root_bpf: None, bare: Cli) -> None:
         assert rows["tracing"]["status"] == "ok"
         told[switch] = rows["tracing"]["detail"]
     assert "compiled by bcc" in told["0"]
-    assert ("carried" in told["1"]) == bpf.carried_fit()
+    assert ("carried" in told["1"]) == survey.carried_fit()
 
 
 def test_doctor_finds_nothing_missing_where_carried_programs_fit(root_bpf: None, bare: Cli) -> None:
     done = without_a_compiler(bare, "doctor", "--json", "-")
     rows = {row["name"]: row for row in json.loads(done.stdout)["capabilities"]}
-    fit = bpf.carried_fit()
+    fit = survey.carried_fit()
     assert {rows[name]["status"] for name in ("bcc", "headers")} == {"none" if fit else "missing"}
     assert rows["tracing"]["status"] == ("ok" if fit else "missing")
 
@@ -106,8 +105,8 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
     btf = kernel_btf()
     target = Joining(Target(pids=(1,), label="", roots=(1,)))
     for name, definitions in (
-        ("idle.bpf.c", build.idle_definitions(btf)),
-        ("idle.bpf.c", build.stack_definitions(btf, this_machine(), target, system=False)),
+        ("idle.bpf.c", idle.idle_definitions(btf)),
+        ("idle.bpf.c", idle.stack_definitions(btf, this_machine(), target, system=False)),
         ("offcpu.bpf.c", offcpu.definitions(btf, every_process=True)),
     ):
         found = objects.find_carried(name, definitions)
@@ -116,7 +115,7 @@ def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> No
             assert found is None or found == compiled
         else:
             assert found is None or [one.name for one in found.programs] == [one.name for one in compiled.programs]
-        assert found is not None or not bpf.carried_fit()
+        assert found is not None or not survey.carried_fit()
 
 
 class _Refusing:
@@ -142,7 +141,7 @@ def trial(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Refusing]:
 
 
 def test_a_carried_program_that_the_kernel_refuses_is_compiled(root_bpf: None, trial: _Refusing) -> None:
-    with build.LoadedProgram("trial.bpf.c", {}) as program:
+    with idle.LoadedProgram("trial.bpf.c", {}) as program:
         assert not program.is_carried
 
 
@@ -153,5 +152,5 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
 
     monkeypatch.setattr(objects, "find", nothing)
-    with pytest.raises(PowerprofError, match="R1 invalid mem access"), build.LoadedProgram("trial.bpf.c", {}):
+    with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle.LoadedProgram("trial.bpf.c", {}):
         pass

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import paths
-from powerprof.errors import PowerprofError
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
 from powerprof.tracing.bpf import objects
-from powerprof.tracing.bpf.compiled import Compiled
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle.build import trace_exits
+from powerprof.tracing.bpf.objects import Compiled
+from powerprof.tracing.idle import trace_exits
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import UsageError
-from powerprof.processes.targets import resolve
-from powerprof.processes.units import Units
+from powerprof.system.cgroups import Units
+from powerprof.system.errors import UsageError
+from powerprof.system.processes import resolve
 from tests.conftest import Cli
 
 UID = 61234

@@ -16,17 +16,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.cure import windows
-from powerprof.cure.predict import waits_by_wall_clock
+from powerprof.cure import session
+from powerprof.cure.judge import waits_by_wall_clock
 from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.options import ServerOptions
-from powerprof.energy.request import NO_METER
+from powerprof.energy.domains import NO_METER
 from powerprof.energy.windows import WindowEnergy
-from powerprof.processes.targets import Target
+from powerprof.model.runs import decode
 from powerprof.reversible.events import quoted
-from powerprof.runs import decode
+from powerprof.system.processes import Target
 from tests.conftest import Cli
 from tests.root.truth import compiled
 
@@ -85,7 +85,7 @@ def cure(truth: Truth, *more: str, window_s: float = 0.5, pairs: int = 3) -> lis
 def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[int] = []
 
-    class Watched(windows.SwitchCounter):
+    class Watched(session.SwitchCounter):
         def begin(self) -> None:
             super().begin()
             own.append(truth.count())
@@ -94,10 +94,10 @@ def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch:
             own.append(truth.count())
             super().end()
 
-    monkeypatch.setattr(windows, "SwitchCounter", Watched)
+    monkeypatch.setattr(session, "SwitchCounter", Watched)
     truth.set_slack(slack)
     target = Target((truth.pid,), "truth")
-    with WindowEnergy(NO_METER) as energy, windows.CureWindows(target, truth.tid, energy) as measuring:
+    with WindowEnergy(NO_METER) as energy, session.CureWindows(target, truth.tid, energy) as measuring:
         assert measuring.untraced is None
         block = measuring.measure(4.0, 0, "before").block
     count = own[1] - own[0]

@@ -21,7 +21,7 @@ from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.runs import decode
+from powerprof.model.runs import decode
 from tests.conftest import REPOSITORY, Cli
 from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for, with_own_journal
 from tests.root.test_cure_replicas import options_of

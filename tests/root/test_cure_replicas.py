@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cure.choices import CureRequest
 from powerprof.cure.records import Cure
+from powerprof.cure.remedies import CureRequest
 from powerprof.cure.replicas import COMMITTED, RECEIVED, Behind, ReplicaLooks
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
@@ -20,8 +20,8 @@ from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions
 from powerprof.experiment.judge.answer import metric_named
-from powerprof.runs import decode
-from powerprof.windows.runner import pass_window
+from powerprof.measure.window import pass_window
+from powerprof.model.runs import decode
 from tests.conftest import Cli, each_release
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")

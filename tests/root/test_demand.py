@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.processes.targets import resolve
-from powerprof.processes.tasks import switches_of
-from powerprof.tracing.idle.build import trace_on_demand, trace_stacks
-from powerprof.tracing.idle.monitor import TraceMonitor
+from powerprof.system.processes import resolve
+from powerprof.system.tasks import switches_of
+from powerprof.tracing.idle import trace_on_demand, trace_stacks
+from powerprof.tracing.monitor import TraceMonitor
 
 _PROGRAM = "import time\nprint(flush=True)\nwhile True: time.sleep(0.01)"
 

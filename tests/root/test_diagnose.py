@@ -15,8 +15,7 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.options import ServerOptions
-from powerprof.database.products.plans import MemberOptions
+from powerprof.database.products.options import MemberOptions, ServerOptions
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.orphans import orphan, ring
 

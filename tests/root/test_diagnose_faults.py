@@ -19,7 +19,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, each_release
 from tests.root.test_diagnose import diagnose
 

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.tracing.captures.functions import FunctionTrace
-from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, run_dtrace
-from powerprof.tracing.dtrace.functions import trace_functions
-from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
-from powerprof.tracing.dtrace.scripts import pick, render
-from powerprof.tracing.functions.tracer import FunctionTracer
-from powerprof.windows import runner
+from powerprof.measure import window
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.tracing.captures import FunctionTrace
+from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, pick, render, run_dtrace
+from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups, trace_functions
+from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 
@@ -120,7 +118,7 @@ def working(target: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         target.begin()
         said.append(target.line())
 
-    monkeypatch.setattr(runner, "wait_out", work)
+    monkeypatch.setattr(window, "wait_out", work)
     return said
 
 

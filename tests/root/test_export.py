@@ -20,7 +20,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from powerprof.database.private.server import PrivateServer
 from powerprof.live.unit import capabilities
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.measure.cpuidle import CpuidleReader
 from tests.conftest import Cli
 from tests.integration.monitoring.engines import free_port
 from tests.programs.held import has_settled

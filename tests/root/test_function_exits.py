@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile, function_profile
-from powerprof.tracing.functions.tracer import FunctionTracer
-from powerprof.windows import runner
+from powerprof.measure import window
+from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
@@ -45,7 +45,7 @@ def profile(target: Running, *, multi: bool = True) -> tuple[FunctionProfile, st
 
     with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer, pytest.MonkeyPatch.context() as patch:
         assert tracer.danger is None
-        patch.setattr(runner, "wait_out", work)
+        patch.setattr(window, "wait_out", work)
         trace = tracer.measure(1)
     assert target.process.poll() is None
     (one,) = said

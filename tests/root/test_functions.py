@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
-from powerprof.errors import UsageError
-from powerprof.tracing.functions.tracer import FunctionTracer
-from powerprof.windows.runner import pass_window
+from powerprof.measure.window import pass_window
+from powerprof.system.errors import UsageError
+from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
 from tests.root.truth import TRUTH, compiled
 

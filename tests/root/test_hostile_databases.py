@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from powerprof.database.clients import dialects, sql, statstatements
+from powerprof.database.clients import dialects, performance, sql
 from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.statstatements import counted, database_with
+from powerprof.database.clients.performance import counted, database_with
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.diagnosis import asking as asking_of_diagnose
@@ -199,8 +199,8 @@ def test_statements_are_qualified_also_where_the_search_path_is_hostile(server: 
     with sql.connect(login) as connection:
         assert sql.scalar(connection, "SHOW search_path").startswith(("evil", "public"))
         assert bool(counted(connection)) == (database == "ours")
-        assert ("ours",) in sql.rows(connection, statstatements._OF_SUPERUSERS)
-        assert sql.rows(connection, statstatements._EVENT_TRIGGERS)[0][1] == "on"
+        assert ("ours",) in sql.rows(connection, performance._OF_SUPERUSERS)
+        assert sql.rows(connection, performance._EVENT_TRIGGERS)[0][1] == "on"
         assert dialects.of(connection).room(connection)[2] >= 2
         assert sql.rows(connection, dialects._DATABASE.format(database)) == [("1",)]
         assert sql.rows(connection, dialects._MARKED) == []

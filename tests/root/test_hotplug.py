@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 
 from powerprof.live.monitor import HostMonitor, MonitorPlan
-from powerprof.processes.targets import resolve
-from powerprof.report.wording.notes import texts
-from powerprof.sources import cpuidle
-from powerprof.sources.cpuidle import online_cpus
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.tracer import IdleTracer
-from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.runner import OpenWindow
+from powerprof.measure import cpuidle
+from powerprof.measure.cpuidle import online_cpus
+from powerprof.measure.window import OpenWindow
+from powerprof.report.labels import texts
+from powerprof.system.processes import resolve
+from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle_tracer import IdleTracer
 
 LAST = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")

@@ -16,20 +16,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.attribution import causes, idle
-from powerprof.processes.targets import resolve
-from powerprof.processes.tasks import ENDED, look_up
-from powerprof.records import Cause, Conservation
-from powerprof.tracing.bpf.btf import kernel_btf
+from powerprof.attribution import causes
+from powerprof.model.records import Cause, Conservation
+from powerprof.system.processes import resolve
+from powerprof.system.tasks import ENDED, look_up
+from powerprof.tracing import idle as build
+from powerprof.tracing import idle_stacks, idle_tracer
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
-from powerprof.tracing.captures.edges import CpuEdge
-from powerprof.tracing.idle import build, sample, sums
-from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.build import trace_exits, trace_on_demand, trace_stacks
-from powerprof.tracing.idle.filling import Fillings
-from powerprof.tracing.idle.tracer import IdleTracer
-from powerprof.tracing.idle.window import TracedWindow, TraceWindow
-from powerprof.tracing.symbols.kernel import interrupt_names, kernel_functions, tick_handler
+from powerprof.tracing.bpf.types import kernel_btf
+from powerprof.tracing.captures import CpuEdge
+from powerprof.tracing.idle import TracedWindow, TraceWindow, trace_exits, trace_on_demand, trace_stacks
+from powerprof.tracing.idle_data import aggregate
+from powerprof.tracing.idle_tracer import Fillings, IdleTracer
+from powerprof.tracing.symbols import interrupt_names, kernel_functions, tick_handler
 from tests.balance import check_balance
 from tests.programs import injecting
 
@@ -119,7 +118,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
     with TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)
     summed = window.trace.causes
-    found = idle.mechanisms(summed)
+    found = causes.mechanisms(summed)
     rows = causes.summarise(
         summed,
         found,
@@ -129,7 +128,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
         interrupts=interrupt_names(),
         own_pid=os.getpid(),
     )
-    balance = idle.conserve(summed, found, window.trace.lost_count, window.edges)
+    balance = causes.conserve(summed, found, window.trace.lost_count, window.edges)
     assert (window.trace.sample_1_in, window.trace.sample_lost_count) == (1, 0)
     return Traced(rows, balance, window.trace.sample, window.edges)
 
@@ -201,7 +200,7 @@ def burst_of_exits(tracer: IdleTracer, duration_s: float) -> TracedWindow:
 
 def balance_of(window: TracedWindow) -> Conservation:
     summed = window.trace.causes
-    return idle.conserve(summed, idle.mechanisms(summed), window.trace.lost_count, window.edges)
+    return causes.conserve(summed, causes.mechanisms(summed), window.trace.lost_count, window.edges)
 
 
 def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +234,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
 def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `sleep` of the burst is a thread that lives for an instant: far more causes than the table has room for."""
     monkeypatch.setattr(build, "CAUSES", 256)
-    monkeypatch.setattr(sums, "ENOUGH", 128)
+    monkeypatch.setattr(idle_stacks, "ENOUGH", 128)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 3.0)
     balance = balance_of(window)
@@ -251,7 +250,7 @@ def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pyte
 
 
 def test_a_sample_within_its_limit_is_an_even_one(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample, "SAMPLE_LIMIT", 16)
+    monkeypatch.setattr(idle_tracer, "SAMPLE_LIMIT", 16)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
     trace, total = window.trace, balance_of(window).idle_exits_count

@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution import causes, idle
-from powerprof.processes.tasks import look_up
-from powerprof.records import Cause
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.tracer import IdleTracer
-from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.runner import OpenWindow
+from powerprof.attribution import causes
+from powerprof.measure.window import OpenWindow
+from powerprof.model.records import Cause
+from powerprof.system.tasks import look_up
+from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle_tracer import IdleTracer
 
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 _SLEEPS, _SLEEP_S, _WINDOWS = 40, 0.004, 20
@@ -50,7 +49,7 @@ def traced(tracer: IdleTracer, *names: str, again: bool) -> tuple[list[int], lis
     found = window.trace.causes
     rows = causes.summarise(
         found,
-        idle.mechanisms(found, window.state_names),
+        causes.mechanisms(found, window.state_names),
         window.window_s,
         look_up,
         functions=window.trace.addresses,

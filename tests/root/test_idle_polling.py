@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.window import TraceWindow
+from powerprof.tracing.idle import TraceWindow, trace_exits
 from tests.conftest import REPOSITORY
 from tests.matrix.inside import polls
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.bpf import asking, syscalls
-from powerprof.tracing.bpf.btf import kernel_btf
-from powerprof.tracing.symbols.kernel import TICK_HANDLERS, address_of, kernel_functions, kernel_places
+from powerprof.tracing.bpf import features, syscalls
+from powerprof.tracing.bpf.types import kernel_btf
+from powerprof.tracing.symbols import TICK_HANDLERS, address_of, kernel_functions, kernel_places
 
 _SEED, _FUNCTIONS = 11, 500
 
@@ -46,13 +46,13 @@ def test_what_is_no_function_has_no_name(root_bpf: None) -> None:
 
 def test_the_tick_s_own_timer_says_what_the_names_say(root_bpf: None) -> None:
     """Where the kernel has no names of variables the answer is unknown, never another function."""
-    assert asking.tick_function(kernel_btf()) in (0, address_of(TICK_HANDLERS))
+    assert features.tick_function(kernel_btf()) in (0, address_of(TICK_HANDLERS))
 
 
 def test_nothing_stays_open(root_bpf: None) -> None:
     before = os.listdir("/proc/self/fd")
     kernel_functions([address_of(TICK_HANDLERS)])
-    asking.tick_function(kernel_btf())
+    features.tick_function(kernel_btf())
     assert os.listdir("/proc/self/fd") == before
 
 
@@ -65,6 +65,6 @@ def test_a_kernel_that_cannot_be_asked_is_read(root_bpf: None, monkeypatch: pyte
         raise syscalls.RefusedError(22, "unknown func bpf_snprintf#165")
 
     monkeypatch.setattr(syscalls, "load_program", refuse)
-    assert asking.function_texts([tick]) is None
-    assert asking.tick_function(kernel_btf()) == 0
+    assert features.function_texts([tick]) is None
+    assert features.tick_function(kernel_btf()) == 0
     assert kernel_places([tick, tick + 3]) == asked

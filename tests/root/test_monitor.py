@@ -10,10 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.tracing.idle import build
-from powerprof.tracing.idle.build import trace_exits
-from powerprof.tracing.idle.monitor import TraceMonitor
-from powerprof.tracing.idle.window import TracedWindow
+from powerprof.tracing import idle as build
+from powerprof.tracing.idle import TracedWindow, trace_exits
+from powerprof.tracing.monitor import TraceMonitor
 
 
 @pytest.fixture

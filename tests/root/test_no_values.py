@@ -20,7 +20,7 @@ from powerprof.database.private.replication import read_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.options import ServerOptions
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.waiting import wait_until
 from tests.root.postgres_work import DATABASE, client, run, shop

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.offcpu import bpf_profile
-from powerprof.tracing.captures.offcpu import OffCpuTrace
-from powerprof.tracing.offcpu.tracer import OffCpuTracer
-from powerprof.windows import runner
+from powerprof.measure import window as runner
+from powerprof.tracing.captures import OffCpuTrace
+from powerprof.tracing.offcpu import OffCpuTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import compiled

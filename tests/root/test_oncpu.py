@@ -11,10 +11,10 @@ import msgspec
 import psutil
 import pytest
 
-from powerprof.attribution.oncpu import OnCpuProfile, on_cpu_profile
-from powerprof.tracing.captures.oncpu import Event, OnCpuCapture
-from powerprof.tracing.oncpu.tracer import OnCpuTracer
-from powerprof.windows.runner import OpenWindow
+from powerprof.attribution.profile import OnCpuProfile, on_cpu_profile
+from powerprof.measure.window import OpenWindow
+from powerprof.tracing.captures import Event, OnCpuCapture
+from powerprof.tracing.profile import OnCpuTracer
 from tests.root.truth import compiled
 
 pytestmark = pytest.mark.usefixtures("root_bpf")

@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 
-from powerprof import privileges
 from powerprof.attribution.modes import functions, on_cpu
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
-from powerprof.processes.targets import Target, resolve
-from powerprof.tracing.bpf import software_events as sampling
+from powerprof.system import caller
+from powerprof.system.processes import Target, resolve
 from powerprof.tracing.bpf import syscalls, uprobes
 from tests.programs.ground_truth import build
 
@@ -37,10 +36,10 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return call
 
-    monkeypatch.setattr(sampling, "open_sampler", noted("opened", sampling.open_sampler))
+    monkeypatch.setattr(uprobes, "open_sampler", noted("opened", uprobes.open_sampler))
     monkeypatch.setattr(uprobes, "open_event", noted("opened", uprobes.open_event))
     monkeypatch.setattr(syscalls, "link", noted("opened", syscalls.link))
-    monkeypatch.setattr(privileges, "settle", noted("given up", lambda *_: None))
+    monkeypatch.setattr(caller, "settle", noted("given up", lambda *_: None))
     return said
 
 

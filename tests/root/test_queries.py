@@ -21,11 +21,11 @@ from powerprof.database.clients.performance import Known, look, merged
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import UNKNOWN_PREPARED, parts_of
-from powerprof.statements.identity import identity
+from powerprof.statements.text import identity
+from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls
-from powerprof.tracing.captures.statements import StatementTrace
-from powerprof.tracing.statements import tracer as queries
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.tracing.captures import StatementTrace
+from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, execute, prepare, wait_until_alone
 
@@ -389,7 +389,7 @@ def test_a_thousand_connections_are_all_counted(server: PrivateServer) -> None:
 
 def test_connections_that_come_and_go_are_all_counted(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread for each of them, and far more of them than the tables of threads have room for."""
-    monkeypatch.setattr(queries, "_LEAST_THREADS", 64)
+    monkeypatch.setattr(statements, "_LEAST_THREADS", 64)
     times = 400
 
     def work() -> None:

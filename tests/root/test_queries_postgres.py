@@ -10,20 +10,18 @@ from dataclasses import dataclass, replace
 import pytest
 from psycopg import pq
 
-from powerprof.database.clients.performance import merged
-from powerprof.database.clients.statstatements import database_with
+from powerprof.database.clients.performance import database_with, merged
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
+from powerprof.measure.procfs import process_cpu_ns
 from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
 from powerprof.queries.reach import Reach, asked
+from powerprof.queries.record import with_statistics
 from powerprof.queries.records import Statement
-from powerprof.queries.shares import with_statistics
-from powerprof.sources.procfs import process_cpu_ns
-from powerprof.statements.identity import identity
-from powerprof.tracing.captures.statements import StatementTrace
-from powerprof.tracing.statements import activity
-from powerprof.tracing.statements import tracer as queries
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.statements.text import identity
+from powerprof.tracing import statement_activity, statements
+from powerprof.tracing.captures import StatementTrace
+from powerprof.tracing.statements import QueryTracer
 from tests.root.moments import sampled
 from tests.root.postgres_work import (
     BURN,
@@ -205,7 +203,7 @@ def test_a_pipeline_of_one_statement_has_as_many_calls(server: PrivateServer) ->
 def test_a_build_that_tells_no_messages_apart_counts_what_lies_between_two_idle_reports(
     server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(activity, "_TITLES", {})
+    monkeypatch.setattr(statement_activity, "_TITLES", {})
     with client(server) as handle:
 
         def work() -> None:
@@ -328,7 +326,7 @@ def test_processes_that_come_and_go_are_counted(server: PrivateServer) -> None:
 def test_more_processes_than_the_tables_have_room_for_are_counted(
     server: PrivateServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queries, "_LEAST_THREADS", 64)
+    monkeypatch.setattr(statements, "_LEAST_THREADS", 64)
     window = traced(server, lambda: come_and_go(server, 150))
     (burn,) = window.parts.statements
     assert window.trace.lost_count == 0

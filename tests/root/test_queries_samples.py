@@ -15,12 +15,12 @@ import pytest
 
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.errors import CapabilityError
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
-from powerprof.statements.normal import key
-from powerprof.tracing.statements.moments import Moments, MomentSampler
+from powerprof.statements.text import key
+from powerprof.system.errors import CapabilityError
+from powerprof.tracing.statements import Moments, MomentSampler
 from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, asking, execute, prepare

@@ -15,7 +15,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts
 from powerprof.queries.reach import Reach
-from powerprof.tracing.statements.moments import Moments
+from powerprof.tracing.statements import Moments
 from tests.conftest import Cli
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at

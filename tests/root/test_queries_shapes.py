@@ -19,8 +19,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts, parts_of
 from powerprof.queries.reach import Reach, asked
-from powerprof.tracing.statements.members import ran_ns
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.tracing.statements import QueryTracer, ran_ns
 from tests.conftest import each_release
 from tests.root.mariadb_work import execute, prepare
 from tests.root.moments import sampled

@@ -10,7 +10,7 @@ import pytest
 from powerprof.database.clients.performance import Known
 from powerprof.database.private.server import PrivateServer
 from powerprof.queries.join import parts_of
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.tracing.statements import QueryTracer
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")

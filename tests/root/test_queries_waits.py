@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients.performance import Known
-from powerprof.database.isolation import diskgroup
+from powerprof.database.isolation import limits
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.processes.tasks import threads_of
+from powerprof.measure.procfs import read_stat
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import Statement
-from powerprof.sources.procfs import read_stat
-from powerprof.tracing.captures.statements import StatementTrace
-from powerprof.tracing.statements.tracer import QueryTracer
+from powerprof.system.tasks import threads_of
+from powerprof.tracing.captures import StatementTrace
+from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
 from tests.root.postgres_work import backend_of, client, shop
 
@@ -259,7 +259,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             assert slow.pid is not None
             cursor.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
             thread = f"{slow.pid}/task/{cursor.fetchone()[0]}"
-            diskgroup.limit(tree, "slow", slow.directory, slow.pid, 20)
+            limits.limit(tree, "slow", slow.directory, slow.pid, 20)
 
             def work() -> None:
                 for number in range(1, 31):
@@ -269,7 +269,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             try:
                 one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
             finally:
-                diskgroup.limit(tree, "slow", slow.directory, slow.pid, None)
+                limits.limit(tree, "slow", slow.directory, slow.pid, None)
     truth_ms = sum(blocked) / len(blocked)
     assert truth_ms > 35  # the delay is there
     assert one.waits_ms is not None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.tracing.bpf.shared_numbers import WakeEvidence
-from powerprof.tracing.idle.aggregate import aggregate
+from powerprof.tracing.idle_data import aggregate
 from tests.programs import injecting
 
 EXITS = 30_000

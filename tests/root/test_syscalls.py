@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
-from powerprof.tracing.syscalls.tracer import SyscallTracer
-from powerprof.windows import runner
+from powerprof.measure import window as runner
+from powerprof.tracing.syscalls import SyscallTracer
 from tests.conftest import Cli
 from tests.programs.running import Running
 from tests.root.truth import compiled

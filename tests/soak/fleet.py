@@ -25,7 +25,7 @@ import yaml
 
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import Totals
-from powerprof.windows.sampling import now_text
+from powerprof.measure.sampling import now_text
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
 from tests.unit.live.intervals import interval, row

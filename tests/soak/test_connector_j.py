@@ -8,8 +8,8 @@ import shutil
 
 import pytest
 
-from powerprof import paths
-from powerprof.database.fetched import connectors
+from powerprof.database.fetched import historical
+from powerprof.system import paths
 from tests.conftest import Cli
 
 _CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source", "none", "--no-save", "--quiet"]
@@ -20,7 +20,7 @@ _CHOICES = ["--rate", "400", "--duration", "2", "--pairs", "6", "--energy-source
 def test_statements_that_the_server_prepares_for_one_execution_cost_it_more(powerprof_cli: Cli, connector: str) -> None:
     assert shutil.which("javac"), "make soak installs it"
     # The user's consent is the tests' own here: two jars of 3 MB, pinned.
-    connectors.fetch(f"{connector}-connector-j", lambda question: True, lambda text: None)
+    historical.fetch_connector(f"{connector}-connector-j", lambda question: True, lambda text: None)
     cache = {"XDG_CACHE_HOME": str(paths.cache_dir().parent)}
 
     def cost(a: str, b: str) -> dict[str, dict[str, float]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.private.server import PrivateServer
-from powerprof.files import read_fields
-from powerprof.sources.cpuidle import CpuidleReader
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.system.files import read_fields
 from tests.conftest import Cli
 from tests.root.test_export import Store, exporter, total
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from powerprof.database.private.server import PrivateServer
-from powerprof.files import read_fields
+from powerprof.system.files import read_fields
 from tests.balance import check_balance
 from tests.conftest import Cli
 from tests.root.attribution.conftest import programs_dir, wakes, wakes_program

@@ -9,10 +9,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 
 from powerprof.database.private.server import PrivateServer
-from powerprof.energy.request import NO_METER
+from powerprof.energy.domains import NO_METER
 from powerprof.queries import session
 from powerprof.queries.records import Queries
-from powerprof.statements.normal import key
+from powerprof.statements.text import key
 from tests.programs.mixes import ALONE, MIX, TIMES, Known, mix_on
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("root_bpf", "mariadbd", "sysbench")]

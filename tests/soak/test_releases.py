@@ -7,11 +7,11 @@ import json
 
 import pytest
 
-from powerprof import paths
 from powerprof.database.clients import sql
 from powerprof.database.fetched import historical
 from powerprof.database.private.server import PrivateServer
 from powerprof.experiment.bench import dataset
+from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import Cli
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.programs import need, start, stop
+from powerprof.system.programs import need, start, stop
 from tests.root.attribution.conftest import Attributed, attribute
 
 __all__ = ["attribute"]

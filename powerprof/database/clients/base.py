@@ -9,9 +9,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from powerprof.caller import HostUser
-from powerprof.errors import Retryable
-from powerprof.statements.identity import Family
+from powerprof.statements.text import Family
+from powerprof.system.caller import HostUser
+from powerprof.system.errors import Retryable
 
 
 class StatementError(Retryable):

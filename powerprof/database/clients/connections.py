@@ -10,11 +10,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from powerprof.closeable import Closeable
 from powerprof.database.clients import dialects
 from powerprof.database.clients.base import Server
 from powerprof.database.isolation import limits
-from powerprof.errors import PowerprofError
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from powerprof.database.clients import sql
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql

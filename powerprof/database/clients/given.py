@@ -4,21 +4,220 @@
 from __future__ import annotations
 
 import getpass
+import ipaddress
 import os
 import re
+import socket
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from powerprof.caller import HostUser, acting_as, caller, is_delegated
-from powerprof.database.clients import optionfiles, sql
+from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.locate import server_pid
-from powerprof.database.clients.peers import listener_of
-from powerprof.errors import DataError, PowerprofError, UsageError
+from powerprof.database.clients.wire import listener, listener_of
+from powerprof.system import files, paths
+from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
+from powerprof.system.errors import DataError, PowerprofError, UsageError
+from powerprof.system.files import loader
+from powerprof.system.processes import processes, socket_inodes
+from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+
+
+# Which process of this host is the server at the other end of a connection.
+
+_NAMES = ("mariadbd", "mysqld", "mysqld-debug")
+_UNKNOWN_PROCESS = -1
+_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
+
+
+def server_pid(connection: Sql, login: Login) -> int | None:
+    """The server's process id; None where it runs elsewhere or cannot be found out."""
+    channel = connection._sock  # type: ignore[attr-defined]
+    if login.socket is not None and isinstance(channel, socket.socket):
+        pid = listener(channel)  # under socket activation that is systemd
+        if _is_server(pid):
+            return pid
+    elif isinstance(channel, socket.socket):
+        address, port = channel.getpeername()[:2]
+        if not _is_ours(str(address)):
+            return None
+        owner = _listener(int(port))
+        if owner is not None:
+            # A tunnel or container proxy may listen for a server of another host.
+            return owner if _is_server(owner) else None
+    return _from_pid_file(connection)
+
+
+def _is_server(pid: int) -> bool:
+    return pid > 0 and files.try_text(paths.procfs() / str(pid) / "comm") in _NAMES
+
+
+def _is_ours(address: str) -> bool:
+    """True for a loopback address and those of this host's interfaces."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if ip.is_loopback:
+        return True
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((address, 0))
+        except OSError:
+            return False
+    return True
+
+
+def _listener(port: int) -> int | None:
+    """Who listens on a TCP port of this host, as far as we may see it."""
+    inodes = set()
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (files.try_text(paths.procfs() / table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 9 and words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port:
+                inodes.add(words[9])
+    return next((pid for pid in processes() if inodes & socket_inodes(pid)), None) if inodes else None
+
+
+def _from_pid_file(connection: Sql) -> int | None:
+    """What the server's own pid file says, where this host has it and such a process."""
+    try:
+        name = sql.scalar(connection, "SELECT @@pid_file")
+    except PowerprofError:
+        return None
+    # The server chose the path, which may lead to files of any process.
+    text = (shared().read(_UNKNOWN_PROCESS, Path(str(name)), 64) or b"").decode("latin-1").strip()
+    pid = int(text) if re.fullmatch(r"[0-9]{1,9}", text) else 0
+    return pid if _is_server(pid) else None
+
+
+# MySQL option files (my.cnf): the groups that say how a client connects, read as the hostile input they are.
+
+GROUPS = ("client", "client-server", "client-mariadb", "powerprof")
+_KEYS = frozenset(
+    {
+        "user",
+        "password",
+        "host",
+        "port",
+        "socket",
+        "database",
+        "ssl-ca",
+        "ssl-cert",
+        "ssl-key",
+        "ssl-verify-server-cert",
+    }
+)
+_LIMIT_BYTES = 1 << 20
+_LIMIT_FILES = 50
+_LIMIT_ENTRIES = 10_000
+_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"': '"', "'": "'"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One value and where it was written."""
+
+    value: str
+    path: Path
+    line: int
+
+    def error(self, reason: str) -> DataError:
+        """The complaint about this value."""
+        return DataError(self.path, reason, self.line)
+
+
+@loader
+def read(path: Path) -> dict[str, Option]:
+    """The client options of a file and of those it includes; the last one counts, as for the server's own clients.
+
+    Raises DataError for what is no option file, and for one that anybody may write to.
+    """
+    options: dict[str, Option] = {}
+    _read(path, options, [_LIMIT_FILES])
+    return options
+
+
+def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
+    _check_writers(path)
+    text = files.read_outside_text(path, _LIMIT_BYTES)
+    group: str | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line[0] in "#;":
+            continue
+        if line[0] == "!":
+            _include(path, number, line, options, left)
+        elif line[0] == "[":
+            if not line.split("#", 1)[0].rstrip().endswith("]"):
+                raise DataError(path, f"a group without ]: {line[:40]!r}", number)
+            group = line[1 : line.index("]")].strip()
+        elif group is None:
+            raise DataError(path, f"an option outside of a group: {line[:40].split('=')[0]!r}", number)
+        elif group in GROUPS:
+            name, _, value = line.partition("=")
+            name = name.strip().lower().replace("_", "-")
+            if name in _KEYS:
+                options[name] = Option(_value(value, path, number), path, number)
+
+
+def _include(path: Path, number: int, line: str, options: dict[str, Option], left: list[int]) -> None:
+    directive, _, target = line.partition(" ")
+    place = Path(target.strip())
+    if directive == "!include" and target:
+        _read(place, options, left)
+    elif directive == "!includedir" and target:
+        for file in _folder(place, path, number):
+            _read(file, options, left)
+    else:
+        raise DataError(path, f"not a directive: {line[:40]!r}", number)
+
+
+def _folder(place: Path, path: Path, number: int) -> list[Path]:
+    """The option files of a folder that line `number` of `path` names, in the order of their names."""
+    try:
+        _check_writers(place)
+        with os.scandir(place) as entries:
+            found = [Path(entry.path) for entry in islice(entries, _LIMIT_ENTRIES + 1)]
+    except (OSError, ValueError) as error:
+        reason = files.reason_of(error) if isinstance(error, OSError) else "no such file"
+        raise DataError(path, f"cannot read the directory {str(place)[:80]!r} ({reason})", number) from None
+    if len(found) > _LIMIT_ENTRIES:
+        raise DataError(path, f"more than {_LIMIT_ENTRIES:,} files in the directory {place}", number)
+    return sorted(file for file in found if file.name.endswith(".cnf"))
+
+
+def _check_writers(path: Path) -> None:
+    """That not everybody may write to a file, or put one into a folder; what cannot be opened its reader refuses."""
+    with suppress(OSError, ValueError):
+        if path.stat().st_mode & stat.S_IWOTH:
+            raise DataError(path, "anybody may write to it, so it is not trusted", hint=f"chmod o-w {path}")
+
+
+def _value(text: str, path: Path, number: int) -> str:
+    """Without quotes and a trailing comment, escapes resolved (MariaDB manual, option files)."""
+    text = text.strip()
+    if text[:1] in ("'", '"'):
+        # A backslash is read in one way only: in two, a missing quote at the end takes time without end.
+        quoted = re.match(r"""(["'])((?:\\.|(?!\1)[^\\])*)\1\s*(?:#.*)?$""", text)
+        if not quoted:
+            raise DataError(path, "a quoted value without its closing quote", number)
+        text = quoted[2]
+    else:
+        text = re.sub(r"(?<!\s)\s+#.*$", "", text)
+    return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[0]), text)
+
 
 _INSTEAD = "put it into an option file (--defaults-file), into MYSQL_PWD, or let powerprof ask for it"
 
@@ -57,11 +256,11 @@ def password_in(path: Path, account: HostUser | None) -> str:
     return "" if found is None else found.value
 
 
-def _options(path: Path | None, account: HostUser | None) -> dict[str, optionfiles.Option]:
+def _options(path: Path | None, account: HostUser | None) -> dict[str, Option]:
     if path is None:
         return {}
     if account is None:
-        return optionfiles.read(path)
+        return read(path)
     with acting_as(account):
         try:
             path.open("rb").close()
@@ -70,7 +269,7 @@ def _options(path: Path | None, account: HostUser | None) -> dict[str, optionfil
             raise DataError(path, f"{account.name} has no permission to read it", hint=hint) from error
         except OSError:
             pass  # its own reader says why
-        return optionfiles.read(path)
+        return read(path)
 
 
 def _parse(url: str) -> tuple[str | None, str, int, str | None]:
@@ -89,7 +288,7 @@ def _parse(url: str) -> tuple[str | None, str, int, str | None]:
     return unquote(parts.username or "") or None, parts.hostname, port or 3306, database
 
 
-def _address(options: dict[str, optionfiles.Option]) -> tuple[str | None, int | None, Path | None]:
+def _address(options: dict[str, Option]) -> tuple[str | None, int | None, Path | None]:
     """What the option file says; host over socket, as it is for the server's own clients."""
     host = options.get("host")
     port = options.get("port")

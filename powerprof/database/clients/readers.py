@@ -16,20 +16,22 @@ import os
 import re
 import secrets
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof import interrupts, paths
-from powerprof.closeable import Closeable
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.database.clients.given import given_login, password_in, version_of
-from powerprof.errors import PowerprofError
-from powerprof.files import reason_of
-from powerprof.folders import Folder, write_all
+from powerprof.system import paths, signals
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import printable, reason_of
+from powerprof.system.folders import Folder, write_all
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+
 
 _SUFFIX = ".account"
 _UNREACHABLE = (2002, 2003)
@@ -97,7 +99,7 @@ class Reader(Closeable):
         account = f"'{name}'@'{host if _HOST.fullmatch(host) else '%'}'"
         if sql.count(sql.scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
             raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
-        with interrupts.uninterrupted():
+        with signals.uninterrupted():
             self._note = _AccountNote(self._maker, account)
             _create(control, account, password)
             self._made = account
@@ -111,7 +113,7 @@ class Reader(Closeable):
         note, self._note = self._note, None
         control, self._control = self._control, None
         try:
-            with interrupts.uninterrupted():
+            with signals.uninterrupted():
                 if made is not None:
                     self._drop(control, made)
                 if note is not None:
@@ -276,3 +278,76 @@ def reader_of_file(server: Login, file: Path) -> Login:
                 f"{account.text} may do more than SELECT", "REVOKE the rest, or name an account that has only SELECT"
             )
     return account
+
+
+# The plan of a statement that a client executed: EXPLAIN with its own values, by an account that only reads.
+
+_EXPLAINING_LIMITS = Limits(answer_s=3.0, waiting_s=6.0, rows=1000, answer_bytes=1 << 20)
+_MOST_STEPS = 20
+_MOST_NAME = 128
+_NO_ANSWER = range(2000, 3000)  # the client library's own numbers (errmsg.h)
+
+
+@dataclass(frozen=True)
+class ExplainedStep:
+    """A row of EXPLAIN, as far as every server has it."""
+
+    table: str | None
+    access: str | None
+    key: str | None
+    rows: int | None
+    extra: str | None
+
+
+def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedStep]:
+    """The plan. Raises StatementError where the server refuses, PowerprofError where it cannot be reached.
+
+    `login` is a reader's (`readers`): servers execute functions to make a plan, with the rights of who asks.
+    Servers before MariaDB 5.3 and MySQL 5.6 execute derived tables to explain them: 3 s are their limit.
+    """
+    with sql.connect(login, limits=_EXPLAINING_LIMITS) as connection:
+        if schema:
+            sql.execute(connection, f"USE `{schema.replace('`', '``')}`")
+        _bounded(connection)
+        number = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+        try:
+            return [_step(row) for row in sql.records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
+        except StatementError as error:
+            if error.number in _NO_ANSWER and number is not None:
+                _end(login, number)
+            raise
+
+
+def _end(login: Login, number: int) -> None:
+    """What we no longer wait for the server would go on with."""
+    with suppress(PowerprofError), sql.connect(login, limits=_EXPLAINING_LIMITS) as connection:
+        sql.execute(connection, f"KILL {number}")
+
+
+def _bounded(connection: Sql) -> None:
+    """As far as the server knows how: no writing to where anybody may write (MySQL 5.6, MariaDB 10.0), 3 s at most, and
+    rows where the server's own habit is a tree (MySQL 9.7)."""
+    for statement in (
+        "SET SESSION TRANSACTION READ ONLY",
+        "SET SESSION max_statement_time = 3",
+        "SET SESSION max_execution_time = 3000",
+        "SET SESSION explain_format = 'TRADITIONAL'",
+    ):
+        try:
+            sql.execute(connection, statement)
+        except StatementError as error:
+            if error.number >= 2000 or error.number == 0:
+                raise PowerprofError(error.message, error.hint) from error
+
+
+def _step(row: dict[str, object]) -> ExplainedStep:
+    named = {name.lower(): value for name, value in row.items()}
+
+    def word(name: str) -> str | None:
+        value = named.get(name)
+        return printable(str(value)[:_MOST_NAME]) if value not in (None, "") else None
+
+    # Engines that search for themselves (NDB) show the condition that they were given, with its values.
+    extra = word("extra")
+    shown = None if extra is None else extra.partition(" with pushed condition")[0]
+    return ExplainedStep(word("table"), word("type"), word("key"), sql.count(named.get("rows")), shown)

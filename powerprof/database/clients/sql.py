@@ -9,9 +9,9 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.errors import PowerprofError
-from powerprof.processes.namespaces import outer_ids
-from powerprof.untrusted import printable, whole
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import printable, whole
+from powerprof.system.tasks import outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -53,7 +53,7 @@ def connect(
 
 
 def _postgresql(login: Login, patience_s: float, limits: Limits, _options: Mapping[str, Any]) -> Sql:
-    from powerprof.database.clients.libpq import Connection
+    from powerprof.database.clients.wire import PostgresConnection as Connection
 
     return Connection(login, patience_s, limits)
 

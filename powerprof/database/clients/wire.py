@@ -10,22 +10,115 @@ through TLS or a unix socket, and where the plugin is a plain one through TLS wh
 from __future__ import annotations
 
 import contextlib
+import errno
+import ipaddress
 import os
 import socket
 import ssl
+import struct
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pymysql import _auth, err
 from pymysql.connections import Connection
 from pymysql.constants import CR
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
-from powerprof.caller import HostUser, known_as
-from powerprof.database.clients.base import Limits
-from powerprof.database.clients.peers import check_account, check_listener, listener
-from powerprof.processes.reader_process import process_of, shared
+from powerprof.database.clients.base import Limits, Login, StatementError
+from powerprof.statements.text import Family
+from powerprof.system import files, paths
+from powerprof.system.caller import HostUser, known_as
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError
+from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.reader_process import process_of, shared
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn, PGresult
+
+    from powerprof.database.clients.base import Sql
+
+
+# The process or account at the other end of a socket: another one may listen at a path or a port than intended.
+
+_INIT = 1
+
+
+def listener_of(connection: Sql) -> int:
+    """As `listener`, of a connection by a unix socket."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        return listener(channel)
+
+
+def listener(channel: socket.socket) -> int:
+    """Who called listen() on the other end (SO_PEERCRED, unix(7)); 0 where its namespace hides it from us."""
+    pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(pid)
+
+
+def check_listener(found: int, pid: int | None) -> None:
+    """That the process that was found is `pid`, or one that started it: systemd listens for servers that it
+    activates, and a server may begin to listen before it puts itself into the background.
+
+    None: nobody in particular is meant. Raises ConnectionRefusedError.
+    """
+    if pid is not None and found not in (pid, *_ancestors(pid)):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {found} listens there, not {pid}")
+
+
+def account_of_process(pid: int) -> int | None:
+    """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
+    words = read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
+    return whole(words[3]) if len(words) == 4 else None
+
+
+def check_account(channel: socket.socket, pid: int) -> None:
+    """Check that the other end of a TCP connection belongs to the account of process `pid` on this host.
+
+    The kernel shows every user the account of each socket, but not its process. Raise ConnectionRefusedError.
+    """
+    channel.recv(1, socket.MSG_PEEK)  # The server has accepted the connection: until then its account reads 0.
+    found, expected = _account_at_other_end(channel), account_of_process(pid)
+    if found is None or found != expected:
+        owner = "no account of this host" if found is None else f"account {found}"
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"{owner} answers there, not that of process {pid}")
+
+
+def _account_at_other_end(channel: socket.socket) -> int | None:
+    theirs, ours = _as_listed(channel.getpeername()), _as_listed(channel.getsockname())
+    for table in ("net/tcp", "net/tcp6"):
+        for line in (try_text(paths.procfs() / table) or "").splitlines()[1:]:
+            words = line.split()
+            if len(words) > 7 and words[1] in theirs and words[2] in ours:
+                return whole(words[7])
+    return None
+
+
+def _as_listed(address: tuple[str, int]) -> list[str]:
+    """Return an address and port as /proc/net/tcp and tcp6 list it: in words of the host's byte order."""
+    ip = ipaddress.ip_address(address[0].partition("%")[0])
+    forms = [ip.packed, b"\0" * 10 + b"\xff\xff" + ip.packed] if ip.version == 4 else [ip.packed, ip.packed[12:]]
+    return [
+        "".join(f"{word:08X}" for word in struct.unpack(f"={len(form) // 4}I", form)) + f":{address[1]:04X}"
+        for form in forms
+        if ip.version == 4 or len(form) == 16 or ip.ipv4_mapped is not None
+    ]
+
+
+def _ancestors(pid: int) -> list[int]:
+    """From its parent up. Whose parent has ended is a child of init, or of a subreaper."""
+    found: list[int] = []
+    while pid > _INIT and pid not in found[:-1]:
+        parent = whole(read_fields(paths.procfs() / str(pid) / "status").get("PPid", ""))
+        if not parent:
+            break
+        found.append(parent)
+        pid = parent
+    return found
+
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
@@ -277,3 +370,192 @@ class _Sha256(_Plugin):
         if not self.connection.is_private and self.connection.password:
             self.refuse()
         return _AUTH.sha256_password_auth(self.connection, packet)
+
+
+# Connections to PostgreSQL: psycopg's door to libpq, PostgreSQL's own client library, which every server brings along.
+#
+# Its higher floor has no limit to what an answer may hold, and no time in which it has to come.
+
+# ALTER DATABASE and ALTER ROLE set defaults of a session, and the owner of a database may use the former. Start-up
+# options take precedence: names resolve in pg_catalog alone, the role stays the login's, and no library is loaded.
+SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
+# Only a superuser may add this one, and only PostgreSQL 17 and later know it: event triggers can run at a login there.
+NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
+_LOG = "the server's error log says why"
+_SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
+
+
+def _connect(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
+    try:
+        from psycopg import conninfo, pq
+    except ImportError as error:
+        raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
+    if login.socket is None or not process_of(login.socket):
+        return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
+    # The path belongs to another process, and the library would look it up itself: it connects to a socket of ours,
+    # whose descriptor becomes that of the connection.
+    try:
+        channel = shared().connect(login.socket)
+    except OSError as error:
+        raise StatementError(f"cannot connect to {login.text} ({error.strerror})", "does it run?", 0) from None
+    with channel, tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(f"{folder}/{login.socket.name}")
+        listening.listen(1)
+        handle = pq.PGconn.connect_start(conninfo.make_conninfo("", **parameters | {"host": folder}).encode())
+        if handle.status != pq.ConnStatus.BAD:
+            channel.setblocking(False)
+            os.dup2(channel.fileno(), handle.socket, inheritable=False)
+        end_s = time.monotonic() + patience_s
+        while (state := handle.connect_poll()) in (pq.PollingStatus.READING, pq.PollingStatus.WRITING):
+            left_s = end_s - time.monotonic()
+            ready = files.readable if state == pq.PollingStatus.READING else files.writable
+            if left_s <= 0 or not ready([handle.socket], left_s):
+                handle.finish()
+                raise StatementError(f"cannot connect to {login.text} (it does not answer)", "does it run?", 0)
+    return handle
+
+
+class PostgresConnection(Closeable):
+    """One connection, as much of Python's database interface as `sql` uses; every value comes as text.
+
+    Raises StatementError where the server refuses it, CapabilityError without the library.
+    """
+
+    family: Family = "postgresql"
+
+    def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
+        self._limits = limits
+        self.patience_s = patience_s
+        # Everything that the environment or a service file could set otherwise is set here.
+        parameters = {
+            "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
+            # The name of a socket ends with it: .s.PGSQL.5432
+            "port": login.socket.suffix.lstrip(".") if login.socket else str(login.port or 5432),
+            "user": login.user,
+            # One that is empty would be looked for in the home directory.
+            "password": login.password or "none",
+            "dbname": login.database or "postgres",
+            "sslmode": "disable" if login.socket else "prefer",
+            "gssencmode": "disable",
+            "options": SAFE_OPTIONS if login.session_options is None else login.session_options,
+            "client_encoding": "UTF8",
+            "application_name": "powerprof",
+            "connect_timeout": str(max(2, round(patience_s))),
+        }
+        self._handle: PGconn | None = _connect(login, parameters, patience_s)
+        if self._handle.status != 0:  # CONNECTION_OK
+            reason = _message(self._handle.error_message)
+            self.close()
+            raise StatementError(
+                f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
+            )
+        if login.socket is not None:
+            try:
+                check_listener(listener_of(self), login.pid)
+            except OSError as error:
+                self.close()
+                raise StatementError(
+                    f"cannot connect to {login.text} ({error.strerror})", "was the server restarted?", 0
+                ) from None
+
+    def cursor(self) -> Cursor:
+        """What runs statements; one at a time."""
+        return Cursor(self)
+
+    def fileno(self) -> int:
+        """The socket."""
+        return self._alive().socket
+
+    def detach(self) -> int | None:
+        """None: the library says good-bye when its object goes."""
+        return None
+
+    def close(self) -> None:
+        """Say good-bye; does nothing the second time."""
+        if self._handle is not None:
+            self._handle.finish()
+            self._handle = None
+
+    _force_close = close
+
+    def _alive(self) -> PGconn:
+        if self._handle is None:
+            raise StatementError("the connection was closed", _LOG, 0)
+        return self._handle
+
+    def ask(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        """Column names and rows of the last result. Raises StatementError."""
+        from psycopg import pq
+        from psycopg.errors import OperationalError
+
+        handle = self._alive()
+        answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
+        refused: StatementError | None = None
+        deadline_s = time.monotonic() + self.patience_s
+        try:
+            handle.send_query(statement.encode())
+            while result := self._next(handle, deadline_s):
+                if result.status == pq.ExecStatus.TUPLES_OK:
+                    answer = self._rows(result)
+                elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
+                    code, reason = result.error_field(_SQLSTATE), _message(result.error_message)
+                    refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
+        except OperationalError as error:
+            self.close()
+            raise StatementError(_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
+        if refused is not None:
+            raise refused
+        return answer
+
+    def _next(self, handle: PGconn, deadline_s: float) -> PGresult | None:
+        """The next result; waited for in the kernel, by turns, so that a signal is heard."""
+        while handle.is_busy():
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                self.close()
+                raise StatementError(f"the server did not answer in {self.patience_s:g} s", _LOG, 0)
+            files.readable([handle.socket], left_s)
+            handle.consume_input()
+        return handle.get_result()
+
+    def _rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        if result.ntuples > self._limits.rows:
+            raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
+        columns = range(result.nfields)
+        names = [(result.fname(column) or b"").decode("utf-8", "replace") for column in columns]
+
+        def value(row: int, column: int) -> str | None:
+            raw = result.get_value(row, column)
+            return None if raw is None else raw.decode("utf-8", "replace")
+
+        return names, [tuple(value(row, column) for column in columns) for row in range(result.ntuples)]
+
+
+class Cursor:
+    """The last answer of a connection."""
+
+    def __init__(self, connection: PostgresConnection) -> None:
+        self._connection = connection
+        self._rows: list[tuple[str | None, ...]] = []
+        self.description: list[tuple[str]] | None = None
+
+    def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
+        """Run it. There are no arguments: a statement with values is written by `dialects`, which quotes them."""
+        if arguments:
+            raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
+        names, self._rows = self._connection.ask(statement)
+        self.description = [(name,) for name in names]
+
+    def fetchall(self) -> list[tuple[str | None, ...]]:
+        """All rows."""
+        return self._rows
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._rows = []
+
+
+def _message(text: bytes | None) -> str:
+    return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")

@@ -4,18 +4,113 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from powerprof import paths
-from powerprof.database.fetched import archive
-from powerprof.database.fetched import on_request as fetched
-from powerprof.database.fetched.releases import DebianPackages
+from powerprof.database.fetched import packages as archive
+from powerprof.database.fetched.packages import DebianPackages
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.products.builds import ServerBuild, find_build
-from powerprof.errors import CapabilityError, UsageError
-from powerprof.text import Say
+from powerprof.model.text import Say
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.files import reason_of
+
+# Things that are fetched on request: only after consent, verified once, and kept in the cache.
+
+
+class Fetchable(Protocol):
+    """An entry of a catalogue of such things."""
+
+    @property
+    def name(self) -> str:
+        """As `powerprof servers fetch` takes it."""
+
+    @property
+    def description(self) -> str:
+        """What it is, for people."""
+
+    @property
+    def download_bytes(self) -> int:
+        """How much is downloaded, about."""
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+
+    @property
+    def terms(self) -> str:
+        """Under which licence, and what to know before it is run: whole sentences but for the last full stop."""
+
+    @property
+    def place(self) -> Path:
+        """The file or folder that it is once fetched."""
+
+
+def size_text(thing: Fetchable) -> str:
+    """How much is downloaded, for people."""
+    megabytes = thing.download_bytes / 1e6
+    return f"{megabytes:.{1 if megabytes < 10 else 0}f} MB"
+
+
+def question(thing: Fetchable) -> str:
+    """What to ask before anything is downloaded."""
+    return f"Download {thing.description}, {size_text(thing)}, from {thing.origin}? {thing.terms}"
+
+
+def is_fetched(thing: Fetchable) -> bool:
+    """Return whether it is in the cache."""
+    try:
+        return thing.place.exists()
+    except PermissionError:
+        return False
+
+
+def place_of(thing: Fetchable) -> Path:
+    """Return its place in the cache. Raises CapabilityError if it is missing, PowerprofError if others may write there.
+
+    It was verified when it was fetched, and only the account of the cache can change it.
+    """
+    if not is_fetched(thing):
+        raise CapabilityError(f"{thing.name} has not been fetched", f"powerprof servers fetch {thing.name}")
+    paths.cache_folder(thing.place.parent.name)
+    return thing.place
+
+
+def fetch_on_request(
+    thing: Fetchable, consent: Callable[[str], bool], bring: Callable[[Path, RunTree], None], *, kept_as: str
+) -> None:
+    """Ask, let `bring` make it beside its place, and move it there: whole or not at all.
+
+    Does nothing where it is there already. `consent` is asked once, with what is about to happen. `kept_as` names it
+    where it cannot be kept. Raises PowerprofError for that, and where consent is refused.
+    """
+    if is_fetched(thing):
+        return
+    if not consent(question(thing)):
+        raise PowerprofError(f"{thing.name} was not fetched: consent was refused", "answer yes, or use --yes")
+    with RunTree() as tree:
+        partial = paths.cache_folder(thing.place.parent.name) / f".{tree.path.name}"
+        tree.also_remove(partial)
+        bring(partial, tree)
+        with keeping(kept_as):
+            partial.replace(thing.place)
+        tree.keep(partial)
+
+
+@contextmanager
+def keeping(what: str) -> Iterator[None]:
+    """What the file system refuses meanwhile, as a PowerprofError."""
+    try:
+        yield
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot keep {what} ({reason_of(error)})", "set XDG_CACHE_HOME to another place"
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -41,7 +136,7 @@ class MavenArchive:
         say(f"downloading {self.artifact.file_name}")
         jar = archive.download(self.artifact, tree)
         say("unpacking")
-        archive.unpack(jar, self.members, place)
+        archive.archive_unpack(jar, self.members, place)
 
     def build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here."""
@@ -199,7 +294,7 @@ def find(name: str) -> HistoricalServer:
 def build(name: str) -> ServerBuild:
     """Return the fetched server for `PrivateServer(build=…)`. Raises CapabilityError if it has not been fetched."""
     server = find(name)
-    return server.source.build(fetched.place_of(server))
+    return server.source.build(place_of(server))
 
 
 def fetch(
@@ -226,5 +321,108 @@ def fetch(
         with PrivateServer(build=server.source.build(partial), tree=tree, name="trial"):
             pass
 
-    fetched.fetch(server, consent, bring, kept_as=f"the server in {server.place}")
+    fetch_on_request(server, consent, bring, kept_as=f"the server in {server.place}")
     return build(name)
+
+
+# Java connectors as clients of loads: jars of Maven Central, pinned, fetched on request, kept in the cache.
+
+
+@dataclass(frozen=True)
+class Connector:
+    """One of them: its jar, how an address is written for it, and its options besides the account."""
+
+    name: str
+    description: str
+    artifact: archive.Artifact
+    licence: str
+    scheme: str
+    options: Mapping[str, str]
+
+    @property
+    def version(self) -> str:
+        """Its release."""
+        return self.artifact.version
+
+    @property
+    def download_bytes(self) -> int:
+        """The size of its jar."""
+        return self.artifact.size_bytes
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return archive.index()
+
+    @property
+    def terms(self) -> str:
+        """What to agree to before it is downloaded."""
+        return f"Its licence is {self.licence}. It is run as the account of the servers"
+
+    @property
+    def place(self) -> Path:
+        """Where its jar is kept once fetched."""
+        return paths.cache_dir() / "connectors" / self.artifact.file_name
+
+    def url(self, host: str, port: int, database: str) -> str:
+        """The address of a server as the connector takes it."""
+        return f"jdbc:{self.scheme}://{host}:{port}/{database}"
+
+
+CONNECTORS = {
+    connector.name: connector
+    for connector in (
+        Connector(
+            name="mysql-connector-j",
+            description="MySQL Connector/J 8.4.0, a client of loads in Java",
+            artifact=archive.Artifact(
+                group="com.mysql",
+                name="mysql-connector-j",
+                version="8.4.0",
+                size_bytes=2_533_399,
+                sha256="d77962877d010777cff997015da90ee689f0f4bb76848340e1488f2b83332af5",
+            ),
+            licence="GPL-2.0-only WITH Universal-FOSS-exception-1.0",
+            scheme="mysql",
+            options={"sslMode": "DISABLED", "allowPublicKeyRetrieval": "true"},
+        ),
+        Connector(
+            name="mariadb-connector-j",
+            description="MariaDB Connector/J 3.5.1, a client of loads in Java",
+            artifact=archive.Artifact(
+                group="org.mariadb.jdbc",
+                name="mariadb-java-client",
+                version="3.5.1",
+                size_bytes=735_261,
+                sha256="50a50c4a3c13c30dfbd40587f7ad9a496197d285ede0948641d9eee68fdf2106",
+            ),
+            licence="LGPL-2.1-or-later",
+            scheme="mariadb",
+            options={"sslMode": "disable", "allowPublicKeyRetrieval": "true"},
+        ),
+    )
+}
+
+
+def jar(name: str) -> bytes:
+    """Return the fetched jar. Raises CapabilityError if it has not been fetched, PowerprofError if it is unreadable."""
+    path = place_of(CONNECTORS[name])
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise PowerprofError(f"cannot read {path} ({reason_of(error)})", f"powerprof servers fetch {name}") from error
+
+
+def fetch_connector(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> Connector:
+    """Download, check and keep one; does nothing where it is there already. Raises PowerprofError."""
+    connector = CONNECTORS[name]
+    kept_as = f"{name} in {connector.place.parent}"
+
+    def bring(partial: Path, tree: RunTree) -> None:
+        progress(f"downloading {connector.artifact.file_name}")
+        path = archive.download(connector.artifact, tree)
+        with keeping(kept_as):
+            shutil.copyfile(path, partial)
+
+    fetch_on_request(connector, consent, bring, kept_as=kept_as)
+    return connector

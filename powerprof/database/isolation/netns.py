@@ -17,12 +17,11 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from powerprof import programs
-from powerprof.closeable import Closeable
 from powerprof.database.isolation import sandbox
-from powerprof.enclosure import map_account
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.forked_work import Say, apart
+from powerprof.system import programs
+from powerprof.system.child import Say, apart, map_account
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # include/uapi/linux/{sockios,if}.h

@@ -10,12 +10,12 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from powerprof import files, programs
-from powerprof.closeable import Closeable
 from powerprof.database.isolation import janitor
 from powerprof.database.isolation.netns import LoopbackNetwork
-from powerprof.errors import PowerprofError
-from powerprof.folders import only_root_writes
+from powerprof.system import files, programs
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.folders import only_root_writes
 
 _PATIENCE_S = 20.0
 

@@ -7,6 +7,7 @@ Such a program is never root, and has the files and the network that its work ne
 from __future__ import annotations
 
 import os
+import pwd
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,40 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-from powerprof import programs
-from powerprof.caller import HostUser
-from powerprof.database.isolation.accounts import server_owner
-from powerprof.enclosure import Confinement
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.programs import Finished
+from powerprof.system import programs
+from powerprof.system.caller import HostUser, account_of, unprivileged
+from powerprof.system.child import Confinement
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.programs import Finished
+
+# Whom private servers run as.
+
+
+def server_account() -> tuple[int, int] | None:
+    """User and group of servers when powerprof is root: mysql where the host has it, else the caller, else nobody.
+
+    None where powerprof is not root: then servers are as powerprof is. A server is never root: what a workload's
+    statements may do to files, the server's account may.
+    """
+    owner = server_owner()
+    return (owner.uid, owner.gid) if owner is not None else None
+
+
+def server_owner() -> HostUser | None:
+    """As `server_account`, with all that the host knows of it."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return account_of(pwd.getpwnam("mysql").pw_uid)
+    except KeyError:
+        return unprivileged()
+
+
+def name_of(owner: tuple[int, int]) -> str:
+    """The account's name, or its number."""
+    known = account_of(owner[0])
+    return str(known.name if known else owner[0])
+
 
 # Names of accounts and hosts, the time zone, certificates, and where Debian and Fedora keep choices of programs.
 _HOST = (

@@ -15,9 +15,9 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.errors import PowerprofError
-from powerprof.statements.normal import NormalText, normal_replication_error
-from powerprof.untrusted import whole
+from powerprof.statements.text import NormalText, normal_replication_error
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import whole
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql

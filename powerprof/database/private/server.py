@@ -5,30 +5,239 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
+import stat
 import subprocess
 import time
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from powerprof import programs
-from powerprof.closeable import Closeable
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
-from powerprof.database.isolation import diskgroup, limits, netns, sandbox
-from powerprof.database.isolation.accounts import server_account
-from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.isolation.sandbox import Sandbox
-from powerprof.database.private import launch, template
-from powerprof.database.products import builds, errorlog, products
+from powerprof.database.isolation import limits, netns, sandbox
+from powerprof.database.isolation.runtree import RunTree, may_enter
+from powerprof.database.isolation.sandbox import Sandbox, name_of, server_account, server_owner
+from powerprof.database.private import template
+from powerprof.database.products import builds, products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions, choose_port, port_taken
 from powerprof.database.products.products import Product
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.system import programs
+from powerprof.system.caller import acting_as
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import printable, reason_of
+from powerprof.system.folders import Folder, give, write_all
+from powerprof.system.paths import temporary_base
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+
+
+# What is done before a private server runs: its directory, its account, its command line.
+
+ERROR_LOG = "error.log"
+# A redo log of the default size (96 MiB) and a temporary tablespace (12 MiB) are made at the start.
+_ROOM_BYTES = 128 << 20
+# sockaddr_un.sun_path is 108 bytes with the final NUL (unix(7)).
+_LONGEST_SOCKET = 107
+
+
+def check_room() -> None:
+    """See that a private server will have room; the rest is seen when it is made. Raises PowerprofError."""
+    place = temporary_base()
+    owner = server_account()
+    if owner is not None:
+        _check_entry(place, owner)
+    template.check_free(place, place, _ROOM_BYTES)
+
+
+# MySQL's server_uuid: two with one do not replicate from each other. A server without makes its own.
+_IDENTITY = "auto.cnf"
+
+
+def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
+    """Make the server's directory with data cloned from the template, and powerprof's account.
+
+    Raises PowerprofError.
+    """
+    product = products.of(build)
+    directory = tree.path / options.name
+    login = product.login(directory)
+    socket = login.socket
+    if socket is not None and len(os.fsencode(socket)) > _LONGEST_SOCKET:
+        raise PowerprofError(f"{socket} is too long for a socket", "set TMPDIR to a shorter path")
+    owner = server_account()
+    if owner is not None:
+        let_pass(tree, owner)
+    source = template.template_for(build, tree)
+    template.need_room(tree.path, template.size_of(source) + _ROOM_BYTES)
+    try:
+        directory.mkdir(0o700)
+        with Folder.open(directory) as folder:
+            _fill(folder, product.files(build, login), owner)
+            template.clone(source, directory / "data", owner)
+            with Folder.open(directory / "data") as data, suppress(FileNotFoundError):
+                data.remove(_IDENTITY)
+            if build.basedir is not None and _is_out_of_reach(build, owner):
+                template.clone(build.basedir / "share", directory / "base/share", owner)
+            # Last: until now nobody else could enter, and from now on root does nothing in it by its own rights.
+            give(folder.handle, owner)
+    except OSError as error:
+        raise PowerprofError(f"cannot prepare {directory} ({reason_of(error)})", template.room_hint(error)) from error
+    return login
+
+
+def _fill(folder: Folder, files: Mapping[str, str], owner: tuple[int, int] | None) -> None:
+    for name, text in {**files, ERROR_LOG: ""}.items():
+        handle = folder.create(name)
+        try:
+            write_all(handle, text.encode())
+            give(handle, owner)
+        finally:
+            os.close(handle)
+    for name in ("tmp", "base"):
+        folder.make(name)
+        with folder.folder(name) as inner:
+            give(inner.handle, owner)
+
+
+def _check_entry(place: Path, owner: tuple[int, int]) -> None:
+    blocked = may_enter(place, *owner)
+    if blocked is not None:
+        raise PowerprofError(
+            f"the user {name_of(owner)}, as whom the server runs, cannot enter {blocked}",
+            "set TMPDIR to a directory that it may enter, such as /tmp",
+        )
+
+
+def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
+    """The server's user may pass through the tree and write only in its own part of it."""
+    _check_entry(tree.path.parent, owner)
+    with Folder.open(tree.path) as folder:
+        give(folder.handle, (0, owner[1]), 0o710)
+
+
+@contextmanager
+def as_server() -> Iterator[None]:
+    """What is done in a server's directory once it has it, with no more than its own rights."""
+    owner = server_owner()
+    if owner is None:
+        yield
+        return
+    with acting_as(owner):
+        yield
+
+
+def open_log(directory: Path) -> int:
+    """The server's error log, for appending and reading. Raises PowerprofError."""
+    try:
+        with as_server(), Folder.open(directory) as folder:
+            flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(ERROR_LOG, flags, dir_fd=folder.handle)
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot open {directory / ERROR_LOG} ({reason_of(error)})",
+            "set TMPDIR to a folder of root's on another disk",
+        ) from error
+
+
+def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:
+    """Where to start the server, and its command line: what makes it private comes last, and holds."""
+    place, binary, basedir = _reach(build, directory)
+    product = products.of(build)
+    base = [f"--basedir={basedir}"] if basedir is not None else []
+    words = product.words(build, options.settings, options.connections, directory)
+    return place, [binary, *words, *base, *product.network(port, options.address)]
+
+
+def _is_out_of_reach(build: ServerBuild, account: tuple[int, int] | None) -> bool:
+    return (
+        account is not None and build.root is None and may_enter(build.binary.absolute().parent, *account) is not None
+    )
+
+
+def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]:
+    """Working directory, program and base directory, such that the server's user gets at them.
+
+    A fetched server lies in a cache that only its owner may enter. The program is then started from its own
+    directory, for which that does not matter, and keeps its name and path; its messages were copied by `prepare`.
+    """
+    if not _is_out_of_reach(build, server_account()):
+        return Path("/"), str(build.binary.absolute()), build.basedir
+    near = directory / "base" if build.basedir is not None else None
+    return build.binary.absolute().parent, f"./{build.binary.name}", near
+
+
+def ready(build: ServerBuild, directory: Path) -> None:
+    """Once it answers: remove what made the account, and write the fresh data to disk now, so that the
+    kernel does not do it while idling is measured. Raises PowerprofError."""
+    try:
+        with as_server(), Folder.open(directory) as folder:
+            for name in products.of(build).once:
+                with suppress(FileNotFoundError):
+                    folder.remove(name)
+            with folder.folder("data") as data:
+                for _, _, names, here in os.fwalk(".", dir_fd=data.handle):
+                    for name in names:
+                        _write_back(name, here)
+    except OSError as error:
+        raise PowerprofError(f"cannot write {directory} ({reason_of(error)})", template.room_hint(error)) from error
+
+
+def _write_back(name: str, folder: int) -> None:
+    try:
+        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except OSError:
+        return  # a socket, or gone already
+    try:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# The end of a server's error log in one line, for an error message.
+
+_TAIL_BYTES = 65536
+# MariaDB `2026-11-20 10:45:24 0 `, MySQL 5.5 `261120 10:45:24 `, 8.0 `2026-11-20T10:45:24.123456Z 0 `.
+_STAMP = re.compile(r"^(\d{4}-\d\d-\d\d[ T]+\d{1,2}:\d\d:\d\d\S*|\d{6} +\d{1,2}:\d\d:\d\d)\s+(\d+ )?")
+# Consequences, not causes.
+_EMPTY_WORDS = (
+    "Aborting",
+    "Plugin 'InnoDB' init function returned error.",
+    "Plugin 'InnoDB' registration as a STORAGE ENGINE failed.",
+    "Unknown/unsupported storage engine: InnoDB",
+)
+
+
+def tail(log: int, lines: int = 3) -> str:
+    """The last errors in an open log, or its last lines where it has none; at most 600 printable characters.
+
+    By its descriptor: the name is the server's, which could make it lead to a file that only root may read.
+    """
+    try:
+        text = os.pread(log, _TAIL_BYTES, max(0, os.fstat(log).st_size - _TAIL_BYTES)).decode(errors="replace")
+    except OSError as error:
+        return f"its log cannot be read ({reason_of(error)})"
+    plain = [_plain(line) for line in text.splitlines() if line.strip()]
+    errors = [line.replace("[ERROR] ", "") for line in plain if "[ERROR]" in line]
+    causes = [line for line in errors if not line.endswith(_EMPTY_WORDS)]
+    return " / ".join((causes or errors or plain)[-lines:])[:600] or "it reported nothing"
+
+
+def disk_full(text: str) -> bool:
+    """True where the log speaks of ENOSPC (28) or EDQUOT (122)."""
+    return re.search(r"No space left|out of disk space|err(or|no):? (28|122)\b", text) is not None
+
+
+def _plain(line: str) -> str:
+    """Without time and thread number; a control character becomes a blank."""
+    return printable(_STAMP.sub("", line), " ").strip()[:300]
+
 
 T = TypeVar("T")
 _IN_USE = "Address already in use"
@@ -75,8 +284,8 @@ class PrivateServer(Closeable):
         limits.raise_open_files(options.connections)
         if self._own_tree:
             self._tree.__enter__()
-        self._login = launch.prepare(self._build, options, self._tree)
-        self._log = launch.open_log(self.directory)
+        self._login = prepare(self._build, options, self._tree)
+        self._log = open_log(self.directory)
         self._launch()
 
     def _launch(self) -> None:
@@ -85,7 +294,7 @@ class PrivateServer(Closeable):
             os.close(self._pidfd)
             self._pidfd = None
         self._port = self._choose_port()
-        place, words = launch.command(self.build, options, self.directory, self._port)
+        place, words = command(self.build, options, self.directory, self._port)
         self._process = sandbox.start(
             words,
             self._sandbox(),
@@ -140,7 +349,7 @@ class PrivateServer(Closeable):
                     "the host may be too busy: try again when it is idle",
                 )
             time.sleep(0.02)
-        launch.ready(self.build, self.directory)
+        ready(self.build, self.directory)
 
     def _answers(self, timeout_s: float) -> bool:
         try:
@@ -156,7 +365,7 @@ class PrivateServer(Closeable):
             raise port_taken(self._port, self.options.address)
         raise PowerprofError(
             f"the private server did not start, it {self._ending()}: {self.log_tail()}",
-            template.ROOM_HINT if errorlog.disk_full(log) else None,
+            template.ROOM_HINT if disk_full(log) else None,
         )
 
     def stop(self) -> None:
@@ -180,7 +389,7 @@ class PrivateServer(Closeable):
 
         Raises CapabilityError.
         """
-        diskgroup.limit(self._tree, self.options.name, self.directory, self.pid, operations_hz)
+        limits.limit(self._tree, self.options.name, self.directory, self.pid, operations_hz)
 
     def pause(self) -> None:
         """Stop its process (SIGSTOP) until `resume`; does nothing where it has ended."""
@@ -235,7 +444,7 @@ class PrivateServer(Closeable):
 
     def log_tail(self, lines: int = 3) -> str:
         """The end of the error log in one line: the errors in it if there are any."""
-        return errorlog.tail(self._log, lines) if self._log is not None else "it was not started"
+        return tail(self._log, lines) if self._log is not None else "it was not started"
 
     @property
     def _product(self) -> Product:

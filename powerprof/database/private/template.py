@@ -10,16 +10,15 @@ import secrets
 import shutil
 from pathlib import Path
 
-from powerprof import paths
-from powerprof.copies import Rules, Unfit, copy_folder
 from powerprof.database.isolation import sandbox
-from powerprof.database.isolation.accounts import name_of, server_account
 from powerprof.database.isolation.runtree import RunTree, may_enter
+from powerprof.database.isolation.sandbox import name_of, server_account
 from powerprof.database.products import builds, products
 from powerprof.database.products.builds import ServerBuild
-from powerprof.errors import PowerprofError
-from powerprof.files import reason_of
-from powerprof.folders import Folder, give
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import reason_of
+from powerprof.system.folders import Folder, Rules, Unfit, copy_folder, give
 
 _NEEDED_BYTES = 80 << 20
 ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"

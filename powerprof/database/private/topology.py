@@ -6,19 +6,69 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from powerprof.closeable import Closeable
+from powerprof.database.clients import sql
 from powerprof.database.isolation import netns
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private import replication, routing
+from powerprof.database.private import replication
 from powerprof.database.private.replication import Origin
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import find_build
-from powerprof.database.products.options import ServerOptions
-from powerprof.database.products.plans import Kind, MemberOptions, MemberPlan, Role, plan, replication_settings
+from powerprof.database.products.options import (
+    Kind,
+    MemberOptions,
+    MemberPlan,
+    Role,
+    ServerOptions,
+    plan,
+    replication_settings,
+)
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError
+
+if TYPE_CHECKING:
+    from powerprof.database.clients.base import Sql
+    from powerprof.database.private.server import PrivateServer
+
+
+# A router before two servers: MariaDB's Spider engine, whose tables are those of other servers.
+
+_PACKAGE = "apt install mariadb-plugin-spider"
+
+
+def join(router: PrivateServer, hosts: Mapping[str, PrivateServer]) -> None:
+    """Make the router know the hosts by their names. Raises CapabilityError where it has no Spider."""
+    if router.build.family != "mariadb":
+        raise CapabilityError("a routed pair needs MariaDB: Spider is its storage engine", "leave out --server-build")
+    with router.connect() as connection:
+        try:
+            # Its own statements make the tables in which it keeps what it knows.
+            sql.execute(connection, "INSTALL SONAME 'ha_spider'")
+        except PowerprofError as error:
+            raise CapabilityError(f"the router has no Spider engine ({error.message})", _PACKAGE) from error
+        for name, server in hosts.items():
+            login = server.login
+            sql.execute(
+                connection,
+                f"CREATE SERVER `{name}` FOREIGN DATA WRAPPER mysql OPTIONS (HOST '{server.options.address}', "
+                f"PORT {server.port}, USER '{login.user}', PASSWORD '{login.password}')",
+            )
+
+
+def route(connection: Sql, schema: str, tables: Mapping[str, Sequence[str]]) -> None:
+    """Make each table a Spider table of the host that has it; their columns are asked of the host."""
+    for host, names in tables.items():
+        for name in names:
+            sql.execute(
+                connection,
+                f'CREATE TABLE `{name}` ENGINE=SPIDER COMMENT=\'wrapper "mysql", srv "{host}", '
+                f'database "{schema}", table "{name}"\'',
+            )
+
 
 _REPLICATOR = "powerprof_repl"
 
@@ -131,7 +181,7 @@ class ServerTopology(Closeable):
         """One link after the other: with duplicate server ids a later replica pushes an earlier one out."""
         if self.kind == "routed-pair":
             hosts = {member.name: member.server for member in self.members if member.role == "host"}
-            routing.join(self["router"].server, hosts)
+            join(self["router"].server, hosts)
             return
         deadline = time.monotonic() + self._options.timeout_s
         origins = {name: _origin(self[name]) for name in {member.source for member in self.members if member.source}}

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from powerprof import programs
 from powerprof.database.isolation import sandbox
-from powerprof.database.isolation.accounts import name_of, server_account
-from powerprof.database.isolation.sandbox import Sandbox
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.database.isolation.sandbox import Sandbox, name_of, server_account
+from powerprof.system import programs
+from powerprof.system.errors import CapabilityError, PowerprofError
 
 Family = Literal["mariadb", "mysql", "postgresql"]
 _TITLES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}

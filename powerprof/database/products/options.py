@@ -9,15 +9,15 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from powerprof.database.isolation import limits
 from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.settings import Setting
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.files import reason_of
-from powerprof.statements.identity import Family
+from powerprof.database.products.products import Setting
+from powerprof.statements.text import Family
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import reason_of, whole
 
 Port = int | Literal["ephemeral"] | None
 
@@ -92,3 +92,105 @@ def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
 def port_taken(port: int, address: str) -> PowerprofError:
     """The error for a port that another program has."""
     return PowerprofError(f"port {port} on {address} is taken", f"choose another; who has it: ss -ltnp sport = :{port}")
+
+
+# Which servers a topology has and who replicates from whom: plain data, checked before anything starts.
+
+Kind = Literal["standalone", "primary-replica", "primary-primary", "ring", "routed-pair"]
+Role = Literal["standalone", "primary", "replica", "node", "router", "host"]
+_MAX_MEMBERS = 32
+
+
+@dataclass(frozen=True)
+class MemberOptions:
+    """What one member has beside the options of all: settings come on top, the rest instead.
+
+    `server_id` may be one that another member has. `connect_retry_s` is MASTER_CONNECT_RETRY.
+    """
+
+    settings: Mapping[str, Setting] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    server_id: int | None = None
+    connect_retry_s: int | None = None
+    affinity: tuple[int, ...] | None = None
+    binary: Path | None = None
+    basedir: Path | None = None
+    build: ServerBuild | None = None
+
+
+@dataclass(frozen=True)
+class MemberPlan:
+    """One member: `source` is the name of the member that it replicates from."""
+
+    name: str
+    role: Role
+    source: str | None
+    server_id: int
+    options: MemberOptions
+
+
+def plan(kind: Kind, count: int | None = None, members: Mapping[str, MemberOptions] | None = None) -> list[MemberPlan]:
+    """The members of a topology. `count` is all of them: 2 or more for primary-replica and ring, whose default is 2.
+
+    They are called standalone; primary, replica-1, replica-2, …; node-1, node-2, …; or router, host-a, host-b. Raises
+    UsageError for a count that the kind cannot have and for options of a member that there is not.
+    """
+    fixed = {"standalone": 1, "primary-primary": 2, "routed-pair": 3}.get(kind)
+    if kind not in get_args(Kind):
+        raise UsageError(f"no topology is called {kind!r}", f"one of {', '.join(get_args(Kind))}")
+    count = count if count is not None else fixed or 2
+    if (fixed is not None and count != fixed) or not (fixed or 2) <= count <= _MAX_MEMBERS:
+        wanted = fixed if fixed is not None else f"2 to {_MAX_MEMBERS}"
+        raise UsageError(f"a {kind} topology has {wanted} servers, not {count}", "topology.servers says how many")
+    links = _links(kind, count)
+    options = dict(members or {})
+    unknown = sorted(set(options) - {name for name, _, _ in links})
+    if unknown:
+        raise UsageError(f"there is no member {unknown[0]!r}", f"there are: {', '.join(name for name, _, _ in links)}")
+    made = []
+    for number, (name, role, source) in enumerate(links, 1):
+        own = options.get(name, MemberOptions())
+        identifier = own.server_id if own.server_id is not None else _server_id(own.settings, number)
+        if not 1 <= identifier <= 4_294_967_295:
+            raise UsageError(f"{identifier} is not a server id", "1 to 4294967295")
+        made.append(MemberPlan(name, role, source, identifier, own))
+    return made
+
+
+def _links(kind: Kind, count: int) -> list[tuple[str, Role, str | None]]:
+    if kind == "standalone":
+        return [("standalone", "standalone", None)]
+    if kind == "routed-pair":
+        return [("router", "router", None), ("host-a", "host", None), ("host-b", "host", None)]
+    if kind == "primary-replica":
+        replicas = [f"replica-{number}" for number in range(1, count)]
+        return [("primary", "primary", None), *((name, "replica", "primary") for name in replicas)]
+    names = [f"node-{number}" for number in range(1, count + 1)]
+    # Each replicates from the one before it, the first from the last.
+    return [(name, "node", names[number - 1]) for number, name in enumerate(names)]
+
+
+def _server_id(settings: Mapping[str, Setting], default: int) -> int:
+    for name, value in settings.items():
+        if name.lower().replace("-", "_") == "server_id":
+            number = None if isinstance(value, bool) else whole(str(value))
+            if number is None:
+                raise UsageError(f"{value!r} is not a server id", "1 to 4294967295")
+            return number
+    return default
+
+
+def replication_settings(member: MemberPlan, kind: Kind) -> dict[str, Setting]:
+    """What a member needs to replicate and be replicated from; its own settings come after."""
+    if kind in ("standalone", "routed-pair"):
+        return {}
+    settings: dict[str, Setting] = {
+        "server-id": member.server_id,
+        "log-bin": "binlog",
+        "relay-log": "relay",
+        "report-host": member.name,
+    }
+    if kind == "ring":
+        # What one member wrote has to travel through the others (MariaDB manual, ring replication).
+        settings["log-slave-updates"] = True
+    return settings

@@ -3,16 +3,373 @@
 
 from __future__ import annotations
 
+import dataclasses
+import getpass
+import re
+import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.database.clients.base import Login, Sql
-from powerprof.database.products import builds, mysqld, postgres
-from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.settings import Setting, setting_arguments
-from powerprof.processes.titles import server_names
+from powerprof.database.clients import sql
+from powerprof.database.clients.base import Limits, Login, Sql
+from powerprof.database.clients.performance import database_with
+from powerprof.database.isolation import limits, sandbox
+from powerprof.database.products import builds
+from powerprof.database.products.builds import ServerBuild, check_program, on_host, refuse_missing_library
+from powerprof.measure.procfs import children
+from powerprof.statements.text import Family
+from powerprof.system import paths, programs
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.processes import name_of, server_names, unix_sockets
+
+# Settings of private servers: the words of a command line, and the one decision about each name.
+#
+# A setting is reserved (powerprof sets it, or it would make the server less private), or it only tunes, or the author
+# of a workload could run code with it. The last kind needs the caller's trust, and so does every setting that is not
+# listed here: a new release of a server may add one.
+#
+# mariadbd accepts any unambiguous abbreviation of an option, `-` for `_`, and any number of the prefixes skip-,
+# disable-, enable-, maximum-, loose- and autoset- (mysys/my_getopt.c). So a name is judged by everything that it could
+# mean.
+
+Setting = str | int | float | bool | None | Sequence[str]
+
+# powerprof sets these: where the server keeps its files, who may reach it, as whom it runs.
+_OURS = (
+    "admin_address",
+    "admin_port",
+    "basedir",
+    "bind_address",
+    "bootstrap",
+    "chroot",
+    "daemonize",
+    "datadir",
+    "defaults_extra_file",
+    "defaults_file",
+    "defaults_group_suffix",
+    "extra_port",
+    "grant_tables",
+    "init_file",
+    "initialize",
+    "initialize_insecure",
+    "language",
+    "lc_messages_dir",
+    "local_infile",
+    "log_error",
+    "mysqlx",
+    "networking",
+    "no_defaults",
+    "pid_file",
+    "plugin_dir",
+    "port",
+    "secure_file_priv",
+    "set_variable",
+    "socket",
+    "symbolic_links",
+    "tmpdir",
+    "user",
+)
+# Families of reserved settings: another port, or programs and libraries for the server to run.
+_FAMILIES = ("mysqlx_", "wsrep_", "admin_ssl", "admin_tls")
+_BEFORE = ("skip_", "disable_", "enable_", "maximum_", "loose_", "autoset_")
+_SETTINGS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+# Places of files, listening, programs and libraries of PostgreSQL.
+_POSTGRESQL_RESERVED = re.compile(
+    r"command|librar|directory|_file|_path|listen|socket|^port$|ssl|conninfo|include|provider|log_dest|logging|syslog"
+    r"|^log_filename|^restore|^archive|shared_memory_type|event_source|krb|tablespace"
+)
+# Settings that only tune. A family is listed only if no member of it loads code in any release; then an abbreviation
+# within the family is harmless too. Members that are paths remain, so no value may contain a slash.
+_MYSQL_TUNING = re.compile(
+    r"(?:analyze|aria|auto_increment|binlog|column_compression|deadlock|delayed|gtid|histogram|idle|innodb|join|key"
+    r"|log_slow|long|max|metadata_locks|min|mrr|myisam|net|optimizer|performance_schema|query|range|read|replica"
+    r"|replicate|rpl_semi_sync|session_track|slave|slow|sort|sync|table|tcp|temptable|thread|tmp|transaction)_\w+"
+    r"|autocommit|back_log|big_tables|bulk_insert_buffer_size|character_set_server|collation_server|concurrent_insert"
+    r"|connect_timeout|default_(?:storage_engine|time_zone|tmp_storage_engine)|delay_key_write"
+    r"|enforce_gtid_consistency|eq_range_index_dive_limit|event_scheduler|expensive_subquery_limit|expire_logs_days"
+    r"|explicit_defaults_for_timestamp|flush|flush_time|ft_max_word_len|ft_min_word_len|general_log"
+    r"|group_concat_max_len|host_cache_size|in_predicate_conversion_threshold|information_schema_stats_expiry"
+    r"|interactive_timeout|internal_tmp_mem_storage_engine|large_pages|lock_wait_timeout|log_bin"
+    r"|log_(?:bin_compress|bin_trust_function_creators|error_verbosity|output|queries_not_using_indexes"
+    r"|replica_updates|slave_updates|warnings)"
+    r"|low_priority_updates|lower_case_table_names|memlock|open_files_limit|performance_schema|preload_buffer_size"
+    r"|profiling_history_size|relay_log_(?:purge|recovery|space_limit)|rowid_merge_buff_size|server_id"
+    r"|skip_(?:host_cache|name_resolve|slave_start)|sql_mode|stored_program_cache|sysdate_is_now|tx_isolation"
+    r"|use_stat_tables|userstat|wait_timeout"
+)
+_POSTGRESQL_TUNING = re.compile(
+    r"(?:autovacuum|bgwriter|checkpoint|commit|cpu|debug_print|effective|enable|geqo|idle|io|jit|log|maintenance|max"
+    r"|min|parallel|stats|tcp|track|vacuum|wal)_\w+"
+    r"|autovacuum|backend_flush_after|bytea_output|client_min_messages|compute_query_id|constraint_exclusion"
+    r"|cursor_tuple_fraction|datestyle|deadlock_timeout"
+    r"|default_(?:statistics_target|toast_compression|transaction_deferrable|transaction_isolation"
+    r"|transaction_read_only)"
+    r"|from_collapse_limit|fsync|full_page_writes|geqo|hash_mem_multiplier|huge_page_size|huge_pages|jit"
+    r"|join_collapse_limit|lock_timeout|logical_decoding_work_mem|multixact_\w+_buffers|notify_buffers"
+    r"|old_snapshot_threshold|plan_cache_mode|random_page_cost|recovery_prefetch|recursive_worktable_factor"
+    r"|seq_page_cost|serializable_buffers|shared_buffers|statement_timeout|subtransaction_buffers|summarize_wal"
+    r"|superuser_reserved_connections|synchronize_seqscans|synchronous_commit|temp_buffers|timezone"
+    r"|transaction_buffers|transaction_timeout|update_process_title|work_mem"
+)
+# Sizes and limits of glibc's malloc: mallopt(3). Any other variable may name a file, a library or a program.
+_TUNING_VARIABLES = frozenset(
+    f"MALLOC_{name}"
+    for name in ("ARENA_MAX", "ARENA_TEST", "MMAP_MAX_", "MMAP_THRESHOLD_", "TOP_PAD_", "TRIM_THRESHOLD_")
+)
+
+
+def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
+    """A my.cnf fragment as options: True is ON, None the bare option, a sequence the option repeated.
+
+    Raises UsageError for an invalid name or value, and for a reserved setting.
+    """
+    words = []
+    for name, value in settings.items():
+        if not _SETTINGS_NAME.fullmatch(name):
+            raise UsageError(
+                f"{name!r} is not the name of a server setting", "mariadbd --verbose --help lists those that there are"
+            )
+        ours = reserved_setting(name, "mysql")
+        if ours is not None:
+            same = name.lower().replace("-", "_") == ours
+            raise UsageError(
+                f"the server setting {name} is powerprof's own and cannot be changed",
+                "leave it out" if same else f"it could mean {ours}; write the setting you mean in full",
+            )
+        for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
+            text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)
+            if "\0" in text or "\n" in text:
+                raise UsageError(
+                    f"the server setting {name} has a line break or NUL in its value", "write it in one line"
+                )
+            words.append(f"--{name}" if item is None else f"--{name}={text}")
+    return words
+
+
+def reserved_setting(name: str, family: Family) -> str | None:
+    """Return the reserved setting that the server could take `name` for, or None. No trust allows these."""
+    if family == "postgresql":
+        return name if _POSTGRESQL_RESERVED.search(name.lower()) else None
+    for meaning in _meanings(name):
+        for ours in _OURS:
+            if ours.startswith(meaning):
+                return ours
+        for prefix in _FAMILIES:
+            if meaning.startswith(prefix) or prefix.startswith(meaning):
+                return prefix.rstrip("_")
+    return None
+
+
+def needs_trust(name: str, value: Setting, family: Family) -> bool:
+    """Return whether the author of a workload could run code with this setting, as far as is known here.
+
+    A reserved setting needs no trust, because it is refused.
+    """
+    if reserved_setting(name, family) is not None:
+        return False
+    if "." in name or "/" in str(value):
+        return True
+    if family == "postgresql":
+        return not _POSTGRESQL_TUNING.fullmatch(name.lower())
+    return not any(_MYSQL_TUNING.fullmatch(meaning) for meaning in _meanings(name))
+
+
+def variable_needs_trust(name: str) -> bool:
+    """Return whether an environment variable could make the server load or run something."""
+    return name not in _TUNING_VARIABLES
+
+
+def _meanings(name: str) -> Iterator[str]:
+    """Yield the name with underscores, then each rest after one more prefix is removed.
+
+    mariadbd also accepts `CACHE.OPTION` for any option, so each rest after a dot is such a name as well.
+    """
+    for start in (0, *(dot.end() for dot in re.finditer(r"\.", name))):
+        rest = name[start:].lower().replace("-", "_")
+        yield rest
+        while (prefix := next((word for word in _BEFORE if rest.startswith(word)), None)) is not None:
+            rest = rest.removeprefix(prefix)
+            yield rest
+
+
+# mariadbd and mysqld as a private server: the account, its files, the command line.
+
+INIT_SQL = "init.sql"
+SOCKET = "mysqld.sock"
+_USER = "powerprof"
+_SPARE_CONNECTIONS = 24
+
+
+def login(directory: Path) -> Login:
+    """powerprof's account: a random password even though the socket is private, for a loopback port is open to every
+    user of the host."""
+    return Login(user=_USER, password=secrets.token_urlsafe(24), socket=directory / SOCKET)
+
+
+def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+    """A password in SQL that is read from a private file shows on no command line."""
+    return {INIT_SQL: builds.account_sql(build, account.user, account.password)}
+
+
+def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
+    """The command line after the program: as built, but for what was asked and what makes it private.
+
+    That comes last: of two settings of the same name the last one holds, however the first was spelt.
+    """
+    argv = ["--no-defaults", "--skip-name-resolve"]
+    if build.names_threads:
+        # Elsewhere it would cost memory and name no thread.
+        argv.append("--performance-schema=ON")
+    if connections > 100:
+        argv += [
+            f"--max-connections={connections + _SPARE_CONNECTIONS}",
+            f"--open-files-limit={connections + limits.SPARE_FILES}",
+            # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
+            "--back-log=1024",
+        ]
+    return [
+        *argv,
+        *setting_arguments(settings),
+        f"--datadir={directory}/data",
+        f"--socket={directory}/{SOCKET}",
+        f"--pid-file={directory}/mysqld.pid",
+        f"--tmpdir={directory / 'tmp'}",
+        f"--init-file={directory}/{INIT_SQL}",
+        # What statements of a workload may not do to files of this host: INTO OUTFILE, LOAD DATA, DATA DIRECTORY.
+        f"--secure-file-priv={directory / 'tmp'}",
+        "--local-infile=OFF",
+        "--loose-skip-symbolic-links",
+        # MySQL's second protocol listens everywhere by default.
+        "--loose-mysqlx=OFF",
+    ]
+
+
+def thread_names(connect: Callable[[], Sql], pid: int) -> dict[int, str]:
+    """As performance_schema has them."""
+    with connect() as connection:
+        return sql.thread_names(connection, pid)
+
+
+def network(port: int | None, address: str) -> list[str]:
+    """Where it listens beside its socket."""
+    return ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={address}"]
+
+
+# PostgreSQL as a private server: finding it, its empty data, its files and its command line.
+
+HBA = "hba.conf"
+_PACKAGED = Path("/usr/lib/postgresql")
+# Its socket is named after the port, also where it listens on no port.
+_SOCKET = ".s.PGSQL.5432"
+_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+
+
+def find_build(binary: Path | None = None, basedir: Path | None = None, root: Path | None = None) -> ServerBuild:
+    """The server to start: `binary` (of `root`), or bin/postgres below `basedir`, or the newest of Debian's packages.
+
+    Raises CapabilityError where there is none, PowerprofError where it does not run.
+    """
+    if binary is None and basedir is not None:
+        binary = basedir / "bin/postgres"
+    if binary is None:
+        places = [place for place in _PACKAGED.glob("*/bin/postgres") if place.parts[-3].isdigit()]
+        binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
+    if binary is None:
+        raise CapabilityError("postgres is not installed", "apt install postgresql")
+    check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")
+    asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
+    command = [str(binary.absolute()), "--version"]
+    done = sandbox.run(command, asked.sandbox(), timeout_s=30)
+    version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
+    if done.returncode != 0 or not version:
+        refuse_missing_library(done.stderr, binary)
+        raise PowerprofError(
+            f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})",
+            "such as /usr/lib/postgresql/15/bin/postgres",
+        )
+    return dataclasses.replace(asked, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
+
+
+def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
+    """The commands, each with what it reads, that make empty data with an account of ours that is no superuser.
+
+    What a superuser's statement may do, the server's account may: files, programs (COPY … TO PROGRAM). The one that
+    initdb makes can log in nowhere. Raises CapabilityError where initdb is absent.
+    """
+    initdb = build.binary.with_name("initdb")
+    if not on_host(initdb, build.root).is_file():
+        raise CapabilityError(f"{initdb} is not there", "apt install postgresql")
+    return [
+        (
+            [
+                *(str(initdb), f"--pgdata={datadir}", "--username=postgres", "--auth=reject"),
+                *("--encoding=UTF8", "--locale=C", "--no-sync"),
+            ],
+            "",
+        ),
+        (
+            [str(build.binary), "--single", "-D", str(datadir), "-c", "log_min_messages=warning", "postgres"],
+            f"CREATE ROLE {_USER} LOGIN CREATEDB IN ROLE pg_monitor\n"
+            + (f"GRANT pg_checkpoint TO {_USER}\n" if build.version >= (15, 0, 0) else ""),
+        ),
+    ]
+
+
+def postgres_login(directory: Path) -> Login:
+    """Our account. Its password is the folder of its socket, which nobody but the server's account may enter."""
+    socket = directory / _SOCKET
+    # The server is ours, and a workload's statements find their tables as in any session.
+    return Login(user=_USER, socket=socket, database="postgres", family="postgresql", session_options="")
+
+
+def postgres_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+    """What the server reads: who may come, by which way."""
+    return {HBA: f"local all {account.user} trust\n"}
+
+
+def postgres_words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
+    """The command line after the program; ours come last, so that they hold."""
+    asked = [f"{name}={value}" for name, value in checked(settings).items()]
+    if connections > 90:
+        asked.insert(0, f"max_connections={connections + 16}")
+    ours = [
+        "listen_addresses=",
+        f"unix_socket_directories={directory}",
+        "unix_socket_permissions=0700",
+        f"hba_file={directory / HBA}",
+        "log_destination=stderr",
+        "logging_collector=off",
+        # In its own folder, which goes with it; what lies in /dev/shm stays behind after a kill -9.
+        "dynamic_shared_memory_type=mmap",
+    ]
+    return ["-D", f"{directory}/data", *(word for setting in (*asked, *ours) for word in ("-c", setting))]
+
+
+def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
+    """Settings as the server reads them. Raises UsageError for what is none, or is powerprof's to say."""
+    checked_settings = {}
+    for name, value in settings.items():
+        plain = name.lower()
+        if not _NAME.fullmatch(plain):
+            raise UsageError(
+                f"{name!r} is not the name of a setting of PostgreSQL", "SHOW ALL lists those that there are"
+            )
+        if reserved_setting(name, "postgresql") is not None:
+            raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed", "leave it out")
+        text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
+        if "\0" in text or "\n" in text:
+            raise UsageError(f"the server setting {name} has a line break or NUL in its value", "write it in one line")
+        checked_settings[plain] = text
+    return checked_settings
+
+
+def processes(pid: int) -> Sequence[int]:
+    """The server and the processes that it works in."""
+    return (pid, *children(pid))
+
 
 Steps = Sequence[tuple[Sequence[str], str]]
 
@@ -49,27 +406,27 @@ MYSQL = Product(
     find=builds.find_build,
     check=setting_arguments,
     initialise=lambda build, datadir: [(builds.initialise_command(build, datadir), "")],
-    login=mysqld.login,
-    files=mysqld.files,
-    once=(mysqld.INIT_SQL,),
-    words=mysqld.words,
-    network=mysqld.network,
+    login=login,
+    files=files,
+    once=(INIT_SQL,),
+    words=words,
+    network=network,
     processes=lambda pid: (pid,),
-    names=mysqld.thread_names,
+    names=thread_names,
     end=signal.SIGKILL,
 )
 POSTGRESQL = Product(
     title="PostgreSQL",
-    find=postgres.find_build,
-    check=postgres.checked,
-    initialise=postgres.initialise,
-    login=postgres.login,
-    files=postgres.files,
+    find=find_build,
+    check=checked,
+    initialise=initialise,
+    login=postgres_login,
+    files=postgres_files,
     once=(),
-    words=postgres.words,
+    words=postgres_words,
     network=lambda _port, _address: [],
-    processes=postgres.processes,
-    names=lambda _connect, pid: server_names(postgres.processes(pid)),
+    processes=processes,
+    names=lambda _connect, pid: server_names(processes(pid)),
     # "Immediate shutdown": its processes end without writing; killed itself, it would leave those that are busy.
     end=signal.SIGQUIT,
     has_tcp=False,
@@ -86,3 +443,70 @@ def find(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
     """The program to start: of the product that `binary` is by its name, else of that family."""
     named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
     return named.find(binary, basedir)
+
+
+# Asks a server process of this host for the names of its threads, if it lets us in by its own unix socket.
+
+_SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
+IN_PROCESSES = "postgres"
+_PATIENCE_S = 3.0  # for all its sockets together
+_MOST_SOCKETS = 20
+_MOST_STATISTICS_SOCKETS = 4
+
+
+def is_server(program: str | None) -> bool:
+    """The name of a program is that of a MariaDB or MySQL server."""
+    return _SERVER.fullmatch(program or "") is not None
+
+
+def listening_sockets(pid: int) -> list[Path]:
+    """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
+    root = paths.procfs() / str(pid) / "root"
+    return [root / path.lstrip("/") for path in unix_sockets(pid)]
+
+
+def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
+    """In by the server's own socket, and how; None where none of them lets us in. The caller closes the connection.
+
+    Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
+    """
+    end_s = time.monotonic() + _PATIENCE_S
+    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
+        left_s = end_s - time.monotonic()
+        if left_s <= 0:
+            break
+        login = Login(user=getpass.getuser(), socket=place, pid=pid)
+        try:
+            return login, sql.connect(login, timeout_s=left_s, limits=limits)
+        except (PowerprofError, OSError):
+            continue
+    return None
+
+
+def enter_statistics(pid: int, databases: Iterable[str]) -> Login | None:
+    """How the system user gets in to a PostgreSQL server's pg_stat_statements by its own socket; None where it has none
+    or does not let us in."""
+    for place in listening_sockets(pid)[:_MOST_STATISTICS_SOCKETS]:
+        login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
+        if (there := database_with(login, databases)) is not None:
+            return there
+    return None
+
+
+def names_of_local_server(pid: int) -> dict[int, str]:
+    """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
+    server, or one that does not let us in.
+    """
+    name = name_of(pid)
+    if name == IN_PROCESSES:
+        return server_names(processes(pid))
+    if not is_server(name):
+        return {}
+    entered = enter(pid, Limits(waiting_s=_PATIENCE_S))
+    if entered is None:
+        return {}
+    try:
+        with entered[1] as connection:
+            return sql.thread_names(connection, pid)
+    except (PowerprofError, OSError):
+        return {}

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof import interrupts
 from powerprof.database.clients import dialects, sql
-from powerprof.database.private import routing
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.files import read_outside_text
-from powerprof.workloads import world
+from powerprof.database.private import topology as routing
+from powerprof.system import signals
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import read_outside_text
+from powerprof.workloads import dataset as world
 from powerprof.workloads.definition import Dataset, Topology
-from powerprof.workloads.reading import Case, LoadedWorkload
-from powerprof.workloads.sqltext import split_statements
+from powerprof.workloads.reading import Case, LoadedWorkload, split_statements
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
@@ -75,12 +74,12 @@ def make(
     if name is None:
         return
     remove(server, name)
-    interrupts.hold()  # between its statements nobody could say whose schema it is
+    signals.hold()  # between its statements nobody could say whose schema it is
     try:
         dialects.of_server(server).create(server, name)
         made.append(name)
     finally:
-        interrupts.release()
+        signals.release()
     with server.connect(database=name) as connection:
         if dataset.kind == "world":
             _make_world(server, connection, dataset, world_sql)

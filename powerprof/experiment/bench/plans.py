@@ -4,14 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import dialects, sql
-from powerprof.errors import PowerprofError
+from powerprof.database.clients.connections import check_connections
+from powerprof.database.products.options import MemberPlan, plan
+from powerprof.experiment.bench.dataset import SQL_LIMIT_BYTES
+from powerprof.experiment.bench.settings import global_change
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.files import read_outside_text
 from powerprof.workloads.definition import Explain, PlanStep
+from powerprof.workloads.reading import Case, split_statements
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.clients.base import Server, Sql
+    from powerprof.database.products.builds import ServerBuild
+
 
 # At its edges a window cuts statements of a few clients.
 _COUNTER_SHARE, _COUNTER_EDGE = 0.02, 40
@@ -114,3 +124,113 @@ def rows_in(moved: Mapping[str, int]) -> int | None:
     """Rows that the storage engines handed over, a dozen for the reading itself; None where nothing counts them."""
     counted = [moved[name] for name in dialects.ROWS if name in moved]
     return sum(counted) if counted else None
+
+
+# Where an experiment's servers run, and what of it a condition cannot have.
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """Where the servers run. `given` is used as it is; else private ones are started.
+
+    `server_cpus` and `client_cpus` pin the two apart, `member_cpus` servers of a topology by name or role. `world_sql`
+    is the official dataset to use. With `network_namespaces` every server of a topology has a network of its own, where
+    this host can. `trust`: a workload of somebody may run the programs that it brings.
+    """
+
+    given: Server | None = None
+    server_cpus: tuple[int, ...] | None = None
+    client_cpus: tuple[int, ...] | None = None
+    member_cpus: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    world_sql: Path | None = None
+    server_binary: Path | None = None
+    server_basedir: Path | None = None
+    server_build: ServerBuild | None = None
+    network_namespaces: bool = False
+    trust: bool = False
+
+
+def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool) -> None:
+    """Raises UsageError for options that a condition cannot have or that do nothing for any; `apart`: one at a time."""
+    for case in cases:
+        _check_given(case, options)
+        _check_globals(case)
+    known = {name for case in cases for member in _plans(case) for name in (member.name, member.role)}
+    unknown = next((name for name in options.member_cpus if name not in known), None)
+    if unknown is not None:
+        raise UsageError(
+            f"--server-cpus {unknown}=…: {cases[0].qualified} has no such server",
+            f"it has: {', '.join(sorted(known))}" if known else "it has one server: --server-cpus 0",
+        )
+    if options.network_namespaces and all(case.topology.kind == "standalone" for case in cases):
+        raise UsageError(f"--network-namespaces has no effect on {cases[0].qualified}, one server", "leave it out")
+    if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
+        raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
+    if options.given is not None:
+        # Conditions that take turns are all connected at once.
+        clients = [case.load.clients for case in cases]
+        check_connections(options.given, max(clients) if apart else sum(clients))
+
+
+def _check_sql(case: Case) -> None:
+    """Raise UsageError if the SQL of a condition sets a global variable, which no process would restore."""
+    definition, own = case.workload.definition, case.condition
+    texts = {
+        "setup": [*definition.setup, *own.setup],
+        "enter": own.enter,
+        "leave": own.leave,
+        "explain": [wanted.statement for wanted in (*definition.explain, *own.explain)],
+        "load.session": case.load.session,
+        "load.counted": [case.load.counted] if case.load.counted else [],
+        "load.checks": case.load.checks,
+        "load.sql": case.load.sql,
+    }
+    for key, names in (("load.files", case.load.files), ("dataset.files", definition.dataset.files)):
+        files = [read_outside_text(case.workload.folder / name, SQL_LIMIT_BYTES) for name in names]
+        texts[key] = [statement for file in files for statement in split_statements(file)]
+    for key, statements in texts.items():
+        for statement in statements:
+            if (change := global_change(statement)) is not None:
+                raise UsageError(
+                    f"{case.qualified}: {key} sets a global variable of the given server ({change})",
+                    "use set_global = { NAME = VALUE } in [server] or the condition instead: it is restored",
+                )
+
+
+def _check_globals(case: Case) -> None:
+    """Refuse a variable that lets clients send files; their sandbox holds without this check as well."""
+    for name in case.server.set_global:
+        if name.lower().replace("-", "_") == "local_infile":
+            raise UsageError(f"{case.qualified} sets {name}, which lets servers read clients' files", "leave it out")
+
+
+def _plans(case: Case) -> Sequence[MemberPlan]:
+    return [] if case.topology.kind == "standalone" else plan(case.topology.kind, case.topology.count)
+
+
+def cpus_of(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
+    """The CPUs of one server of a topology: by its name, else by its role; None where none were chosen for it."""
+    return options.member_cpus.get(member.name) or options.member_cpus.get(member.role)
+
+
+def _check_given(case: Case, options: BenchOptions) -> None:
+    if options.given is not None and case.topology.kind != "standalone":
+        raise UsageError(
+            f"{case.qualified} needs {case.topology.kind} servers, and a given server is one",
+            "leave --server, --socket and --defaults-file out",
+        )
+    if options.given is not None and case.server.kind != options.given.login.family:
+        raise UsageError(
+            f"{case.qualified} is for servers of kind {case.server.kind}, and {options.given.version} was given",
+            "leave --server, --socket and --defaults-file out: a private server is started",
+        )
+    if options.given is not None:
+        _check_sql(case)
+    server = case.server
+    if options.given is not None and (
+        server.settings or server.environment or server.build or server.disk_operations_hz is not None
+    ):
+        raise UsageError(
+            f"{case.qualified} needs a server started with its own settings, which a given server cannot be",
+            "leave --server, --socket and --defaults-file out: a private server is started",
+        )

@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from powerprof import interrupts
 from powerprof.database.clients import sql
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.reversible import others
+from powerprof.reversible import kinds
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Held, Journal
-from powerprof.reversible.kinds import Changed, Variable, started_ticks
-from powerprof.reversible.sessions import NewConnections, has_session_copies, kept_text
-from powerprof.statements.quoting import without_strings
+from powerprof.reversible.kinds import Changed, NewConnections, Variable, has_session_copies, kept_text, started_ticks
+from powerprof.statements.text import without_strings
+from powerprof.system import signals
+from powerprof.system.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
@@ -74,9 +73,9 @@ class PrivateSettings:
                 if name not in self._original:
                     self._original[name] = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
                 # Which other variables move is looked up once per value, because this may come before every window.
-                before = {} if (name, value) in self._looked else others.all_of(connection)
+                before = {} if (name, value) in self._looked else kinds.all_of(connection)
                 _set_global(connection, name, value)
-                for other in others.moved(before, others.all_of(connection), name) if before else ():
+                for other in kinds.moved(before, kinds.all_of(connection), name) if before else ():
                     self._original.setdefault(other, _number(before[other]))
                 self._looked.add((name, value))
 
@@ -112,7 +111,7 @@ class GivenSettings:
         Raise PowerprofError if the server refuses one, if one cannot be restored, or if another person has set one.
         """
         wanted = {_checked(name): _text(value) for name, value in values.items()}
-        with interrupts.uninterrupted():
+        with signals.uninterrupted():
             if self._has_restarted():
                 raise PowerprofError("the server was restarted during the run", "try again when it stays up")
             foreign = self._foreign() if wanted == self._wanted else self._restore()
@@ -126,13 +125,13 @@ class GivenSettings:
 
         Raise PowerprofError with the variables that stay.
         """
-        with interrupts.uninterrupted():
+        with signals.uninterrupted():
             notes = self._restore()
             if self._has_restarted():
                 return notes
             notes += [
                 f"the server's {name} was {was} when the run began and is {now} now: set_global did not change it"
-                for name, (was, now) in others.moved(self._first, self._all(), "").items()
+                for name, (was, now) in kinds.moved(self._first, self._all(), "").items()
                 if name not in self._before
             ]
             return notes + self._kept()
@@ -154,7 +153,7 @@ class GivenSettings:
 
     def _all(self) -> dict[str, str]:
         with self._server.connect() as connection:
-            return others.all_of(connection)
+            return kinds.all_of(connection)
 
     def _set(self, wanted: dict[str, str]) -> None:
         key = tuple(wanted.items())
@@ -162,7 +161,7 @@ class GivenSettings:
         while wanted:
             try:
                 self._change([self._variable(name, value) for name, value in plan])
-            except others.OtherVariablesMoved as error:
+            except kinds.OtherVariablesMoved as error:
                 plan = _with_moved(plan, error, wanted)
             except PowerprofError as error:
                 hint = error.hint or "SHOW GLOBAL VARIABLES lists the variables"
@@ -214,7 +213,7 @@ class GivenSettings:
 
     def _restore_moved(self, before: Mapping[str, str]) -> None:
         """Restore what a keeper that was killed had moved: it had no time to report which variables."""
-        for name, (was, now) in others.moved(before, self._all(), "").items():
+        for name, (was, now) in kinds.moved(before, self._all(), "").items():
             Changed(self._variable(name, now), was).put_back()
 
     def _restore(self) -> list[str]:
@@ -255,7 +254,7 @@ class GivenSettings:
 
 
 def _with_moved(
-    plan: Sequence[tuple[str, str]], error: others.OtherVariablesMoved, wanted: Mapping[str, str]
+    plan: Sequence[tuple[str, str]], error: kinds.OtherVariablesMoved, wanted: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Return the plan with the variables that moved set before the one that moves them.
 

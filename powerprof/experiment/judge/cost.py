@@ -6,12 +6,167 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
-from powerprof.experiment.judge import phases
-from powerprof.idle_records import IdleRun
-from powerprof.records import Delta, Estimate, Phase
-from powerprof.statistics import welch_interval
+import msgspec
+
+from powerprof.energy.domains import HostMeters, host_energy, host_meters, mean_host_energy, unmetered
+from powerprof.energy.windows import Consumer, WindowEnergy
+from powerprof.measure.residency import merge_notes
+from powerprof.measure.sampling import phase_of
+from powerprof.model.records import (
+    Cause,
+    Conservation,
+    Delta,
+    EnergyReading,
+    Estimate,
+    IdleRun,
+    Note,
+    Phase,
+    ServerExits,
+    Window,
+    metric_of,
+)
+from powerprof.statistics import Interval, difference_of_rates, welch_interval
+
+# Pure: repeated windows put together into a phase, and the differences between phases with their intervals.
+
+COMPARED = ("c0_percent", "wakeups_hz")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """The mean; None where any value is unknown, or there is none."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
+    """mean(after) − mean(before) with Welch's 95 % interval."""
+    mean = sum(after) / len(after) - sum(before) / len(before)
+    interval = welch_interval(before, after)
+    return Estimate(mean=mean, low=interval.low if interval else None, high=interval.high if interval else None)
+
+
+def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
+    """Every domain over all windows: joules add up, watts are their mean; both unknown where a window lacks them.
+
+    An estimate that stood in for some windows only is left out: it is none of the phase.
+    """
+    by_domain: dict[tuple[str, str, str], list[EnergyReading]] = {}
+    for reading in (reading for window in windows for reading in window.energy):
+        by_domain.setdefault((reading.source, reading.domain, reading.kind), []).append(reading)
+    energies = []
+    for same in by_domain.values():
+        whole = len(same) == len(windows)
+        if not whole and same[0].kind == "estimated":
+            continue
+        joules = [other.joules for other in same if other.joules is not None]
+        energies.append(
+            msgspec.structs.replace(
+                same[0],
+                joules=sum(joules) if len(joules) == len(windows) else None,
+                watts=_mean([other.watts for other in same]) if whole else None,
+                low_watts=_mean([other.low_watts for other in same]),
+                high_watts=_mean([other.high_watts for other in same]),
+                dropped_samples_count=sum(other.dropped_samples_count for other in same),
+            )
+        )
+    return energies
+
+
+def values(windows: Sequence[Window], metric: str) -> list[float]:
+    """A figure of every window; empty where any does not know it."""
+    numbers: list[Any] = [getattr(window, metric) for window in windows]
+    return [] if None in numbers else numbers
+
+
+def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]:
+    """Watts of one domain in every window; empty where any does not know it."""
+    watts_each = [
+        next((r.watts for r in window.energy if r.source == source and r.domain == domain), None) for window in windows
+    ]
+    return [watts for watts in watts_each if watts is not None] if None not in watts_each else []
+
+
+def combine(
+    name: str,
+    windows: Sequence[Window],
+    *,
+    causes: Sequence[Cause] = (),
+    conservation: Conservation | None = None,
+    traced_window_s: float | None = None,
+    server_exits: ServerExits | None = None,
+) -> Phase:
+    """One phase from at least one window, with the energy of all of them."""
+    phase = phase_of(name, windows)
+    notes: list[str | Note] = []
+    if phase.wakeups_hz is None and conservation is not None and conservation.idle_exits_count and traced_window_s:
+        rate = conservation.idle_exits_count / traced_window_s
+        phase = msgspec.structs.replace(phase, wakeups_hz=rate)
+        notes = [Note("wakeups_of_traced_window")]
+    combined: Phase = msgspec.structs.replace(
+        phase,
+        energy=_energy(windows),
+        causes=list(causes),
+        conservation=conservation,
+        traced_window_s=traced_window_s,
+        server_exits=server_exits,
+        notes=merge_notes(phase.notes, notes),
+    )
+    return combined
+
+
+def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> list[Delta]:
+    """What changed from one phase to another: C0, wake-ups, every common idle state, and watts.
+
+    `watts` are the host's by the run's `meters`, over the windows that have them; then every meter's own.
+    """
+    changes = []
+
+    def add(metric: str, old: Sequence[float], new: Sequence[float]) -> None:
+        if old and new:
+            changes.append(
+                Delta(metric=metric, from_phase=before.name, to_phase=after.name, difference=difference(old, new))
+            )
+
+    for metric in COMPARED:
+        add(metric, values(before.windows, metric), values(after.windows, metric))
+    for state in after.states:
+        if not state.polling:
+            add(metric_of("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
+    add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
+    for reading in after.energy:
+        metric = metric_of("watts", reading.source, reading.domain)
+        add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
+    return changes
+
+
+def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
+    """The host's watts in every window by the run's meters; None where a window lacks them."""
+    return [host_energy(window.energy, meters).watts for window in phase.windows]
+
+
+def run_meters(phases: Sequence[Phase]) -> HostMeters | None:
+    """The one set of meters that stands for the host in all windows of these phases."""
+    return host_meters(_windows(phases))
+
+
+def unmetered_in(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
+    """A note where windows lack the run's meters."""
+    return unmetered(_windows(phases), meters)
+
+
+def _windows(phases: Sequence[Phase]) -> list[list[EnergyReading]]:
+    return [window.energy for phase in phases for window in phase.windows]
+
+
+def _residencies(phase: Phase, name: str) -> list[float]:
+    percents = [
+        next((state.residency_percent for state in window.states if state.name == name), None)
+        for window in phase.windows
+    ]
+    return [value for value in percents if value is not None] if None not in percents else []
+
 
 # costs: beyond its interval and the drift. nothing: 0 or less lies in the interval, and a server cannot give back what
 # the host did before it. drift: the host itself changed as much. single: one window a phase, so nothing is known of its
@@ -41,8 +196,8 @@ def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     for metric in ("wakeups_hz", "c0_percent"):
         delta = delta_of(run, first.name, last.name, metric)
         if delta is not None:
-            at_end = phases.values(after.windows, metric) if after is not None and first.name == "baseline" else []
-            before, measured = (phases.values(phase.windows, metric) for phase in (first, last))
+            at_end = values(after.windows, metric) if after is not None and first.name == "baseline" else []
+            before, measured = (values(phase.windows, metric) for phase in (first, last))
             # A record that keeps no windows has only what was made of them.
             whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
             judged.append(Claim(metric, delta.difference, whole))
@@ -74,3 +229,121 @@ def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequen
         if together is None or together.low <= 0 or moved >= _DRIFT_SHARE * (fmean(measured) - fmean(before)):
             return "drift"
     return "costs"
+
+
+# What an idle server does by itself: the idle periods that its own threads ended, as the trace counted them. Pure.
+#
+# Nothing else on the host is in this count, so that a busy neighbour or a drift does not hide it as they hide the
+# difference of whole windows.
+
+# Where the CPUs are never idle, nobody can end an idle period: a count says nothing of the server then.
+BUSY_PERCENT = 90.0
+# With CPUs as busy as this, part of what the server would wake does not sleep.
+HALF_BUSY_PERCENT = 25.0
+
+
+@dataclass(frozen=True)
+class ServerCost:
+    """Idle exits a second: of the server alone, and what the silent connections add to them (None: unknown).
+
+    `thread`: the one with most of them, and its own rate. `busy_percent`: of the CPUs while they were counted, where
+    that hides some of them; then there is no difference, since it would be that of what was hidden.
+    """
+
+    alone: Estimate | None
+    connected: Estimate | None
+    added: Estimate | None
+    thread: tuple[str, float] | None
+    busy_percent: float | None
+
+
+def server_cost(run: IdleRun) -> ServerCost | None:
+    """None where nothing was traced, or the server's process is not on this host."""
+    traced = {phase.name: phase for phase in run.phases if phase.server_exits is not None}
+    alone, connected = (traced[name].server_exits if name in traced else None for name in ("server", "clients"))
+    if alone is None and connected is None:
+        return None
+    busy = _busy(list(traced.values()))
+    return ServerCost(
+        alone=None if alone is None else alone.wakeups_hz,
+        connected=None if connected is None else connected.wakeups_hz,
+        added=None
+        if alone is None or connected is None or busy is not None
+        else _difference(alone.wakeups_hz, connected.wakeups_hz),
+        thread=_busiest(run, traced["clients" if alone is None else "server"]),
+        busy_percent=busy,
+    )
+
+
+def busy_before(run: IdleRun) -> float | None:
+    """How busy the CPUs were before the server, in percent, where that leaves no answer; else None."""
+    baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
+    busy = None if baseline is None else baseline.c0_percent
+    return None if busy is None or busy < BUSY_PERCENT else busy
+
+
+def busy_while_counted(run: IdleRun) -> float | None:
+    """The same of the CPUs while the server's idle exits were counted, of the least busy phase."""
+    traced = [phase.conservation for phase in run.phases if phase.server_exits is not None]
+    idle = [counts.idle_percent for counts in traced if counts is not None and counts.idle_percent is not None]
+    busy = 100.0 - max(idle, default=100.0)
+    return busy if busy >= BUSY_PERCENT else None
+
+
+def _busy(phases: list[Phase]) -> float | None:
+    idle = [phase.conservation.idle_percent for phase in phases if phase.conservation is not None]
+    most = max((100.0 - percent for percent in idle if percent is not None), default=0.0)
+    return most if most >= HALF_BUSY_PERCENT else None
+
+
+def _difference(a: Estimate, b: Estimate) -> Estimate:
+    apart = difference_of_rates(a.mean, _interval(a), b.mean, _interval(b))
+    return Estimate(mean=b.mean - a.mean, low=apart.low, high=apart.high)
+
+
+def _interval(rate: Estimate) -> Interval:
+    return Interval(rate.mean if rate.low is None else rate.low, rate.mean if rate.high is None else rate.high, "saved")
+
+
+def _busiest(run: IdleRun, phase: Phase) -> tuple[str, float] | None:
+    rates: dict[str, float] = {}
+    for cause in phase.causes:
+        if run.server is not None and cause.pid == run.server.pid and cause.thread:
+            rates[cause.thread] = rates.get(cause.thread, 0.0) + cause.wakeups_hz
+    return max(rates.items(), key=lambda item: item[1]) if rates else None
+
+
+# A phase's joules, split onto the processes whose CPU time was read and the rest of C0.
+
+
+def with_energy_split(
+    phase: Phase, energy: WindowEnergy, meters: HostMeters | None, baseline: Phase | None = None
+) -> Phase:
+    """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0.
+
+    `baseline`: the host idle, whose measured power is the floor.
+    """
+    window_s = sum(window.window_s or 0.0 for window in phase.windows)
+    used: dict[str, float] = {}
+    for window in phase.windows:
+        for group in window.processes:
+            if group.name != "rest":
+                used[group.name] = used.get(group.name, 0.0) + group.cpu_s
+    c0_s = (phase.c0_percent or 0.0) / 100 * phase.cpus * window_s
+    stolen_s = (phase.steal_percent or 0.0) / 100 * phase.cpus * window_s
+    # Process clocks and idle counters are read at slightly different moments: the rest is never negative.
+    rest = max(0.0, c0_s - stolen_s - sum(used.values()))
+    consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
+    consumers.append(Consumer(name="rest of the system", c0_s=rest))
+    whole = mean_host_energy([window.energy for window in phase.windows], meters)
+    idle = None if baseline is None else mean_host_energy([window.energy for window in baseline.windows], meters)
+    split = energy.split(
+        whole,
+        window_s,
+        phase.cpus,
+        phase.c0_percent,
+        consumers,
+        steal_percent=phase.steal_percent,
+        idle_watts=idle.watts if idle is not None and idle.kind == "measured" else None,
+    )
+    return msgspec.structs.replace(phase, energy_split=split)

@@ -5,11 +5,17 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
 
+import msgspec
+
+from powerprof.energy.families import Pair, corners
 from powerprof.experiment.judge.answer import metric_named
-from powerprof.experiment.judge.metrics import rest_percent
-from powerprof.experiment.records import Block, BlockPair, ControlRecord, Design, Metric, Threat
-from powerprof.records import Note, Window
+from powerprof.experiment.judge.metrics import Baseline, rest_percent
+from powerprof.experiment.options import MINIMUM_PAIRS
+from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
+from powerprof.model.records import EnergyReading, EstimateRange, Note, Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
 # A hypervisor that took more than this from the guest has measured its neighbours too.
@@ -146,3 +152,148 @@ def _behind(blocks: Sequence[Block], design: Design) -> Threat | None:
 def _repeats(blocks: Sequence[Block]) -> Threat | None:
     count = sum(block.attempts_count - 1 for block in blocks)
     return Threat(name="repeats", values={"count": count}) if count else None
+
+
+# Pure: which pairs other programs have disturbed, and what becomes of them.
+#
+# What is judged is the C0 that is neither server, client nor powerprof, and never a result. Each condition is held
+# against its own quietest window, so that interrupts and write-back that belong to a condition do not count.
+
+# Points of C0. On a quiet host the rest varies by less than one.
+_DISTURBED_POINTS = 5.0
+# With fewer pairs left than this share of those asked for, all are kept: a busy host is then what was measured.
+_KEPT_SHARE = 0.6
+
+
+def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
+    """The numbers of the pairs with a window in which something else ran."""
+    counted = [block for block in blocks if not block.dropped]
+    disturbed: set[int] = set()
+    for arm in ("a", "b"):
+        rest = {
+            block.pair: value
+            for block in counted
+            if block.arm == arm and (value := rest_percent(block.window)) is not None
+        }
+        quiet = min(rest.values(), default=0.0)
+        disturbed |= {pair for pair, value in rest.items() if value > quiet + _DISTURBED_POINTS}
+    return disturbed
+
+
+def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
+    """The blocks with disturbed pairs marked, if enough pairs are left without them; and a note of it."""
+    disturbed = disturbed_pairs(blocks)
+    kept = {block.pair for block in blocks if not block.dropped} - disturbed
+    if not disturbed or len(kept) < max(_KEPT_SHARE * wanted_pairs, MINIMUM_PAIRS):
+        return list(blocks), []
+    marked = [
+        msgspec.structs.replace(block, disturbed=True) if block.pair in disturbed and not block.dropped else block
+        for block in blocks
+    ]
+    return marked, [Note("pairs_left_out", {"count": len(disturbed)})]
+
+
+# What two measurements could be confused by: all that differs around them, and was not what was asked.
+
+# Not part of it: names, and what is new at each boot.
+_HOST_IGNORED = ("hostname", "boot_id", "mitigations")
+
+
+class Described(Protocol):
+    """What a saved record says of how it was made."""
+
+    @property
+    def started_at(self) -> str:
+        """RFC 3339."""
+
+    @property
+    def condition(self) -> ConditionRecord:
+        """What was run."""
+
+    @property
+    def host(self) -> dict[str, Any]:
+        """The machine and its kernel."""
+
+    @property
+    def server(self) -> dict[str, Any]:
+        """The server."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it was measured."""
+
+
+def differences(first: Described, second: Described) -> list[str]:
+    """What differs in host, kernel, server and settings, one line each; first what matters most."""
+    texts = []
+    for label, a, b in (
+        ("host", first.host, second.host),
+        ("server", first.server, second.server),
+        ("setting", first.condition.settings, second.condition.settings),
+        ("load", first.condition.load, second.condition.load),
+        ("option", first.options, second.options),
+    ):
+        for key in sorted({*a, *b}):
+            if key in _HOST_IGNORED or key in ("pid", "sysfs") or a.get(key) == b.get(key):
+                continue
+            texts.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
+    if first.host.get("hostname") != second.host.get("hostname"):
+        texts.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
+    if first.condition.work != second.condition.work:
+        texts.append(f"condition: {first.condition.name} → {second.condition.name}")
+    if first.started_at[:10] != second.started_at[:10]:
+        texts.append(f"date: {first.started_at[:10]} → {second.started_at[:10]}")
+    return texts
+
+
+def _show(value: Any) -> str:
+    return "unknown" if value is None else str(value)[:80]
+
+
+# Pure: the doubt of the model in a difference of estimated figures, beside the doubt of the sample.
+#
+# Each difference and ratio is judged again with every pair of idle watts and slope that is a corner of what is possible
+# (`energy.joint`), the same pair for both conditions. Between windows of equal length the idle part cancels and the
+# slope's doubt is left; where the conditions did unequal work, it does not. A ratio keeps the doubt of idle ÷ slope.
+
+
+def with_pair(watts: float, span: EstimateRange, pair: Pair) -> float:
+    """What the estimate would be by another model: with these idle watts and this slope."""
+    idle, slope = pair
+    busy = (watts - span.idle_watts) / span.slope_watts if span.slope_watts else 0.0
+    return idle + slope * busy
+
+
+def other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[list[BlockPair], Baseline]]:
+    """The pairs and the idle host by every other model that is possible; none where nothing is estimated."""
+    span = next((r.range for pair in pairs for block in pair for r in block.window.energy if r.range is not None), None)
+    if span is None:
+        return []
+    others = []
+    for model in corners(span):
+        watts = None if baseline.watts is None else with_pair(baseline.watts, span, model)
+        moved = [(_moved(a, span, model), _moved(b, span, model)) for a, b in pairs]
+        others.append((moved, replace(baseline, watts=watts)))
+    return others
+
+
+def _moved(block: Block, span: EstimateRange, pair: Pair) -> Block:
+    energy = [_with(reading, span, pair) for reading in block.window.energy]
+    return msgspec.structs.replace(
+        block,
+        window=msgspec.structs.replace(block.window, energy=energy),
+        solution_energy=[_with(reading, span, pair) for reading in block.solution_energy],
+    )
+
+
+def _with(reading: EnergyReading, span: EstimateRange, pair: Pair) -> EnergyReading:
+    if reading.range is None or reading.watts is None or reading.joules is None or not reading.watts:
+        return reading
+    watts = with_pair(reading.watts, reading.range, _for(reading.range, span, pair))
+    return msgspec.structs.replace(reading, watts=watts, joules=reading.joules * watts / reading.watts)
+
+
+def _for(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
+    """The pair for as many CPUs as this reading is of: a CPU may have come or gone between two windows."""
+    scale = own.slope_watts / span.slope_watts if span.slope_watts else 1.0
+    return pair[0] * scale, pair[1] * scale

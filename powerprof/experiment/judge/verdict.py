@@ -10,7 +10,7 @@ import msgspec
 
 from powerprof.experiment.judge.metrics import Compared
 from powerprof.experiment.records import ControlRecord, Difference, Metric, Range, Ratio, Side
-from powerprof.figures import Figures
+from powerprof.model.records import Figures
 from powerprof.statistics import (
     FAMILY_LEVEL,
     PRIMARY_LEVEL,

@@ -4,25 +4,120 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from powerprof.experiment.bench import plans
+from powerprof.experiment.bench.servers import Bench
 from powerprof.experiment.loads import LoadFailed, LoadOrder, LoadResult, RunningLoad, start_load
-from powerprof.experiment.measure.apparatus import Apparatus, Slot
+from powerprof.experiment.loads.sysbench import GatedLoad, Tally, is_possible
 from powerprof.experiment.measure.observers import CaseObservers
-from powerprof.experiment.options import RAMP_S
-from powerprof.experiment.records import Block, MemberShare, Slices, StormShare
-from powerprof.processes.stat import process_stat
-from powerprof.records import EnergyReading, ProcessTime, Window
-from powerprof.windows.joined import joined
-from powerprof.windows.punctual import punctual
-from powerprof.windows.runner import wait_out
+from powerprof.experiment.measure.plan import Offer, block_order
+from powerprof.experiment.options import RAMP_S, ExperimentOptions
+from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
+from powerprof.measure.clock import Meters
+from powerprof.measure.sampling import WindowMeter, joined, joined_all
+from powerprof.measure.window import punctual, wait_out
+from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
+from powerprof.model.text import Say
+from powerprof.system.errors import Retryable
+from powerprof.system.tasks import process_stat
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
+    from powerprof.experiment.bench.servers import Bench
+    from powerprof.experiment.measure.plan import Offer
+    from powerprof.experiment.options import ExperimentOptions
+    from powerprof.experiment.records import Arm, Block
+    from powerprof.measure.sampling import WindowMeter
+    from powerprof.model.records import Window
+    from powerprof.workloads.reading import Case
+
+
+# What an experiment under load measures with, and what it does when a part of that fails.
+
+T = TypeVar("T")
+
+_ATTEMPTS = 3
+# An experiment whose blocks fail again and again has no answer to give.
+_MOST_FAILURES = 10
+_APPARATUS_SETTLE_S = 0.5
+_BASELINE_S = (0.5, 4.0)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Which block this is, and how it is to be run."""
+
+    pair: int
+    arm: Arm
+    dropped: bool
+    seed: int
+
+
+@dataclass
+class Apparatus:
+    """Servers that are up, meters, and what both conditions are asked for; `notes` are what failed on the way.
+
+    `complete` adds to a window what is computed from it (the energy estimate). `horizon_s` is how long a window of
+    equal work lasts.
+    """
+
+    bench: Bench
+    options: ExperimentOptions
+    offer: Offer
+    meters: Meters | None
+    complete: Callable[[Window], Window]
+    say: Say
+    notes: list[str | Note] = field(default_factory=list)
+    horizon_s: float | None = None
+    _failures: int = 0
+
+    def meter(self, servers: Sequence[int], clients: Sequence[int] = ()) -> WindowMeter:
+        """What measures windows, with the CPU time of servers, clients and powerprof separately."""
+        groups = {"server": list(servers), "client": list(clients), "powerprof": [os.getpid()]}
+        wanted = {name: pids for name, pids in groups.items() if pids}
+        return WindowMeter(meters=self.meters, groups=wanted, residency_source=self.options.residency_source)
+
+    def baseline(self, what: str) -> Iterator[Window]:
+        """Windows in which the servers are up and nobody asks them anything."""
+        self.bench.rest()
+        time.sleep(_APPARATUS_SETTLE_S)
+        shortest_s, longest_s = _BASELINE_S
+        length_s = max(shortest_s, min(self.options.window_s, longest_s))
+        with self.meter(self.bench.server_pids) as meter:
+            for window in meter.repeat(self.options.baseline_windows, length_s, what, self.say):
+                yield self.complete(window)
+
+    def slots(self) -> list[Slot]:
+        """The blocks of one condition by itself, those of the warm-up first."""
+        warm_up, seed = self.options.warm_up_pairs, self.options.seed
+        return [Slot(n, "a", n < warm_up, 1 + 1000 * seed + n) for n in range(warm_up + self.options.pairs)]
+
+    def repeated(self, measure: Callable[[int], T], cases: Sequence[Case], slot: Slot) -> T:
+        """What `measure` gives at its first, second or third attempt; the servers are looked after in between.
+
+        Raises what the last attempt raised, and at once what is not Retryable.
+        """
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return measure(attempt)
+            except Retryable as error:
+                self._failures += 1
+                names = " and ".join(case.name for case in cases)
+                self.notes.append(f"block {slot.pair}, {names}, attempt {attempt}: {error.message}")
+                if attempt == _ATTEMPTS or self._failures > _MOST_FAILURES:
+                    raise
+                self.say(f"{error.message}: the block is repeated")
+                for case in cases:
+                    self.bench.revive(case)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
 
 # How long a query that was started in the window may take to end, beyond the window's own length.
 _PATIENCE_S = 60.0
@@ -220,3 +315,135 @@ def block_of(
         storm=storm,
         slices=slices,
     )
+
+
+# A pair of windows whose two conditions take turns of a fraction of a second.
+#
+# What makes CPU time scatter on a shared host (a neighbour on the other thread of the core, the clock's frequency)
+# comes and goes within seconds. Conditions measured one after the other meet different moments of it; turns that are
+# shorter than it meet the same. Both clients stay connected, one of them sleeps; a turn is a window of its own, opened
+# before the first statement is asked and closed when the last is answered, so that no statement is cut, and a
+# condition's turns are put together into the window that is saved.
+
+# A turn is long beside a statement, or the wait for the last one's answer weighs: this many are asked in it.
+_STATEMENTS_EACH_TURN = 10
+_SWITCHED_TURN_S = 0.5
+_SETTLE_S = 0.02
+
+
+def turn_length_s(
+    bench: Bench, cases: Sequence[Case], offer: Offer, options: ExperimentOptions, quick_meters: bool
+) -> float | None:
+    """How long a turn is to be; None where the conditions cannot take turns within a window.
+
+    They can where the same rate of statements is asked with the same global settings: to change those twice a second
+    is another experiment. Servers of their own are put to sleep and woken, for which turns are longer: what expires
+    while one sleeps is caught up with at once. Meters that lag behind cannot tell one turn from the next.
+    """
+    if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_possible():
+        return None
+    if not quick_meters or options.residency_source != "cpuidle" or not bench.switchable(cases):
+        return None
+    for case in cases:
+        own = case.condition
+        definition = case.workload.definition
+        if case.load.kind != "statements" or definition.storm or definition.slices_s or own.enter or own.leave:
+            return None
+    if cases[0].server.set_global != cases[1].server.set_global:
+        return None
+    shortest_s = options.turn_s if bench.shared(cases) else max(options.turn_s, _SWITCHED_TURN_S)
+    length_s = max(shortest_s, _STATEMENTS_EACH_TURN / offer.rate_hz)
+    return length_s if 2 * length_s <= options.window_s else None
+
+
+@dataclass
+class _TurnSide:
+    """One condition of the pair: its client, and what its turns gave."""
+
+    slot: Slot
+    case: Case
+    load: GatedLoad
+    meter: WindowMeter
+    count: Callable[[], dict[str, int]]
+    start: Tally
+    windows: list[Window] = field(default_factory=list)
+    moved: list[dict[str, int]] = field(default_factory=list)
+
+
+def measure_alternating(
+    apparatus: Apparatus, cases: Sequence[Case], slots: Sequence[Slot], attempts: int, turn_s: float
+) -> list[Block]:
+    """Run a pair; its blocks are in the order of the slots.
+
+    Raises Retryable where a client or the server failed.
+    """
+    bench = apparatus.bench
+    switched = not bench.shared(cases)
+    with ExitStack() as stack:
+        sides: dict[Arm, _TurnSide] = {}
+        for slot in slots:
+            side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
+            sides[slot.arm] = side
+        # What a reading adds to the counters, asked of the server that is awake.
+        own = plans.between(side.count(), side.count())
+        stack.enter_context(punctual())
+        for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
+            for arm in pair:
+                side = sides[arm]
+                if switched:
+                    bench.enter(side.case)
+                    time.sleep(_SETTLE_S)
+                before = side.count()
+                side.meter.open_window()
+                _turn(side.load, turn_s)
+                side.windows.append(side.meter.close_window())
+                moved = plans.between(before, side.count())
+                side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
+    return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
+
+
+def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _TurnSide:
+    """A side with its client connected and run in: one turn is in no figure."""
+    apparatus.bench.enter(case)  # a server that sleeps lets nobody connect
+    control = stack.enter_context(apparatus.bench.connect(case))
+    context = apparatus.bench.context(case)
+    directory = context.directory / slot.arm
+    directory.mkdir(mode=0o711, exist_ok=True)  # the client may be another account; its files are for it alone
+    load = stack.enter_context(
+        GatedLoad(
+            case.load,
+            case.load_statements(),
+            replace(context, directory=directory),
+            apparatus.offer.rate_hz or 1.0,
+            slot.seed,
+        )
+    )
+    meter = stack.enter_context(apparatus.meter(apparatus.bench.pids(case), load.pids))
+    count = counting(control, apparatus.bench.server(case).pid)
+    _turn(load, turn_s)
+    return _TurnSide(slot, case, load, meter, count, load.tally())
+
+
+def _turn(load: GatedLoad, turn_s: float) -> None:
+    load.open()
+    wait_out((), turn_s)
+    load.shut(_PATIENCE_S)
+
+
+def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
+    """All turns of a side as one block."""
+    result = side.load.tally().since(side.start)
+    plans.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
+    return block_of(
+        apparatus,
+        side.slot,
+        attempts,
+        apparatus.complete(joined_all(side.windows)),
+        result,
+        _sum(side.moved),
+        queries=result.queries,
+    )
+
+
+def _sum(moved: Sequence[dict[str, int]]) -> dict[str, int]:
+    return {name: sum(counters.get(name, 0) for counters in moved) for name in moved[0]}

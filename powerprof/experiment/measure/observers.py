@@ -3,18 +3,336 @@
 
 from __future__ import annotations
 
+import re
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.closeable import Closeable
-from powerprof.experiment.measure.members import MembersMeter
-from powerprof.experiment.measure.slices import Slicer
-from powerprof.experiment.measure.storm import StormWatch
+from powerprof.database.clients import sql
+from powerprof.database.private.replication import read_status
 from powerprof.experiment.records import MemberShare, Slices, StormShare
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError, Retryable
+from powerprof.system.files import read_fields
+from powerprof.system.paths import procfs
+from powerprof.workloads.definition import Storm
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
+    from powerprof.database.clients.base import Server, Sql
     from powerprof.experiment.bench.servers import Bench
+
+
+# What each server of a topology did in a window: CPU time, connections, relay logs, and what replication says.
+
+_RELAY = re.compile(r"relay\.(\d{6,12})")
+_COUNTED = ("Connections", "Binlog_commits", "Slave_connections")
+
+RelayLogs = Mapping[int, int]
+
+
+def relay_logs(datadir: Path) -> dict[int, int]:
+    """Number → bytes of the relay logs that are there."""
+    indexes = {}
+    try:
+        for entry in datadir.iterdir():
+            name = _RELAY.fullmatch(entry.name)
+            if name:
+                try:
+                    indexes[int(name[1])] = entry.stat().st_size
+                except OSError:
+                    continue  # purged meanwhile
+    except OSError:
+        return {}
+    return indexes
+
+
+def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
+    """How much was written to relay logs in between. None where there are none.
+
+    Files that came and went count as much as those that were seen: a reconnect makes one of the same size each time.
+    """
+    if not before or not after:
+        return None
+    oldest, newest = max(before), max(after)
+    grown = max(0, after.get(oldest, before[oldest]) - before[oldest])
+    fresh = [size for number, size in after.items() if oldest < number]
+    if not fresh:
+        return float(grown)
+    seen = [*fresh, before[oldest]]
+    missing = newest - oldest - len(fresh)
+    return grown + sum(fresh) + missing * sum(seen) / len(seen)
+
+
+class MembersMeter(Closeable):
+    """`with MembersMeter(servers) as meter:`, then `start()` before a window and `stop(cpus)` after it."""
+
+    def __init__(self, servers: Mapping[str, Server]) -> None:
+        self._servers = servers
+        self._connections: dict[str, Sql] = {}
+        self._cpu_ns: dict[str, int | None] = {}
+        self._relays: dict[str, dict[int, int]] = {}
+        self._counters: dict[str, dict[str, int]] = {}
+        self._started_s = 0.0
+
+    def _open(self) -> None:
+        for name, server in self._servers.items():
+            self._connections[name] = server.connect()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def start(self) -> None:
+        """Read what needs a difference."""
+        for name, connection in self._connections.items():
+            self._counters[name] = _counters(connection)
+        self._relays = self._read_relays()
+        self._cpu_ns = self._read_cpu()
+        self._started_s = time.monotonic()
+
+    def stop(self, cpus: int) -> list[MemberShare]:
+        """What each member used, in percent of the time of `cpus` CPUs. Raises PowerprofError where one is gone."""
+        elapsed_s = time.monotonic() - self._started_s
+        cpu, relays = self._read_cpu(), self._read_relays()
+        shares = []
+        for name, server in self._servers.items():
+            counters = _counters(self._connections[name])
+            before = self._cpu_ns.get(name)
+            now = cpu.get(name)
+            cpu_s = None if before is None or now is None else (now - before) / 1e9
+            written = relay_bytes(self._relays[name], relays[name])
+            moved = {key: counters[key] - self._counters[name].get(key, 0) for key in counters}
+            shares.append(
+                MemberShare(
+                    name=name,
+                    pid=server.pid,
+                    cpu_s=cpu_s,
+                    c0_percent=None if cpu_s is None else 100.0 * cpu_s / (elapsed_s * cpus),
+                    connections_hz=moved.get("Connections", 0) / elapsed_s,
+                    commits_hz=moved["Binlog_commits"] / elapsed_s if "Binlog_commits" in moved else None,
+                    relay_log_bytes_hz=None if written is None else written / elapsed_s,
+                    replication=read_status(self._connections[name]),
+                )
+            )
+        return shares
+
+    def _read_cpu(self) -> dict[str, int | None]:
+        return {name: process_cpu_ns(server.pid) if server.pid else None for name, server in self._servers.items()}
+
+    def _read_relays(self) -> dict[str, dict[int, int]]:
+        relays = {}
+        for name, server in self._servers.items():
+            place = getattr(server, "datadir", None)
+            relays[name] = relay_logs(place) if isinstance(place, Path) else {}
+        return relays
+
+
+def _counters(connection: Sql) -> dict[str, int]:
+    try:
+        rows = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+    except PowerprofError as error:
+        raise Retryable(f"a server of the topology is gone: {error.message}", error.hint) from error
+    counted = {str(name): sql.count(value) for name, value in rows if name in _COUNTED}
+    return {name: value for name, value in counted.items() if value is not None}
+
+
+# A window from within: bytes that the server wrote and idle exits, in slices of a fraction of a second.
+#
+# A mean hides bursts: a server that writes its dirty pages back all at once writes as much as one that does so
+# all the time. A thread reads two counters each slice; the wake-ups that it causes are powerprof's, one a slice.
+
+
+class Slicer(Closeable):
+    """`start()` before a window and `finish()` after it; `close()` ends it also where the window broke."""
+
+    def __init__(self, pids: Sequence[int], slice_s: float) -> None:
+        self._pids = pids
+        self._slice_s = slice_s
+        self._over = threading.Event()
+        self._read: list[tuple[float, int | None, int | None]] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """The window begins."""
+        self._thread.start()
+
+    def finish(self) -> Slices:
+        """The window is over."""
+        self.close()
+        return slices_of(self._read)
+
+    def close(self) -> None:
+        """Its thread wakes a CPU each slice: it must not outlive the window."""
+        self._over.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            reader: CpuidleReader | None = CpuidleReader()
+        except PowerprofError:
+            reader = None  # no driver: written bytes alone
+        try:
+            due_s = time.monotonic()
+            while True:
+                self._read.append((time.monotonic(), written_bytes(self._pids), _idle_exits(reader)))
+                due_s += self._slice_s
+                if self._over.wait(max(0.0, due_s - time.monotonic())):
+                    return
+        finally:
+            if reader is not None:
+                reader.close()
+
+
+def _idle_exits(reader: CpuidleReader | None) -> int | None:
+    usages = [reader.usage(cpu) for cpu in reader.cpus] if reader is not None else []
+    return sum(sum(usage) for usage in usages if usage) if usages else None
+
+
+def written_bytes(pids: Sequence[int]) -> int | None:
+    """Bytes that these processes had written to a disk (write_bytes of /proc/PID/io, proc(5)); None where unknown."""
+    texts = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
+    return sum(int(text) for text in texts) if texts and all(text.isdigit() for text in texts) else None
+
+
+def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
+    """Pure: the differences of consecutive readings. What could not be read each time has no slices."""
+    lengths = [after[0] - before[0] for before, after in pairwise(read)]
+
+    def moved(index: int) -> list[int]:
+        values = [reading[index] for reading in read]
+        known = [int(value) for value in values if value is not None]
+        return [b - a for a, b in pairwise(known)] if len(known) == len(values) else []
+
+    return Slices(lengths_s=lengths, write_bytes=moved(1), wakeups_count=moved(2))
+
+
+# A fault that may end by itself: started before a window, watched in it, and started again.
+
+# Two questions a second against the thousands of wake-ups of a storm that rages; none where none began.
+_LOOK_S = 0.5
+_BEGIN_S = 0.75
+_ATTEMPTS = 3
+
+
+class StormWatch(Closeable):
+    """`with StormWatch(storm, servers) as watch:` begins the storm; `watch()` … `finish()` enclose the window.
+
+    `servers` by name, the first one's counter is looked at. Where the storm does not begin in three attempts the
+    servers are left alone: they back off. Raises PowerprofError where a statement fails.
+    """
+
+    def __init__(self, storm: Storm, servers: Mapping[str, Server]) -> None:
+        self._storm = storm
+        self._servers = servers
+        self._connection: Sql | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._problem: PowerprofError | None = None
+        self._raging_s = self._watched_s = 0.0
+        self._restarts = 0
+        self._first = self._last = (0.0, 0)
+        self._began = False
+
+    def _open(self) -> None:
+        first = next(iter(self._servers.values()))
+        self._connection = first.connect()
+        for _ in range(_ATTEMPTS):
+            before = self._count()
+            if self._rate(before, self._after()) >= self._storm.least_hz:
+                self._began = True
+                break
+            self._trigger()
+        else:
+            before = self._count()
+            self._began = self._rate(before, self._after()) >= self._storm.least_hz
+
+    def close(self) -> None:
+        self._end()
+        if self._connection is not None:
+            self._connection.close()
+
+    def watch(self) -> None:
+        """The window begins."""
+        self._first = self._last = self._count()
+        if self._began:
+            thread = threading.Thread(target=self._look, name="storm", daemon=True)
+            thread.start()
+            self._thread = thread  # one that an interrupt kept from starting cannot be joined
+
+    def finish(self) -> StormShare:
+        """The window is over. Raises PowerprofError where the storm could not be started again."""
+        self._end()
+        if self._problem is not None:
+            raise self._problem
+        last = self._count()
+        raged = 100.0 * self._raging_s / self._watched_s if self._watched_s else 0.0
+        return StormShare(
+            began=self._began,
+            raged_percent=raged if self._began else 0.0,
+            restarts_count=self._restarts,
+            counter=self._storm.counter,
+            counter_hz=self._rate(self._first, last),
+        )
+
+    def _end(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=30.0)
+            self._thread = None
+
+    def _look(self) -> None:
+        try:
+            while not self._stop.wait(_LOOK_S):
+                now = self._count()
+                elapsed_s, rages = now[0] - self._last[0], self._rate(self._last, now) >= self._storm.least_hz
+                self._watched_s += elapsed_s
+                self._raging_s += elapsed_s if rages else 0.0
+                self._last = now
+                if not rages:
+                    self._restarts += 1
+                    self._trigger()
+        except PowerprofError as error:
+            self._problem = error
+
+    def _after(self) -> tuple[float, int]:
+        time.sleep(_BEGIN_S)
+        return self._count()
+
+    def _trigger(self) -> None:
+        for name, statements in self._storm.trigger.items():
+            if name not in self._servers:
+                raise PowerprofError(
+                    f"the storm is to be started on {name}: there is no such server",
+                    "storm.trigger names members of the topology",
+                )
+            with self._servers[name].connect() as connection:
+                sql.execute(connection, *statements)
+
+    def _count(self) -> tuple[float, int]:
+        """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
+        if self._connection is None:
+            raise RuntimeError("the storm is not watched")
+        rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
+        counted = sql.count(rows[0][1]) if rows else None
+        if counted is None:
+            raise PowerprofError(
+                f"the server has no counter {self._storm.counter}", "storm.counter is a name of SHOW GLOBAL STATUS"
+            )
+        return time.monotonic(), counted
+
+    @staticmethod
+    def _rate(before: tuple[float, int], after: tuple[float, int]) -> float:
+        elapsed_s = after[0] - before[0]
+        return (after[1] - before[1]) / elapsed_s if elapsed_s > 0 else 0.0
 
 
 class CaseObservers(Closeable):

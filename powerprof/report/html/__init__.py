@@ -5,19 +5,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from powerprof.report.html.extras import Extras
+from powerprof.report.html.page import Extras
 
 if TYPE_CHECKING:
     import msgspec
 
-    from powerprof.report.stacks.flamegraph import Flame
+    from powerprof.report.stacks import Flame
 
 __all__ = ["Extras", "render_flame", "render_html"]
 
 
 def render_html(record: msgspec.Struct, *, extras: Extras | None = None) -> str:
     """The page of a comparison, an attribution, a run or a sweep. Raises UsageError for a record without one."""
-    from powerprof.report.documents.kinds import form
+    from powerprof.report.documents import form
 
     page: str = form(record, "html", "HTML report")(record, extras or Extras())
     return page

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof import text
-from powerprof.report.html.figures import clean
-from powerprof.report.stacks.flamegraph import Flame, FlameFrame
+from powerprof.model import text
+from powerprof.report.html.page import clean
+from powerprof.report.stacks import Flame, FlameFrame
 
 _UNNAMED = re.compile(r"\+0x[0-9a-f]+$")
 _LIBRARY = re.compile(r"(^|/)(lib|ld-)[^/]*|\.so(\.|$)")

@@ -5,22 +5,438 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from powerprof import __version__
-from powerprof.report.html.figures import brief, clean, embedded, explained, facts, figure, qualified, tidy
-from powerprof.report.html.tables import table
-from powerprof.report.html.tiles import tiles_of
-from powerprof.report.tables.table import Places
+from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.judge.cost import Finding, busy_before, busy_while_counted, claims, delta_of
+from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.model import text
+from powerprof.model.attribution import Attribution
+from powerprof.model.records import IdleRun, RunMetric
+from powerprof.report import labels
+from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.documents import terms_in
+from powerprof.report.phases import shown_phases
+from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
+from powerprof.report.table import (
+    Cell,
+    Column,
+    Figure,
+    JudgedCell,
+    Path,
+    Places,
+    Table,
+    TableRow,
+    Words,
+    escape_pointer,
+)
+from powerprof.report.wakeups import most
+from powerprof.system.files import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+
+# Figures on the page: each names the place in the record that it shows, and carries its exact value.
+
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
+# Behind a blank: a function's parameters are none. A process id or a count stays where it is.
+_QUALIFIED = re.compile(r"\s\(((?:[\d−+±<]|estimated|or )[^()]*(?:%|possible)[^()]*)\)")
+_UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
+_FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
+NAME_LIMIT = 200
+
+
+def clean(name: object, limit: int = NAME_LIMIT) -> str:
+    """A name from outside in one line of at most `limit` characters, without control or direction characters."""
+    return printable(text.cut(str(name), limit), "\N{REPLACEMENT CHARACTER}")
+
+
+def tidy(sentence: str) -> str:
+    """A sentence in which no line ends between a figure and its unit."""
+    return _BEFORE_UNIT.sub("\u00a0", sentence)
+
+
+def brief(sentence: Markup) -> Markup:
+    """An answer for the headline, without the parentheses that hold intervals and shares; escaped already."""
+    return Markup(_QUALIFIED.sub("", sentence))  # noqa: S704  a part of what is escaped
+
+
+def qualified(sentence: Markup) -> Markup:
+    """What `brief` leaves out, for the line below the headline."""
+    return Markup(" · ").join(Markup(found) for found in _QUALIFIED.findall(sentence))  # noqa: S704  as `brief`
+
+
+def explained(words: str) -> Markup:
+    """Words of ours, the terms in them with their explanations."""
+    term = Markup('<abbr title="{}">{}</abbr>')
+    return Markup().join(
+        term.format(meaning, piece) if meaning else Markup("{}").format(piece) for piece, meaning in terms_in(words)
+    )
+
+
+def figure(shown: Figure, *, unit: bool = True) -> Markup:
+    """`<data value="exact" data-at="pointer">rounded</data>` with its unit; ? where it is unknown."""
+    if shown.value is None:
+        return _UNKNOWN
+    how = Markup('data-scale="{:g}"').format(shown.scale)
+    if shown.words:
+        how = Markup('data-words="{}"').format(shown.words)
+    tail = shown.whole.removeprefix(shown.text) if unit else ""
+    words = shown.words.removeprefix("every ") or shown.text
+    return _FIGURE.format(json.dumps(shown.value), shown.at, how, words, tail)
+
+
+def interval(shown: Figure) -> Markup:
+    """`[low, high]`, nothing where there is no interval."""
+    if shown.ends is None:
+        return Markup()
+    return Markup('<span class="ci">[{}, {}]</span>').format(*(figure(end, unit=False) for end in shown.ends))
+
+
+def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
+    """A mapping of the record as (words, figure or text), nested ones one level deep; unknown ones left out."""
+    rows: list[tuple[str, Markup]] = []
+    for name, value in (places.at(pointer) or {}).items():
+        place = f"{pointer}/{escape_pointer(name)}"
+        words, unit = labels.key(clean(name, 80))
+        if isinstance(value, bool):
+            rows.append((words, escape("yes" if value else "no")))
+        elif isinstance(value, int | float):
+            mebibytes = unit == "bytes"
+            shown = places.figure(place, 0, "MiB", scale=2.0**-20) if mebibytes else places.figure(place, None, unit)
+            rows.append((words, figure(shown)))
+        elif isinstance(value, dict):
+            inner = ", ".join(f"{clean(key, 60)}: {clean(item)}" for key, item in value.items())
+            rows += [(words, escape(inner))] if inner else []
+        elif isinstance(value, list):
+            rows += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
+        elif value is not None:
+            rows.append((words, escape(clean(value))))
+    return rows
+
+
+def embedded(record: msgspec.Struct | dict[str, object]) -> Markup:
+    """A record's JSON for a script element: nothing in it can end the element or begin a comment."""
+    data = msgspec.json.encode(record).decode()
+    for character in "<>&\u2028\u2029":
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    return Markup(data)  # noqa: S704 - what HTML would read has just been escaped
+
+
+# The three tiles above the fold: what it costs, how fast it is, and how sure that is.
+
+_COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
+_SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
+_ADDED = {"wakeups_hz": ("wake-ups", "/s", 1), "c0_percent": ("C0", "points", 2)}
+_FINDINGS: dict[Finding, str] = {
+    "costs": "beyond the host's own drift",
+    "nothing": "which may be nothing",
+    "drift": "but the host itself drifted as far",
+    "single": "one window a phase: no interval",
+}
+
+
+# From here on the headline has a ratio, and so has its tile.
+_TIMES = 1.5
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A figure with what it is, and a line about it; `look` colours a verdict, and greys what is inconclusive."""
+
+    heading: str
+    value: Markup
+    note: str
+    look: str = ""
+
+
+def tiles_of(record: object, places: Places) -> list[Tile]:
+    """The tiles of a record; none for those whose answer is no figure."""
+    if isinstance(record, Comparison):
+        return _comparison(record, places)
+    if isinstance(record, LoadRun):
+        return _load(record, places)
+    if isinstance(record, IdleRun):
+        return _idle(record, places)
+    if isinstance(record, Attribution):
+        return _attribution(record, places)
+    return []
+
+
+def _attribution(record: Attribution, places: Places) -> list[Tile]:
+    """How often it wakes the CPUs, who does most of it, its energy, and whether all exits are accounted for."""
+    if not record.wakeups or not record.window_s:
+        return []
+    mine, counts = sum(row.count for row in record.wakeups), record.conservation
+    share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
+    name, function, most_hz = most(record)
+    place = name if function is None else f"{name} in {text.without_parameters(function)}"
+    tiles = [
+        Tile(
+            "wake-ups from idle, its own",
+            Markup("{}/s").format(text.number(mine / record.window_s, 1)),
+            f"{text.number(share, 1)} % of all idle exits",
+        ),
+        Tile("Most of them", Markup("{}/s").format(text.number(most_hz, 1)), clean(place, 80)),
+    ]
+    for number, part in enumerate(record.energy_split.parts if record.energy_split else []):
+        if part.name == record.target.label and record.energy_split is not None:
+            value = figure(places.figure(f"/energy_split/parts/{number}/joules", 3, "J"))
+            kind = record.energy_split.kind
+            tiles.append(Tile(f"energy above the idle floor, {kind}", value, f"in {record.window_s:.0f} s"))
+    named = figure(places.figure("/conservation/coverage_percent", 1, "%"))
+    left = f"{text.count(counts.unknown_count)} unknown, {text.count(counts.lost_count)} lost"
+    return [*tiles, Tile("Idle exits with a cause", named, left)]
+
+
+M = TypeVar("M", Metric, RunMetric)
+
+
+def _chosen(metrics: Sequence[M]) -> Iterator[tuple[int, M, str]]:
+    """Of cost and of speed the figure that says most, with its place and its heading."""
+    known = {metric.name: index for index, metric in enumerate(metrics)}
+    for names in (_COST, _SPEED):
+        index = next((known[name] for name in names if name in known), None)
+        if index is not None:
+            metric = metrics[index]
+            yield index, metric, f"{labels.metric(metric.name)}{_kind(metric)}"
+
+
+def _kind(metric: Metric | RunMetric) -> str:
+    return f", {metric.kind}" if metric.unit in ("J", "W", "J·s") else ""
+
+
+def _not_found(metric: Metric) -> str:
+    """An effect that was not found is its bound."""
+    most, base = metric.difference.less_than, metric.a.mean
+    none = "no measurable difference"
+    if most is not None and base and 100 * most / abs(base) > NO_BOUND_PERCENT:
+        return "inconclusive: the interval is too wide for a bound"
+    return f"{none}: less than {text.number(100 * most / abs(base), 1)} %" if most is not None and base else none
+
+
+def _headline(record: Comparison) -> list[tuple[int, Metric, str]]:
+    """The metric that the headline is about."""
+    return [
+        (index, metric, f"{labels.metric(metric.name)}{_kind(metric)}")
+        for index, metric in enumerate(record.metrics)
+        if metric.name == record.verdict.metric
+    ]
+
+
+def _comparison(record: Comparison, places: Places) -> list[Tile]:
+    tiles = []
+    first = _headline(record)
+    known = {index for index, _, _ in first}
+    for index, metric, heading in [*first, *(each for each in _chosen(record.metrics) if each[0] not in known)]:
+        verdict = direction(metric.name, metric.verdict)
+        inconclusive = metric.verdict == "inconclusive"
+        value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
+        if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
+            digits = 1 if metric.ratio.b_over_a < 100 else 0
+            value = Markup("× {}").format(figure(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
+        outcome = _not_found(metric) if inconclusive else verdict
+        tiles.append(Tile(heading, value, f"B compared with A: {outcome}", verdict))
+    pairs = record.blocks_count // 2
+    doubts = len(record.verdict.doubts)
+    note = f"{doubts} reason{'s' if doubts > 1 else ''} to doubt it, below" if doubts else "no serious threat was found"
+    count = Markup("{} pairs").format(pairs) if pairs else Markup("not in pairs")
+    return [*tiles, Tile("Confidence, 95 % interval", count, note, "worse" if doubts else "")]
+
+
+def _load(record: LoadRun, places: Places) -> list[Tile]:
+    tiles = []
+    for index, metric, heading in _chosen(record.metrics):
+        shown = labels.shown(metric.unit, [metric.estimate.mean])
+        at = f"/metrics/{index}/estimate"
+        value = figure(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
+        half = text.half_width(metric.estimate)
+        note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
+        tiles.append(Tile(heading, value, note))
+    if not tiles:
+        return []
+    count = record.options.windows_count
+    return [
+        *tiles,
+        Tile("Confidence, 95 % interval", Markup("{} windows").format(text.count(count)), "by their scatter"),
+    ]
+
+
+def _server(record: IdleRun, places: Places) -> list[Tile]:
+    """What the server itself ended, as the trace counted it: the answer's own figure."""
+    for index, phase in enumerate(record.phases):
+        if phase.server_exits is not None:
+            at = f"/phases/{index}/server_exits/wakeups_hz"
+            half = text.half_width(phase.server_exits.wakeups_hz)
+            note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
+            value = figure(places.figure(f"{at}/mean", 1, "/s"))
+            # Where the headline is that there is no answer, the count is none either.
+            look = "inconclusive" if busy_before(record) or busy_while_counted(record) else ""
+            return [Tile("Idle periods ended by the server", value, note, look)]
+    return []
+
+
+def _idle(record: IdleRun, places: Places) -> list[Tile]:
+    """What the last phase adds to the first, and whether that is sure."""
+    shown = shown_phases(record)
+    if len(shown) < 2:
+        return []
+    first, last = record.phases[shown[0]], record.phases[shown[-1]]
+    tiles = _server(record, places)
+    for claim in claims(record, first, last):
+        heading, unit, digits = _ADDED[claim.metric]
+        delta = delta_of(record, first.name, last.name, claim.metric)
+        index = record.deltas.index(delta) if delta is not None else 0
+        value = figure(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
+        half = text.half_width(claim.difference)
+        spread = "" if half is None else f"± {text.number(half, digits)}, "
+        look = "" if claim.finding == "costs" else "inconclusive"
+        tiles.append(Tile(f"{heading}, whole host, added", value, f"{spread}{_FINDINGS[claim.finding]}", look))
+    windows = max((len(phase.windows) for phase in record.phases), default=0)
+    if not tiles:
+        return []
+    return [*tiles, Tile("Confidence, 95 % interval", Markup("{} windows").format(windows), "in each phase")]
+
+
+# Tables as HTML: each figure carries its exact value and its place in the record.
+
+_SCROLL = Markup('<div class="scroll" tabindex="0" role="region" aria-label="{}">\n{}\n</div>')
+_LABEL_LIMIT = 120
+_OPEN_FRAMES = 9
+_STACK_LIMIT = 2000
+
+
+def opened(whole: Table, count: int) -> tuple[Table, Table]:
+    """The first rows, and those that are shown when they are asked for."""
+    return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
+
+
+def without_empty(whole: Table) -> Table:
+    """Without the columns in which no row knows anything."""
+    kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
+    return replace(whole, columns=kept)
+
+
+def _is_known(shown: Cell | None) -> bool:
+    if isinstance(shown, Figure):
+        return shown.value is not None
+    return not isinstance(shown, Words) or bool(shown.text) if shown is not None else False
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A column of drawings, a row each, and what stands over them; it comes before the column `before`. `primary`: the
+    first row is the headline's."""
+
+    before: str
+    heading: Markup
+    cells: Sequence[Markup]
+    primary: bool = True
+
+
+def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
+    """What stands in a cell; nothing for none."""
+    if isinstance(shown, Figure):
+        return figure(shown, unit=unit) + interval(shown) if shown.at else Markup("–")
+    if isinstance(shown, Path):
+        return _path(shown)
+    if isinstance(shown, JudgedCell):
+        verdict = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
+        could = Markup('<span class="ci">smallest detectable {}</span>').format(figure(shown.detectable))
+        return verdict + could if shown.text == "inconclusive" and shown.detectable.value is not None else verdict
+    if shown is None:
+        return Markup()
+    name = explained(shown.text) if shown.ours else Markup("{}").format(clean(shown.text, _LABEL_LIMIT))
+    if shown.code:
+        name = Markup("<code>{}</code>").format(name)
+    more = clean(shown.more, _LABEL_LIMIT)
+    if shown.strong:
+        return Markup("<b>{}</b> {}").format(name, more) if more else Markup("<b>{}</b>").format(name)
+    return Markup('{} <span class="muted">{}</span>').format(name, more) if more else Markup("{}").format(name)
+
+
+def _path(shown: Path) -> Markup:
+    """Frames, innermost first: what is shown at once, and what is behind it."""
+    names = [clean(frame, 160) for frame in shown.frames] or ["no user stack"]
+    if shown.frames and not shown.complete:
+        names.append("…")
+    first = _OPEN_FRAMES if len(names) > _OPEN_FRAMES + 2 else len(names)
+    at_once, behind = " ← ".join(names[:first]), clean(" ← ".join(names[first:]), _STACK_LIMIT)
+    if not behind:
+        return Markup('<span class="stack">{}</span>').format(at_once)
+    return Markup('<details class="stack"><summary>{} ← …</summary>{}</details>').format(at_once, behind)
+
+
+def _name(row: TableRow, shown: Cell | None) -> Markup:
+    parts = [Markup('<span class="swatch {}"></span>').format(row.look)] if row.look else []
+    parts.append(cell(shown))
+    if row.unit:
+        parts.append(Markup(' <span class="muted">{}</span>').format(clean(row.unit, 20)))
+    if row.kind == "estimated":
+        parts.append(Markup(' <span class="kind">estimated</span>'))
+    return Markup().join(parts)
+
+
+def _head(column: Column, beside: Column | None) -> Markup:
+    kind = Markup() if column.left else Markup(' class="n"')
+    key = Markup('<span class="key {}"></span>').format(column.key) if column.key in ("a", "b") else Markup()
+    heading = f"{column.heading} {clean(column.name, 60)}".strip()
+    if beside is not None and beside.heading:
+        heading += f" · {beside.heading}"
+    return Markup('<th scope="col"{}>{}{}</th>').format(kind, key, heading)
+
+
+def _beside(inside: Markup, other: Cell | None) -> Markup:
+    """A percentage before what it is of, a stack behind its thread."""
+    if isinstance(other, Figure) and other.value is not None:
+        return Markup('<span class="muted percent">{}</span> ').format(figure(other)) + inside
+    return inside + cell(other) if isinstance(other, Path) else inside
+
+
+def table(shown: Table, kind: str = "plain", drawn: Drawn | None = None, *, names: bool = True) -> Markup:
+    """The table in a frame of its own that scrolls. `names`: the first column names the rows."""
+    own = shown.of("html")
+    columns = [column for column in own.columns if not column.beside]
+    beside = {column.beside: column for column in own.columns if column.beside}
+    heads, body = [_head(column, beside.get(column.key)) for column in columns], []
+    place = next((i for i, column in enumerate(columns) if drawn and column.key == drawn.before), None)
+    if drawn and place is not None:
+        heads.insert(place, Markup('<th scope="col" class="draw">{}</th>').format(drawn.heading))
+    for number, row in enumerate(own.rows):
+        cells = []
+        for index, column in enumerate(columns):
+            here = row.cells.get(column.key)
+            if names and index == 0:
+                cells.append(Markup('<th scope="row">{}</th>').format(_name(row, here)))
+                continue
+            other = beside.get(column.key)
+            inside = _beside(cell(here, unit=not row.unit), row.cells.get(other.key) if other else None)
+            look = Markup() if column.left else Markup(' class="n"')
+            head = column.heading or clean(column.name, 60)
+            label = Markup(' data-label="{}"').format(head) if head else Markup()
+            cells.append(Markup("<td{}{}>{}</td>").format(look, label, inside))
+        if drawn and place is not None:
+            cells.insert(place, Markup('<td class="draw">{}</td>').format(drawn.cells[number]))
+        headline = drawn is not None and drawn.primary and not number
+        look = Markup(' class="inner"') if row.inner else Markup(' class="primary"') if headline else Markup()
+        body.append(Markup("<tr{}>{}</tr>").format(look, Markup().join(cells)))
+    caption = Markup('<caption class="muted">{}</caption>\n').format(shown.caption) if shown.caption else Markup()
+    whole = Markup('<table class="{}">\n{}<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>').format(
+        kind, caption, Markup().join(heads), Markup("\n").join(body)
+    )
+    return _SCROLL.format(clean(shown.label, 80), whole) if shown.label else whole
+
 
 MAX_PAGE_BYTES = 6 << 20
 MAX_EMBEDDED_BYTES = 3 << 20
@@ -111,3 +527,33 @@ def _functions(places: Places) -> dict[str, Any]:
         return figure(places.figure(pointer, digits, unit))
 
     return {"fig": fig, "facts": partial(facts, places), "at": places.at}
+
+
+# What a report shows beside its record: stacks and timelines are saved apart from it.
+
+
+@dataclass(frozen=True)
+class Extras:
+    """`stacks` of an attribution or of condition A, `stacks_b` of condition B, both as `unit`, which must compare.
+
+    `modules` maps frames to the file they are in, for their colour. `timeline` is drawn per CPU. `derived` is a
+    sentence of what follows from terms that somebody stated.
+    """
+
+    stacks: Sequence[WeightedStack] = ()
+    stacks_b: Sequence[WeightedStack] = ()
+    unit: str = "idle exits"
+    modules: Mapping[str, str] = field(default_factory=dict)
+    timeline: Sequence[TimelineExit] = ()
+    derived: str = ""
+
+
+def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:
+    """The stacks of a comparison's two conditions, per second of each; none for a condition that was not traced."""
+    rows_a, rows_b = (side.wakeups if side is not None else [] for side in (a, b))
+    return Extras(
+        stacks=stacks_of(rows_a, "rate_hz"),
+        stacks_b=stacks_of(rows_b, "rate_hz"),
+        unit="idle exits/s",
+        modules={**modules_of(rows_a), **modules_of(rows_b)},
+    )

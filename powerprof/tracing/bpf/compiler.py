@@ -14,7 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, pack, with_maps
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
+from powerprof.tracing.bpf.objects import pack_compiled as pack
 
 
 def _map_plan(name: str, descriptor: int) -> MapPlan:

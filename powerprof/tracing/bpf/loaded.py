@@ -10,6 +10,7 @@ tracepoint's program calls it through a table of programs (`put_programs`).
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 import select
@@ -19,15 +20,65 @@ from contextlib import suppress
 
 import numpy as np
 
-from powerprof.closeable import Closeable
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.files import reason_of
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.files import reason_of
 from powerprof.tracing.bpf import objects, syscalls
-from powerprof.tracing.bpf.btf import Btf, kernel_btf
-from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, with_maps
-from powerprof.tracing.bpf.definitions import possible_cpus
 from powerprof.tracing.bpf.features import may_be_tried, not_permitted
-from powerprof.tracing.bpf.ringbuffer import RingBuffer
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
+from powerprof.tracing.bpf.types import Btf, kernel_btf, possible_cpus
+
+# Takes records out of a BPF ring buffer, which is shared memory (Documentation/bpf/ringbuf.rst in the kernel).
+#
+# One page with the consumer's position, which is ours to write; one with the producer's; then the data. Positions only
+# grow. The kernel offers the data twice in a row, so that no record is cut; once is enough here, and half the memory.
+#
+# Positions and lengths are read and written as whole words: struct goes byte by byte, and a position that is read in
+# between is one that never was.
+
+_PAGE = mmap.PAGESIZE
+_HEADER, _LENGTH_BYTES = 8, 4
+_BUSY, _DISCARD = 1 << 31, 1 << 30
+
+
+class RingBuffer:
+    """One ring buffer of a map's descriptor and size; `on_bytes` gets each record."""
+
+    def __init__(self, descriptor: int, size_bytes: int, on_bytes: Callable[[bytes], object]) -> None:
+        self._on_bytes, self._mask = on_bytes, size_bytes - 1
+        self._consumer = mmap.mmap(descriptor, _PAGE, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        self._shared = mmap.mmap(descriptor, _PAGE + size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=_PAGE)
+        self._consumed, self._produced = memoryview(self._consumer).cast("Q"), memoryview(self._shared).cast("Q")
+        self._lengths = memoryview(self._shared).cast("I")
+
+    def close(self) -> None:
+        """Unmap."""
+        for view in (self._consumed, self._produced, self._lengths):
+            view.release()
+        self._consumer.close()
+        self._shared.close()
+
+    def consume(self) -> None:
+        """Deliver what is there; never waits."""
+        position, end = self._consumed[0], self._produced[0]
+        while position < end:
+            at = _PAGE + (position & self._mask)
+            # The kernel takes the busy bit out last, when the record is whole (kernel/bpf/ringbuf.c).
+            length = self._lengths[at // _LENGTH_BYTES]
+            if length & _BUSY:
+                break
+            size = length & ~_DISCARD
+            if not length & _DISCARD:
+                self._on_bytes(self._record((position + _HEADER) & self._mask, size))
+            position += (_HEADER + size + 7) & ~7
+            self._consumed[0] = position
+            if position >= end:
+                end = self._produced[0]
+
+    def _record(self, at: int, size: int) -> bytes:
+        first = min(size, self._mask + 1 - at)
+        return self._shared[_PAGE + at : _PAGE + at + first] + self._shared[_PAGE : _PAGE + size - first]
+
 
 _TRACEPOINT, _TYPED, _UPROBE = "raw_tracepoint__", "btf_tracepoint__", "uprobe__"
 _KINDS = {

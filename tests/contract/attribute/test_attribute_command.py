@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.tracing.idle.layout import CAUSE, RUN_TIME
+from powerprof.tracing.idle_data import CAUSE, RUN_TIME
 from tests.conftest import REPOSITORY, Cli
 from tests.contract.attribute.conftest import Taken
 from tests.programs.in_window import until_in_window

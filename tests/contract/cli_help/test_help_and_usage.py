@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from powerprof.cli.app import build_app
-from powerprof.cli.examples import EXAMPLES
+from powerprof.cli.app import EXAMPLES, build_app
 from tests.conftest import Cli
 from tests.contract.docs.pages import CommandLine
 from tests.contract.docs.test_pages import problems_of

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from powerprof.cli.examples import EXAMPLES
+from powerprof.cli.app import EXAMPLES
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import commands
 from tests.contract.docs.pages import command_lines

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from powerprof.report.documents.schemas import json_schema, names
+from powerprof.report.documents import json_schema, names
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/reference/schemas"

@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 
 from powerprof.experiment.study_record import StudyRun
-from powerprof.report.forms.studies import then_and_now
-from powerprof.report.tables.study import headline
-from powerprof.runs import decode, encode
+from powerprof.model.runs import decode, encode
+from powerprof.report.study import headline, then_and_now
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/studies"

@@ -9,22 +9,19 @@ import msgspec
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile
-from powerprof.attribution.offcpu import OffCpuProfile
-from powerprof.attribution.oncpu import OnCpuProfile
-from powerprof.attribution.records import Attribution
-from powerprof.attribution.sleepers import SleepsProfile, WakersProfile
+from powerprof.attribution.offcpu import OffCpuProfile, SleepsProfile, WakersProfile
+from powerprof.attribution.profile import OnCpuProfile
 from powerprof.attribution.symbols import Symbols
 from powerprof.cure.records import Cure
-from powerprof.energy.result import EnergyResult
+from powerprof.energy.domains import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
+from powerprof.experiment.sweep_comparison import SweepComparison, Trend
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.experiment.sweepcomparison import SweepComparison
-from powerprof.experiment.trend import Trend
-from powerprof.idle_records import IdleRun
+from powerprof.model.attribution import Attribution
+from powerprof.model.records import IdleRun, Run
 from powerprof.queries.comparison import QueriesComparison
 from powerprof.queries.history import QueriesHistory
 from powerprof.queries.records import Queries
-from powerprof.records import Run
 from tests.conftest import REPOSITORY
 
 PAGES = REPOSITORY / "docs/reference"

@@ -26,18 +26,21 @@ _COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerpro
 _EVERYWHERE = {"--help", "--version", "--debug"}
 # Options of what powerprof was, printed with what took their place.
 _GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers"}
+_POWERTOP = {"--csv", "--time", "--calibrate"}
+_TURBOSTAT = {"--quiet", "--show", "--interval", "--num_iterations", "--enable", "--out", "--num"}
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
 _OTHERS = {
     "database/": None,  # the words of servers and their clients
     "experiment/loads/": None,
-    "sources/powertop": {"--csv", "--time", "--calibrate"},
-    "sources/turbostat": {"--quiet", "--show", "--interval", "--num_iterations", "--enable", "--out", "--num"},
-    "host/tools.py": {"--quiet", "--num", "--interval"},
+    "measure/powertop.py": _POWERTOP,
+    "measure/turbostat.py": _TURBOSTAT,
+    "energy/program_meters.py": _POWERTOP | _TURBOSTAT,
+    "host/survey.py": {"--quiet", "--num", "--interval"},
     "host/": {"--cap-add", "--pid", "--privileged"},
-    "processes/namespaces.py": {"--pid"},
+    "system/tasks.py": {"--pid"},
     "live/webconfig.py": {"--web"},
-    "report/html/": {"--contents--", "--w", "--x", "--d"},
-    "report/wording/notes.py": None,  # how other runtimes are started so that their functions have names
+    "report/": {"--contents--", "--w", "--x", "--d"},  # variables of style sheets
+    "report/labels.py": None,  # how other runtimes are started so that their functions have names
     "stacks/packages.py": {"--enablerepo"},
     "stacks/runtimes.py": {"--reuid", "--regid", "--clear-groups"},
 }
@@ -52,17 +55,16 @@ _OTHERS_IN_PAGES = {
     "--install-completion",
 }
 # Lists of command lines and of options, whose texts are of no one command.
-_LISTS = {"cli/app.py", "cli/examples.py", "workloads/studies.py"}
+_LISTS = {"cli/app.py", "workloads/catalogue.py"}
 # Who prints the tables: their hints are for these alone.
 _TABLES = {
     "attribution": ("attribute", "report"),
     "functions": ("functions", "report"),
     "offcpu": ("offcpu", "report"),
-    "oncpu": ("profile", "report"),
-    "sleepers": ("report",),
+    "profile": ("profile", "report"),
     "queries": ("queries", "report"),
-    "compare": ("compare", "report"),
-    "sweepcomparison": ("compare", "report"),
+    "comparison": ("compare", "report"),
+    "sweep_comparison": ("compare", "report"),
     "sweep": ("sweep", "report"),
 }
 
@@ -134,7 +136,7 @@ def _printed_by(path: str) -> tuple[str, ...]:
     stem = Path(path).stem
     if path.startswith("cli/") and stem in options():
         return (stem,)
-    if path.startswith("report/terminal/") and stem in _TABLES:
+    if path == f"report/{stem}.py" and stem in _TABLES:
         return _TABLES[stem]
     return ()
 
@@ -163,9 +165,11 @@ def problems_of(text: str, path: str) -> list[str]:
     if path in _LISTS:
         reaching = list(options())
     for option in sorted(set(_OPTION.findall(rest)) - _GONE - meant):
+        if _is_anothers(path, option):
+            continue
         if owners:
             wrong += [f"{name} has no {option}" for name in owners if option not in options()[name]]
-        elif not any(option in options()[name] for name in reaching) and not _is_anothers(path, option):
+        elif not any(option in options()[name] for name in reaching):
             wrong.append(f"none of {', '.join(reaching)} has {option}")
     return wrong
 
@@ -187,9 +191,9 @@ def test_many_are_found() -> None:
     ("text", "path", "said"),
     [
         ("add --nosuch", "cli/idle.py", ["idle has no --nosuch"]),
-        ("powerprof idle --pairs 3", "runs.py", ["idle has no --pairs"]),
+        ("powerprof idle --pairs 3", "model/runs.py", ["idle has no --pairs"]),
         ("powerprof idle --quick; or --pairs 3", "cli/compare.py", []),
-        ("3 more (--all)", "report/terminal/queries.py", ["queries has no --all", "report has no --all"]),
+        ("3 more (--all)", "report/queries.py", ["queries has no --all", "report has no --all"]),
         ("powerprof run -- gzip --best", "cli/idle.py", []),
     ],
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from powerprof import errors
+from powerprof.system import errors
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
@@ -117,9 +117,3 @@ def test_the_map_of_packages_is_complete() -> None:
     rows = table_of(REPOSITORY / "docs/design/architecture.md", "## Packages")
     packages = {f"{folder.name}/" for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
     assert {codes_of(row[0])[0] for row in rows} == packages
-
-
-def test_the_map_names_every_module_at_the_top() -> None:
-    rows = table_of(REPOSITORY / "docs/design/architecture.md", "## At the top")
-    modules = {path.name for path in PACKAGE.glob("*.py") if not path.name.startswith("__")}
-    assert {name for row in rows for name in codes_of(row[0])} == modules

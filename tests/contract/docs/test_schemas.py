@@ -10,8 +10,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from powerprof.report.documents.schemas import names
-from powerprof.runs import encode
+from powerprof.model.runs import encode
+from powerprof.report.documents import names
 from tests.conftest import REPOSITORY
 from tests.contract.docs import schemas
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, on_cpu, sweep

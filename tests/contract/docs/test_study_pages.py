@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from powerprof.experiment.study_record import StudyRun
-from powerprof.report.documents.saved import load_saved
-from powerprof.runs import decode
-from powerprof.workloads.studies import find_study, names
+from powerprof.model.runs import decode
+from powerprof.report.documents import load_saved
+from powerprof.workloads.catalogue import find_study, names
 from tests.contract.docs import study_pages
 
 

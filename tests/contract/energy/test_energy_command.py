@@ -17,7 +17,7 @@ import pytest
 from tests.conftest import Cli
 from tests.programs.in_window import until_in_window
 from tests.unit.energy.meter_trees import Tree
-from tests.unit.sources.fake_cpu import C1, POLL, FakeCpus
+from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus
 
 READING = {
     "source",

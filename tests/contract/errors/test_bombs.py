@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.attribution.records import Attribution, StackFrame, Thread, Wakeup
-from powerprof.runs import decode, encode
+from powerprof.model.attribution import Attribution, StackFrame, Thread, Wakeup
+from powerprof.model.runs import decode, encode
 from tests.conftest import Cli
 
 MOST_KB, MOST_S = 300_000, 5.0

@@ -105,7 +105,7 @@ def test_a_process_of_somebody_else(root: None, powerprof_cli: Cli, words: list[
 
 _LATE = """
 import signal, sys
-from powerprof import interrupts
+from powerprof.system import signals as interrupts
 from powerprof.cli import main
 ignore = interrupts.ignore
 def late():

@@ -16,11 +16,12 @@ import pytest
 
 from powerprof.attribution import capture
 from powerprof.database.private.replication import status_of
-from powerprof.errors import DataError
-from powerprof.sources import meter_log, powercap_dump, turbostat
+from powerprof.energy import meter_log, rapl
+from powerprof.measure import turbostat
 from powerprof.stacks import image
-from powerprof.stacks.rustnames import legacy, v0
-from powerprof.untrusted import disarmed, loader, printable, printable_lines, reading, whole
+from powerprof.stacks.demangle import legacy, v0
+from powerprof.system.errors import DataError
+from powerprof.system.files import disarmed, loader, printable, printable_lines, reading, whole
 from powerprof.workloads.reading import read_workload
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.cpu_time import least_cpu_s
@@ -43,7 +44,7 @@ def test_no_escape_sequence_of_a_saved_run_reaches_the_terminal(powerprof_cli: C
 
 def test_there_is_one_way_to_the_terminal() -> None:
     """Nothing but `say`, `show`, `write_output` and the entry point writes to stdout or stderr."""
-    allowed = {"cli/output.py", "cli/__init__.py", "report/documents/output.py"}
+    allowed = {"cli/output.py", "cli/__init__.py", "report/documents.py"}
     found = []
     for path in sorted((REPOSITORY / "powerprof").rglob("*.py")):
         name = str(path.relative_to(REPOSITORY / "powerprof"))
@@ -57,9 +58,9 @@ def test_there_is_one_way_to_the_terminal() -> None:
     children = {
         "tracing/bpf/compiler.py",
         "stacks/libstdcxx.py",
-        "processes/reader_child.py",
-        "fetching.py",
-        "sending.py",
+        "system/reader_child.py",
+        "system/fetching.py",
+        "system/sending.py",
     }
     assert set(found) - allowed <= children
 
@@ -123,8 +124,8 @@ LONG = "9" * 5000
 @pytest.mark.parametrize(
     ("read", "text"),
     [
-        (powercap_dump.parse_powercap, f"/sys/class/powercap/intel-rapl:0/energy_uj|{LONG}\n"),
-        (powercap_dump.parse_powercap, "/sys/class/powercap/intel-rapl:0/energy_uj|²\n"),
+        (rapl.parse_powercap, f"/sys/class/powercap/intel-rapl:0/energy_uj|{LONG}\n"),
+        (rapl.parse_powercap, "/sys/class/powercap/intel-rapl:0/energy_uj|²\n"),
         (turbostat.parse_turbostat, f"usec\tCPU\tBusy%\tC6\n1\t0\t1\t0x{'f' * 5000}\n"),
         (turbostat.parse_turbostat, f"usec\tCPU\tBusy%\tC6\n1\t0\t1\t0x{'f' * 300}\n"),
         (meter_log.parse_meter_log, 'time,watts\n1,"' + "x" * 200_000 + '"\n2,3\n'),
@@ -162,7 +163,7 @@ _CHILD = """
 import resource, sys
 from pathlib import Path
 from powerprof.attribution import capture
-from powerprof.errors import DataError
+from powerprof.system.errors import DataError
 resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

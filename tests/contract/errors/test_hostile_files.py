@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from powerprof.errors import DataError, PowerprofError
-from powerprof.report.documents.kinds import lines_of
-from powerprof.report.documents.saved import load_saved
-from powerprof.windows.recorded import read_recording
+from powerprof.measure.residency import read_recording
+from powerprof.report.documents import lines_of, load_saved
+from powerprof.system.errors import DataError, PowerprofError
 from tests.contract.errors.conftest import Refused
 
 STATE = {"name": "C1", "residency_percent": 99.0, "average_residency_ms": 50.0, "entries_hz": 20.0}

@@ -18,8 +18,8 @@ from powerprof.database.clients.base import Limits, Login
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.clients.given import GivenServer
 from powerprof.diagnosis import collect
-from powerprof.diagnosis.session import DiagnosisRequest, run
-from powerprof.errors import PowerprofError
+from powerprof.diagnosis.diagnose import DiagnosisRequest, run
+from powerprof.system.errors import PowerprofError
 from tests.contract.errors.conftest import Refused
 from tests.contract.errors.hostile_server import (
     CAPABILITIES,

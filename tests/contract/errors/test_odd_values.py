@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.untrusted import printable
+from powerprof.system.files import printable
 from tests.contract.docs.cli import Parameter, commands
 from tests.contract.in_process import Ended, Run, the_commands, up_to_the_first_window
 

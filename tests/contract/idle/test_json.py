@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.idle_records import IdleRun
+from powerprof.model.records import IdleRun
 from tests.balance import check_balance, counts_idle_exits
 from tests.conftest import REPOSITORY
 from tests.contract.idle.conftest import Measured

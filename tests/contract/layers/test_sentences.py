@@ -12,13 +12,13 @@ from string import Formatter
 import pytest
 
 from powerprof.experiment.records import ControlRecord, Threat
-from powerprof.records import Note
-from powerprof.report.wording import notes, threats
+from powerprof.model.records import Note
+from powerprof.report import answers, labels
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "powerprof"
 # Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
-WORDLESS = ("experiment/judge", "attribution/blame.py", "queries/notes.py", "statistics")
+WORDLESS = ("experiment/judge", "attribution/blame.py", "queries/probing.py", "statistics")
 
 
 def _modules(part: str = "") -> Iterator[tuple[Path, ast.Module]]:
@@ -45,7 +45,7 @@ def _fields(template: str) -> set[str]:
 def test_every_note_has_one_sentence_that_shows_its_figures() -> None:
     made = list(_made("Note"))
     assert len(made) > 20
-    assert [(name, keys) for name, keys in made if _fields(notes.WORDS.get(name, "{missing}")) != keys] == []
+    assert [(name, keys) for name, keys in made if _fields(labels.WORDS.get(name, "{missing}")) != keys] == []
 
 
 def test_every_threat_has_a_sentence() -> None:
@@ -58,7 +58,7 @@ def test_every_threat_has_a_sentence() -> None:
                 chosen = given.get("form", given["name"])
                 words = {str(one.value) for one in ast.walk(chosen) if isinstance(one, ast.Constant)} - {"", "0"}
                 names |= words if "text" not in given else set()
-    assert names - set(threats.WORDS) == set()
+    assert names - set(answers.WORDS) == set()
     assert {"steal_varies", "drift_failed", "saturated", "no_pairs"} <= names
 
 
@@ -77,10 +77,10 @@ def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
 
 
 def _with(template: str, number: int) -> str:
-    return notes.filled(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
+    return labels.filled(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
 
 
-@pytest.mark.parametrize("template", [*notes.WORDS.values(), *threats.WORDS.values()])
+@pytest.mark.parametrize("template", [*labels.WORDS.values(), *answers.WORDS.values()])
 def test_a_note_agrees_with_its_figure(template: str) -> None:
     """One stack was lost, two were; and a template without forms does not need them."""
     if not {field for field in _fields(template) if field.endswith("count")}:
@@ -93,32 +93,32 @@ def test_a_note_agrees_with_its_figure(template: str) -> None:
 
 
 def test_forms_are_chosen_by_the_figure() -> None:
-    stacks = [notes.texts([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
+    stacks = [labels.texts([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
     assert stacks == [
         "0 stacks were lost to a full buffer: those exits have no complete stack",
         "1 stack was lost to a full buffer: that exit has no complete stack",
         "2 stacks were lost to a full buffer: those exits have no complete stack",
     ]
-    sampled = [notes.texts([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
+    sampled = [labels.texts([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
     assert [text.partition(" of them")[2] for text in sampled] == [
         "",
         " (1 of these was lost)",
         " (1,200 of these were lost)",
     ]
-    full = [notes.texts([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
+    full = [labels.texts([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
     assert full == [
         "a table of the tracer had no room once: figures are too low",
         "a table of the tracer had no room 2,000 times: figures are too low",
     ]
-    assert notes.texts([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
-    (repeated,) = threats.worded([Threat(name="repeats", values={"count": 1})], {})
+    assert labels.texts([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
+    (repeated,) = answers.word_threats([Threat(name="repeats", values={"count": 1})], {})
     assert repeated.text == "1 block failed and was repeated"
 
 
 def test_a_damaged_note_is_shown_as_it_is() -> None:
-    assert notes.texts([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
-    assert notes.texts([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
-    assert threats.worded([Threat(name="steal")], {})[0].text == "steal {}"
-    assert threats.of_control(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
+    assert labels.texts([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
+    assert labels.texts([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
+    assert answers.word_threats([Threat(name="steal")], {})[0].text == "steal {}"
+    assert answers.of_control(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
         "the A/A control has too few pairs to judge"
     )

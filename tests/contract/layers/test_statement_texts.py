@@ -17,7 +17,7 @@ from powerprof.queries.history import HistoryStatement
 from powerprof.queries.records import Statement
 from tests.conftest import REPOSITORY
 
-_OWNER = "powerprof/statements/normal.py"
+_OWNER = "powerprof/statements/text.py"
 # What servers call the texts that clients sent, and what quotes them.
 _TEXTS = re.compile(
     r"\s*(?:SELECT|SHOW)\b.*\b(?:INFO|PROCESSLIST_INFO|SQL_TEXT|DIGEST_TEXT|QUERY_SAMPLE_TEXT|EVENT_DEFINITION"
@@ -29,12 +29,11 @@ _TEXTS = re.compile(
 _READERS = {
     "powerprof/cure/replicas.py": "the number of its own thread alone",
     "powerprof/database/clients/performance.py": "",
-    "powerprof/database/clients/statstatements.py": "",
     "powerprof/database/private/replication.py": "",
     "powerprof/diagnosis/asking.py": "",
-    "powerprof/diagnosis/clients.py": "names of statements, as they are shown",
-    "powerprof/diagnosis/words.py": "names of statements, as they are shown",
-    "powerprof/reversible/sessions.py": "numbers, users and hosts of connections alone",
+    "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
+    "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",
+    "powerprof/reversible/kinds.py": "numbers, users and hosts of connections alone",
     "powerprof/reversible/events.py": "an event that is put back as it was, in a journal that only root reads",
 }
 _FIELDS = [

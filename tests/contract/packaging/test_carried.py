@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.registers import Machine
-from powerprof.tracing.bpf import carried, objects
+from powerprof.tracing.bpf import objects
 from tests.probes.shapes import MACHINES, Shape, file_of, shapes
 
 _MOST_BYTES = 1_500_000
@@ -27,7 +27,7 @@ def wanted(machine: Machine) -> Wanted:
 
 
 def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, wanted: Wanted) -> None:
-    files = list(carried.folder(machine.name).iterdir())
+    files = list(objects.folder(machine.name).iterdir())
     there = {path.name for path in files}
     missing = [str(shape) for file, shape in wanted.items() if file not in there]
     assert not missing, "a source or a definition changed: make probes"
@@ -37,11 +37,11 @@ def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, 
 
 def test_each_object_is_whole_and_filled_by_its_own_definitions(machine: Machine, wanted: Wanted) -> None:
     for file, shape in wanted.items():
-        found = carried.read(file, carried.folder(machine.name))
+        found = objects.read(file, objects.folder(machine.name))
         assert found is not None, file
-        assert (found.name, found.shape) == (shape.name, carried.shape_of(shape.definitions))
-        assert found.numbers == sorted(carried.numbers_of(shape.definitions))
-        filled = carried.filled(found, shape.definitions)
+        assert (found.name, found.shape) == (shape.name, objects.shape_of(shape.definitions))
+        assert found.numbers == sorted(objects.numbers_of(shape.definitions))
+        filled = objects.filled(found, shape.definitions)
         assert filled is not None
         assert [plan.name for plan in filled.programs] == [plan.name for plan in found.compiled.programs]
 
@@ -50,7 +50,7 @@ def test_another_source_is_another_object_and_a_comment_is_none() -> None:
     source, definitions = objects.source_of("idle.bpf.c"), {"STACKS": 0, "OFFSET_task_struct_pid": 8}
 
     def named(text: str = source, **other: int) -> str:
-        return carried.object_name("idle.bpf.c", text, {**definitions, **other})
+        return objects.object_name("idle.bpf.c", text, {**definitions, **other})
 
     assert named(source + "/* said otherwise */\n\n") == named(OFFSET_task_struct_pid=12) == named(HAVE_ipi_entry=1)
     others = {named(source + "int more;\n"), named(STACKS=1), named(DIRECT=1), named(OFFSET_task_struct_tgid=12)}
@@ -59,8 +59,8 @@ def test_another_source_is_another_object_and_a_comment_is_none() -> None:
 
 def test_a_damaged_object_is_none(tmp_path: Path, machine: Machine, wanted: Wanted) -> None:
     file = next(iter(wanted))
-    whole = (carried.folder(machine.name) / file).read_bytes()
+    whole = (objects.folder(machine.name) / file).read_bytes()
     for damage in (b"", b"junk", whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
         (tmp_path / file).write_bytes(damage)
-        assert carried.read(file, tmp_path) is None
-    assert carried.read("idle-0", tmp_path) is None
+        assert objects.read(file, tmp_path) is None
+    assert objects.read("idle-0", tmp_path) is None

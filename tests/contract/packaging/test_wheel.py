@@ -82,7 +82,7 @@ def files_below(folder: Path) -> set[str]:
 
 @pytest.mark.parametrize("kind", ["probes", "workloads"])
 def test_data_is_found_from_the_installed_package(installed: Path, kind: str) -> None:
-    program = "import sys; from powerprof import paths; print(paths.data_dir(sys.argv[1]))"
+    program = "import sys; from powerprof.system import paths; print(paths.data_dir(sys.argv[1]))"
     done = run_installed(installed, "-c", program, kind)
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.strip())

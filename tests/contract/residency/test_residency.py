@@ -14,7 +14,7 @@ import pytest
 from tests.balance import counts_idle_exits
 from tests.conftest import Cli
 from tests.programs.in_window import until_in_window
-from tests.unit.sources.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat
+from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus, fake_stat
 
 
 def only_phase(text: str) -> dict[str, Any]:

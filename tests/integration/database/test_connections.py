@@ -14,7 +14,7 @@ import pytest
 from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError, UsageError
+from powerprof.system.errors import PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")

@@ -12,7 +12,7 @@ from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.clients.given import connect_given
 from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")

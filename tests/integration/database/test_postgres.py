@@ -17,9 +17,9 @@ from powerprof.database.clients.base import StatementError
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.isolation import janitor
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import postgres
-from powerprof.errors import CapabilityError
-from powerprof.processes.titles import server_names
+from powerprof.database.products import products
+from powerprof.system.errors import CapabilityError
+from powerprof.system.processes import server_names
 from tests.conftest import Cli
 
 
@@ -27,7 +27,7 @@ from tests.conftest import Cli
 def build() -> None:
     """The host has a PostgreSQL."""
     try:
-        postgres.find_build()
+        products.find_build()
     except CapabilityError as error:
         pytest.skip(f"no capability: PostgreSQL ({error.hint})")
 
@@ -48,7 +48,7 @@ def server(build: None, shared_cache: Path) -> Iterator[PrivateServer]:
 
 def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServer) -> None:
     assert server.version.startswith("PostgreSQL ")
-    for pid in postgres.processes(server.pid):
+    for pid in products.processes(server.pid):
         assert Path(f"/proc/{pid}").stat().st_uid != 0
     with server.connect() as connection:
         found = dict(sql.rows(connection, "SELECT usename, usesuper FROM pg_user"))

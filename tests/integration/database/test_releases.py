@@ -17,15 +17,15 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from powerprof import paths, programs
 from powerprof.database.clients import sql
-from powerprof.database.fetched import apt, historical, releases
-from powerprof.database.fetched import archive as maven
+from powerprof.database.fetched import historical
+from powerprof.database.fetched import packages as apt
 from powerprof.database.fetched.historical import HistoricalServer
-from powerprof.database.fetched.releases import DebianPackages
+from powerprof.database.fetched.packages import DebianPackages
 from powerprof.database.private.server import PrivateServer
-from powerprof.enclosure import Confinement
-from powerprof.errors import PowerprofError
+from powerprof.system import paths, programs
+from powerprof.system.child import Confinement
+from powerprof.system.errors import PowerprofError
 from tests.debs import Archive, Link, make_deb
 
 _SCRIPT_USES = (
@@ -79,7 +79,7 @@ def public() -> Iterator[Path]:
 @pytest.fixture
 def archive(server_package: bytes, public: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Archive]:
     """An archive on loopback with the host's server in it, which the catalogue knows as `tiny`."""
-    packages = {name: make_deb({f"./usr/share/{name}": b"x"}, name=name) for name in releases.TOOLS}
+    packages = {name: make_deb({f"./usr/share/{name}": b"x"}, name=name) for name in apt.TOOLS}
     made = Archive(public / "archive", {**packages, "tiny-server": server_package})
 
     class Quiet(SimpleHTTPRequestHandler):
@@ -130,8 +130,8 @@ def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special(
                 sql.execute(connection, f"SELECT 1 INTO OUTFILE '{server.directory.parent}/x'")
         assert server.thread_names()
         assert str(server.directory) not in Path("/proc/self/mounts").read_text()
-    packages = json.loads((place / releases.MANIFEST).read_bytes())["packages"]
-    assert {one["name"]: one["version"] for one in packages} == dict.fromkeys((*releases.TOOLS, "tiny-server"), "1.0")
+    packages = json.loads((place / apt.MANIFEST).read_bytes())["packages"]
+    assert {one["name"]: one["version"] for one in packages} == dict.fromkeys((*apt.TOOLS, "tiny-server"), "1.0")
 
 
 def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_come(
@@ -153,11 +153,11 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     # As a cache of root's: nobody else may enter.
     (tmp_path / "cache").mkdir(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(maven, "download", lambda artifact, tree: jar)
-    runnable = [maven.ArchiveMember(name, name, executable=True) for name in programs_of_it]
-    members = (*runnable, maven.ArchiveMember("share/", "share/"))
+    monkeypatch.setattr(apt, "download", lambda artifact, tree: jar)
+    runnable = [apt.ArchiveMember(name, name, executable=True) for name in programs_of_it]
+    members = (*runnable, apt.ArchiveMember("share/", "share/"))
     source = historical.MavenArchive(
-        artifact=maven.Artifact("org.example", "server", "1", jar.stat().st_size, ""),
+        artifact=apt.Artifact("org.example", "server", "1", jar.stat().st_size, ""),
         members=members,
         binary="sbin/mariadbd",
         data=None,

@@ -16,8 +16,8 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.isolation import netns, sandbox
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.sources import oslayer
+from powerprof.measure import oslayer
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
@@ -196,7 +196,7 @@ def test_senseless_options_are_refused(changes: dict[str, object]) -> None:
 
 def test_without_a_server_the_remedy_is_said(room: Room, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("powerprof.programs._SBIN", ())
+    monkeypatch.setattr("powerprof.system.programs._SBIN", ())
     with pytest.raises(CapabilityError) as caught:
         PrivateServer().__enter__()
     assert caught.value.exit_code == 3

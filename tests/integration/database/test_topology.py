@@ -18,9 +18,8 @@ from powerprof.database.fetched import historical
 from powerprof.database.private.replication import ReplicationStatus, read_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerMember, ServerTopology
-from powerprof.database.products.options import ServerOptions
-from powerprof.database.products.plans import MemberOptions
-from powerprof.errors import PowerprofError
+from powerprof.database.products.options import MemberOptions, ServerOptions
+from powerprof.system.errors import PowerprofError
 from tests.integration.database.conftest import Room, Script
 
 pytestmark = pytest.mark.usefixtures("mariadbd")

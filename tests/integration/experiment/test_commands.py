@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import programs
-from powerprof.errors import PowerprofError
-from powerprof.experiment.commands import compare_commands, run_command
+from powerprof.experiment.compare import compare_commands, run_command
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
-from powerprof.processes.targets import has_ended
-from powerprof.report.wording.notes import texts
+from powerprof.report.labels import texts
+from powerprof.system import programs
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import has_ended
 from tests.balance import counts_idle_exits
 
 SPIN = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end: pass"

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.bench.servers import Bench
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.request import NO_METER
-from powerprof.experiment.bench.options import BenchOptions
-from powerprof.experiment.comparison import compare_conditions
+from powerprof.energy.domains import NO_METER
+from powerprof.experiment.bench.plans import BenchOptions
+from powerprof.experiment.compare import compare_conditions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Comparison
 

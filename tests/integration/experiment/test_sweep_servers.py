@@ -12,14 +12,14 @@ import pytest
 
 from powerprof.database.fetched import historical
 from powerprof.database.products.builds import find_build
-from powerprof.energy.request import NO_METER
-from powerprof.errors import Interrupted, UsageError
+from powerprof.energy.domains import NO_METER
 from powerprof.experiment import sweep as sweeps
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.measure import rounds
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.report.terminal import sweep as report
+from powerprof.report import sweep as report
+from powerprof.system.errors import Interrupted, UsageError
 from powerprof.workloads.catalogue import find_one
 
 _NAMES = ["one", "two", "three"]

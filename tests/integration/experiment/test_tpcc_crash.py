@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.isolation.accounts import server_account
+from powerprof.database.isolation.sandbox import server_account
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products import mysqld
+from powerprof.database.products import products
 from powerprof.experiment.bench import dataset, plans
 from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, start_load
 from powerprof.workloads.catalogue import find_workload
@@ -43,7 +43,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         with pytest.raises(LoadFailed):
             running.finish(30)
         # It reads this file at each start, and powerprof removes it after the first.
-        init = server.directory / mysqld.INIT_SQL
+        init = server.directory / products.INIT_SQL
         init.write_text("")
         os.chown(init, *(server_account() or (-1, -1)))
         first = server.pid

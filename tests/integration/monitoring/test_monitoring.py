@@ -17,9 +17,8 @@ import pytest
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.serving import MetricsServer
-from powerprof.live.statementtotals import StatementTotals
-from powerprof.live.totals import Totals
-from powerprof.windows.sampling import now_text
+from powerprof.live.totals import StatementTotals, Totals
+from powerprof.measure.sampling import now_text
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row, served, statement

@@ -14,9 +14,8 @@ import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.statementtotals import StatementTotals
-from powerprof.live.totals import Totals
-from powerprof.windows.sampling import now_text
+from powerprof.live.totals import StatementTotals, Totals
+from powerprof.measure.sampling import now_text
 from tests.integration.monitoring.engines import (
     MONITORING,
     Messages,

@@ -19,8 +19,8 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.options import ServerOptions
 from powerprof.diagnosis import asking
-from powerprof.diagnosis.logins import DUMPS
-from powerprof.errors import PowerprofError
+from powerprof.diagnosis.asking import DUMPS
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.orphans import orphan, ring
 from tests.programs.waiting import wait_until

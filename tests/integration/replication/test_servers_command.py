@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from powerprof.database.fetched import historical
-from powerprof.database.fetched import on_request as fetched
 from tests.conftest import REPOSITORY, Cli
 
 
@@ -74,7 +73,7 @@ def test_what_cannot_be_done(powerprof_cli: Cli, arguments: list[str], code: int
 
 
 def test_the_question_names_size_source_and_licence() -> None:
-    question = fetched.question(historical.MYSQL_5_5_9)
+    question = historical.question(historical.MYSQL_5_5_9)
     assert "140 MB" in question
     assert "GPL-2.0-only" in question
     assert "known security holes" in question

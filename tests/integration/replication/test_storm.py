@@ -10,8 +10,8 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
-from powerprof.experiment.measure.storm import StormWatch
+from powerprof.experiment.measure.observers import StormWatch
+from powerprof.system.errors import PowerprofError
 from powerprof.workloads.definition import Storm
 
 pytestmark = pytest.mark.usefixtures("mariadbd")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Block, LoadRun
-from powerprof.experiment.single import run_condition
+from powerprof.experiment.run import run_condition
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import resolve
 from tests.balance import counts_idle_exits

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.errors import PowerprofError
-from powerprof.report.documents.output import write_output
+from powerprof.report.documents import write_output
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.unit.report.sample_records import attribution, comparison, idle_run
 

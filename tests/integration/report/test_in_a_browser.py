@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 from playwright.sync_api import Page
 
-from powerprof.attribution.records import StackFrame
+from powerprof.model.attribution import StackFrame
 from powerprof.report.html import Extras, render_html
 from tests.integration.report.conftest import Open
 from tests.unit.report.live_pages import LIVE_PAGES

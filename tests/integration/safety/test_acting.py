@@ -11,7 +11,7 @@ from types import FrameType
 
 import pytest
 
-from powerprof.caller import account_of, acting_as
+from powerprof.system.caller import account_of, acting_as
 from tests.integration.safety.conftest import UID, Attacker
 
 

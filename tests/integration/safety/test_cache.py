@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import paths
-from powerprof.errors import PowerprofError
 from powerprof.stacks.store import TableStore
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
 from powerprof.tracing.bpf import headers
 from tests.integration.safety.conftest import UID, Attacker
 from tests.unit.tracing.test_headers import debian

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import programs
-from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.stacks import demangle
+from powerprof.system import programs
+from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.conftest import REPOSITORY
 from tests.integration.safety.conftest import UID, Attacker
 
@@ -110,19 +110,17 @@ def test_one_module_starts_every_program() -> None:
             name = node.func.attr
             if name in starters.get(of, ()) or (of == "os" and name.startswith(("exec", "spawn"))):
                 found.append(f"{where}: {of}.{name}")
-    # The keeper of DTrace is a script of its own, which programs.py starts: what it starts, its own second process too,
-    # inherits from it.
+    # system/programs.py starts the keeper of DTrace, a separate script. Its children inherit from it.
     kept = {f"tracing/dtrace/keeper.py: {call}" for call in ("subprocess.Popen", "os.fork")}
     # A fork that runs no other program.
-    kept.add("forked_work.py: os.fork")
-    assert set(found) == {"programs.py: subprocess.run", "programs.py: subprocess.Popen"} | kept
+    kept.add("system/child.py: os.fork")
+    assert set(found) == {"system/programs.py: subprocess.run", "system/programs.py: subprocess.Popen"} | kept
 
 
 def test_our_own_interpreter_is_named_in_one_place() -> None:
-    named = [
-        path.name for path in sorted((REPOSITORY / "powerprof").rglob("*.py")) if "sys.executable" in path.read_text()
-    ]
-    assert named == ["programs.py"]
+    package = REPOSITORY / "powerprof"
+    named = [str(path.relative_to(package)) for path in package.rglob("*.py") if "sys.executable" in path.read_text()]
+    assert named == ["system/programs.py"]
 
 
 def test_the_interpreter_is_isolated(tmp_path: Path) -> None:

@@ -16,19 +16,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof import paths
 from powerprof.cure.remedies import _lasting_login
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
 from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.options import ServerOptions
-from powerprof.errors import PowerprofError
-from powerprof.processes.stat import process_stat
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.events import DISABLED, ENABLED, Event, quoted
+from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quoted
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
-from powerprof.reversible.servers import ServerProcess
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
+from powerprof.system.tasks import process_stat
 from tests.contract.errors.hostile_server import handshake
 from tests.integration.safety.conftest import Attacker
 from tests.integration.safety.test_reversible import keeper_of, until

@@ -12,14 +12,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof import paths
 from powerprof.cli.output import write_json
-from powerprof.errors import PowerprofError
-from powerprof.folders import Folder, only_root_writes
 from powerprof.live.serving import MetricsServer
-from powerprof.report.documents.output import write_output
-from powerprof.report.exports.profiles import ProfileFolder
-from powerprof.runs import RunStore
+from powerprof.model.runs import RunStore
+from powerprof.report.documents import write_output
+from powerprof.report.pprof import ProfileFolder
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
+from powerprof.system.folders import Folder, only_root_writes
+from tests.conftest import REPOSITORY
 from tests.integration.safety.conftest import UID, Attacker
 from tests.unit.live.intervals import interval, row
 
@@ -148,14 +149,14 @@ def test_a_run_of_the_caller_belongs_to_the_caller(under_sudo: Attacker) -> None
 
 def test_no_module_gives_files_away_by_name() -> None:
     """Names that another account can exchange are not for chown: what is made is made as whom it belongs to."""
-    package = Path(paths.__file__).parent
+    package = REPOSITORY / "powerprof"
     found = {
         str(path.relative_to(package))
         for path in package.rglob("*.py")
         if any(word in path.read_text() for word in ("os.chown(", "shutil.chown(", "os.lchown("))
     }
     # `folders.give` takes a descriptor.
-    assert found == {"folders.py"}
+    assert found == {"system/folders.py"}
 
 
 def test_who_could_change_a_path(attacker: Attacker, tmp_path: Path) -> None:

@@ -15,12 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import UsageError
-from powerprof.live.askable import owner_of_server
 from powerprof.live.served import ServedServer
-from powerprof.live.servers import Servers
-from powerprof.processes.accounts import most_trusted, owner_of
-from powerprof.processes.targets import may_be_forged, resolve
+from powerprof.live.servers import Servers, owner_of_server
+from powerprof.system.errors import UsageError
+from powerprof.system.processes import may_be_forged, most_trusted, owner_of, resolve
 from tests.integration.safety.conftest import GID, UID, Attacker
 
 # Listens, takes every connection, and never says a word.

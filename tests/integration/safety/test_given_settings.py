@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.given import GivenServer
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
 from powerprof.reversible.kinds import Variable, started_ticks
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, CliResult
 from tests.integration.safety.test_reversible import keeper_of, until
 from tests.programs.waiting import wait_until

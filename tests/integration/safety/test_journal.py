@@ -17,14 +17,14 @@ import msgspec
 import psutil
 import pytest
 
-from powerprof import paths
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Held, Journal, JournalState, put_back_left_behind, write_state
 from powerprof.reversible.kinds import TimerSlack, Variable, started_ticks
+from powerprof.system import paths
+from powerprof.system.errors import PowerprofError
 
 pytestmark = pytest.mark.usefixtures("root")
 OURS = "50000000"

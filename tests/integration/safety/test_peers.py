@@ -16,10 +16,10 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import connect_given
-from powerprof.database.clients.peers import check_account, check_listener, listener
+from powerprof.database.clients.wire import check_account, check_listener, listener
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.local import enter, listening_sockets
-from powerprof.errors import PowerprofError
+from powerprof.database.products.products import enter, listening_sockets
+from powerprof.system.errors import PowerprofError
 from tests.conftest import each_release
 from tests.integration.safety.conftest import Attacker
 

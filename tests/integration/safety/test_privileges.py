@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from powerprof import programs
+from powerprof.system import programs
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.held import has_settled
 
 _SETTLED = """
 import os, sys
-from powerprof import privileges
-from powerprof.caller import account_of, acting_as
-from powerprof.errors import PowerprofError
+from powerprof.system import caller as privileges
+from powerprof.system.caller import account_of, acting_as
+from powerprof.system.errors import PowerprofError
 privileges.keep(privileges.TRACING)
 with acting_as(account_of(65534)):
     pass

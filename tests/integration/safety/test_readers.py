@@ -15,18 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.caller import account_of, known_as
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.explaining import explain
 from powerprof.database.clients.given import connect_given, given_login
-from powerprof.database.clients.readers import Reader, only_reads, reader_of_file
+from powerprof.database.clients.readers import Reader, explain, only_reads, reader_of_file
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.errors import DataError, PowerprofError
 from powerprof.queries.records import Statement
 from powerprof.queries.samples import StatementSample, with_plans
+from powerprof.system.caller import account_of, known_as
+from powerprof.system.errors import DataError, PowerprofError
 from tests.conftest import each_release
 from tests.integration.safety.conftest import UID, Attacker
 
@@ -149,7 +148,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(
 ) -> None:
     script = (
         "import sys, time; from pathlib import Path; from powerprof.database.clients.base import Login\n"
-        "from powerprof import interrupts, paths; interrupts.install()\n"
+        "from powerprof.system import paths, signals; signals.install()\n"
         "from powerprof.database.clients.readers import Reader\n"
         "paths.ROOT_CHANGED_FOR_GOOD = Path(sys.argv[3])\n"
         "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"

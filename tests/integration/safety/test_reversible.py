@@ -18,11 +18,18 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
-from powerprof.errors import PowerprofError
-from powerprof.reversible import changed as changing
+from powerprof.reversible import changed
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.kinds import Setting, TimerSlack, Variable, started_ticks
-from powerprof.reversible.sessions import NewConnections, has_session_copies, kept_text
+from powerprof.reversible.kinds import (
+    NewConnections,
+    Setting,
+    TimerSlack,
+    Variable,
+    has_session_copies,
+    kept_text,
+    started_ticks,
+)
+from powerprof.system.errors import PowerprofError
 
 pytestmark = pytest.mark.usefixtures("root", "mariadbd")
 # A number, a text with quotes, and a switch, which reads otherwise than it is written.
@@ -82,7 +89,7 @@ def keeper_of(pid: int) -> psutil.Process:
 
 
 def test_a_login_survives_the_way_to_the_keeper() -> None:
-    from powerprof.caller import caller
+    from powerprof.system.caller import caller
 
     login = Login(user="u", password="p", socket=Path("/s"), account=caller(), tls={"ca": "/c"}, pid=7)
     again = Login.of_fields(json.loads(json.dumps(login.fields())))
@@ -169,7 +176,7 @@ def test_an_account_that_may_not_changes_nothing(server: PrivateServer) -> None:
 
 
 def test_what_cannot_be_put_back_is_said_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changing, "_BACK_S", 0.5)
+    monkeypatch.setattr(changed, "_BACK_S", 0.5)
     with PrivateServer() as lost:
         with ChangedSettings(settings(lost.login)) as held:
             keeper = keeper_of(os.getpid())

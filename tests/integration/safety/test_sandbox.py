@@ -19,19 +19,20 @@ from typing import Any, get_args
 
 import pytest
 
-from powerprof import landlock, programs
-from powerprof.caller import account_of
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import GivenServer
-from powerprof.database.fetched import connectors
+from powerprof.database.fetched import historical
 from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.experiment.bench.options import BenchOptions
+from powerprof.experiment.bench.plans import BenchOptions
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, connectorj, pgbench, start_load
+from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, choose, start_load
+from powerprof.system import child as landlock
+from powerprof.system import programs
+from powerprof.system.caller import account_of
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.definition import LoadKind
 from powerprof.workloads.reading import Case, LoadedWorkload, read_workload, resolve
@@ -108,8 +109,8 @@ def java_that_finds_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     data = BytesIO()
     with zipfile.ZipFile(data, "w") as jar:
         jar.writestr("empty", "")
-    monkeypatch.setattr(connectors, "jar", lambda name: data.getvalue())
-    monkeypatch.setattr(connectorj, "_wait", lambda running: None)
+    monkeypatch.setattr(historical, "jar", lambda name: data.getvalue())
+    monkeypatch.setattr(choose, "_wait", lambda running: None)
 
 
 # Finding 1
@@ -143,7 +144,7 @@ def test_a_command_that_pgbench_is_given_runs_in_the_sandbox(
 ) -> None:
     """As if the look at statements had missed it."""
     shell = f"cat {host.secret} /etc/shadow > stolen 2>&1; id -u > uid; touch {host.place}/made; true"
-    monkeypatch.setattr(pgbench, "texts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
+    monkeypatch.setattr(choose, "texts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
     case = case_of(tmp_path / "theirs", 'kind = "pgbench"\nsql = ["SELECT 1"]', kind="postgresql")
     with Bench([case], BenchOptions(), print) as bench:
         context = bench.context(case)
@@ -373,18 +374,16 @@ _STARTERS = {
     "database/isolation/netns.py": "ip",
     "database/isolation/runtree.py": "the janitor",
     "database/isolation/sandbox.py": "the owner",
-    "database/fetched/deb.py": "dpkg-deb, of packages whose digest was compared",
-    "database/fetched/apt.py": "apt, of packages whose signatures it checks",
+    "database/fetched/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
     "energy/calibrate.py": "a loop of ours",
-    "fetching.py": "a download, under an account without rights",
-    "host/tools.py": "tools of the host",
+    "system/fetching.py": "a download, under an account without rights",
+    "host/survey.py": "tools of the host",
     "reversible/changed.py": "the keeper of settings",
-    "sources/ipmi.py": "ipmitool",
-    "sources/powertop_meter.py": "powertop",
-    "sources/timed_program.py": "perf",
-    "sources/turbostat_meter.py": "turbostat",
+    "energy/ipmi.py": "ipmitool",
+    "energy/program_meters.py": "powertop and turbostat",
+    "measure/timed_program.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
-    "processes/reader_process.py": "the reader of memory",
+    "system/reader_process.py": "the reader of memory",
     "tracing/bpf/objects.py": "the compiler",
     "tracing/dtrace/backend.py": "dtrace",
 }
@@ -397,7 +396,7 @@ def starters_in(sources: dict[str, str]) -> set[str]:
     for where, text in sources.items():
         of_programs: set[str] = set()
         for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.ImportFrom) and node.module == "powerprof.programs":
+            if isinstance(node, ast.ImportFrom) and node.module == "powerprof.system.programs":
                 of_programs |= {one.asname or one.name for one in node.names if one.name in ("start", "run")}
         for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
@@ -414,10 +413,10 @@ def test_one_module_starts_servers_and_clients() -> None:
     package = REPOSITORY / "powerprof"
     sources = {str(path.relative_to(package)): path.read_text() for path in package.rglob("*.py")}
     found = starters_in(sources)
-    assert found == {*_STARTERS, f"{_OWNER}: confinement", "programs.py: confinement"}
+    assert found == {*_STARTERS, f"{_OWNER}: confinement", "system/programs.py: confinement"}
     planted = {
-        "experiment/loads/other.py": "from powerprof import programs\nprograms.start(['mysql'], user=None)",
-        "database/private/other.py": "from powerprof.programs import run as go\ngo(['mysqld'])",
+        "experiment/loads/other.py": "from powerprof.system import programs\nprograms.start(['mysql'], user=None)",
+        "database/private/other.py": "from powerprof.system.programs import run as go\ngo(['mysqld'])",
         "experiment/bench/other.py": "programs.run(['x'], confinement=Confinement())",
     }
     assert starters_in(planted) - set(_STARTERS) == {*planted, "experiment/bench/other.py: confinement"}
@@ -430,7 +429,7 @@ def test_one_module_starts_servers_and_clients() -> None:
         and ast.unparse(node.func) in ("programs.start", "programs.run")
         and any(word.arg == "user" for word in node.keywords)
     }
-    assert choosing == {_OWNER, "fetching.py"}
+    assert choosing == {_OWNER, "system/fetching.py"}
 
 
 def test_the_probe_reaches_all_of_it_without_a_sandbox(host: Forbidden) -> None:

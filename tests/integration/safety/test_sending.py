@@ -17,12 +17,12 @@ from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 i
     ExportProfilesServiceResponse,
 )
 
-from powerprof import sending
-from powerprof.attribution.records import Attribution
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
-from powerprof.errors import PowerprofError
-from powerprof.report.exports.formats import export
+from powerprof.model.attribution import Attribution
+from powerprof.report.exports import export
+from powerprof.system import sending
+from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.integration.safety.conftest import UID
 from tests.unit.report.sample_records import attribution

@@ -16,15 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import landlock
 from powerprof.database.clients import sql
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private import launch
+from powerprof.database.private import server as launch
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import builds
 from powerprof.database.products.options import ServerOptions
-from powerprof.errors import PowerprofError, UsageError
 from powerprof.experiment.bench import dataset
+from powerprof.system import child
+from powerprof.system.errors import PowerprofError, UsageError
 from tests.integration.safety.conftest import UID, Attacker
 
 
@@ -99,7 +99,7 @@ def test_statements_reach_no_files_of_the_host(server: PrivateServer, attacker: 
 
 def test_no_way_to_name_a_file_leads_out_of_the_servers_folder(server: PrivateServer, attacker: Attacker) -> None:
     """Its account is that of the host's own databases: what it may write to, a workload's statements may not."""
-    if not landlock.version():
+    if not child.version():
         pytest.skip("no capability: Landlock (Linux 5.19)")
     place = attacker.secret.parent.parent / "databases"
     place.mkdir()

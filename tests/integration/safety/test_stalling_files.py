@@ -23,14 +23,13 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.libpq import Connection
-from powerprof.diagnosis.serverlog import read_log_end
-from powerprof.forked_work import Say, apart
-from powerprof.processes.accounts import owner_of
-from powerprof.processes.languages import language_of
-from powerprof.processes.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
+from powerprof.database.clients.wire import PostgresConnection as Connection
+from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.perfmap import read_perf_map
+from powerprof.stacks.runtimes import read_perf_map
+from powerprof.system.child import Say, apart
+from powerprof.system.processes import language_of, owner_of
+from powerprof.system.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.conftest import REPOSITORY
 from tests.programs.stalling import GETATTR, LOOKUP, OPEN, READ, UID, build, stalling
 
@@ -329,11 +328,11 @@ def test_a_perf_map_is_read_in_the_child(place: Path, fresh: ReaderProcess) -> N
 OPENING = {"open", "stat", "lstat", "exists", "is_file", "is_dir", "is_socket", "samefile", "resolve", "realpath"}
 OPENING |= {"read_bytes", "read_text", "open_regular", "read_outside_text", "scandir", "listdir", "iterdir", "connect"}
 FOREIGN = re.compile(r"""["'/](exe|map_files|cwd|root|fd/\w+|mem|environ|cmdline)["'/]|/proc/\{\w+\}/(exe|root|cwd)""")
-OWNERS = {"processes/reader_child.py"}
+OWNERS = {"system/reader_child.py"}
 # The janitor's marks are in the environment of its own children; dtrace's keeper writes its own child's memory.
 EXCEPTIONS = {("database/isolation/janitor.py", "environ"), ("tracing/dtrace/keeper.py", "mem")}
 # Folders of fetched servers are called that.
-EXCEPTIONS.add(("database/fetched/releases.py", "root"))
+EXCEPTIONS.add(("database/fetched/packages.py", "root"))
 
 
 def direct_opens(path: str, text: str) -> list[str]:

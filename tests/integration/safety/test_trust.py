@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import programs
-from powerprof.database.isolation.accounts import server_account
-from powerprof.database.products import postgres, settings
-from powerprof.errors import UsageError
-from powerprof.statements.identity import Family
+from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.products import products
+from powerprof.statements.text import Family
+from powerprof.system import programs
+from powerprof.system.errors import UsageError
 from powerprof.workloads import trust
 from powerprof.workloads.reading import Case, read_workload, resolve
 from tests.conftest import Cli
@@ -133,7 +133,7 @@ def test_other_ways_to_run_something(tmp_path: Path, keys: str, what: str) -> No
 
 
 def _tunes(name: str, family: Family, value: str = "1") -> bool:
-    return settings.reserved_setting(name, family) is None and not settings.needs_trust(name, value, family)
+    return products.reserved_setting(name, family) is None and not products.needs_trust(name, value, family)
 
 
 def test_settings_that_only_tune_are_not_asked_about(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_every_spelling_that_loads_a_plugin_needs_trust(mariadbd: Path, setting:
         if "Can't open shared library" in output.stdout + output.stderr:
             loaded.append(name)
     assert {f"loose-loose-{setting}".capitalize(), f"hot.{setting}", setting} <= set(loaded)
-    assert [name for name in loaded if not settings.needs_trust(name, "powerprof_evil", "mysql")] == []
+    assert [name for name in loaded if not products.needs_trust(name, "powerprof_evil", "mysql")] == []
 
 
 def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts_as_tuning(mariadbd: Path) -> None:
@@ -180,7 +180,7 @@ def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts
 
 
 def test_no_setting_of_postgresql_that_runs_or_loads_something_counts_as_tuning() -> None:
-    build = postgres.find_build()
+    build = products.find_build()
     done = programs.run([str(build.binary), "--describe-config"], user=server_account())
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     tuning = [(name, group, kind) for name, _, group, kind, *_ in rows if _tunes(name, "postgresql")]

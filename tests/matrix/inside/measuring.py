@@ -34,8 +34,8 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
 
 def tick(steps: Steps, job: Job) -> dict[str, Any]:
     """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
-    from powerprof.tracing.bpf.btf import kernel_btf
-    from powerprof.tracing.symbols.kernel import kernel_functions, tick_handler
+    from powerprof.tracing.bpf.types import kernel_btf
+    from powerprof.tracing.symbols import kernel_functions, tick_handler
 
     # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
     try:
@@ -125,8 +125,7 @@ def polling(steps: Steps, job: Job) -> dict[str, Any]:
     No state but the poll has so little latency, for any governor. The one that polls before it halts (haltpoll) wants
     a hypervisor that says KVM.
     """
-    from powerprof.tracing.idle.build import trace_exits
-    from powerprof.tracing.idle.window import TraceWindow
+    from powerprof.tracing.idle import TraceWindow, trace_exits
 
     with (
         _LATENCY.open("wb", buffering=0) as limit,

@@ -7,10 +7,10 @@ from collections import Counter
 
 import numpy as np
 
-from powerprof.attribution import idle
-from powerprof.attribution.idle import MECHANISMS
+from powerprof.attribution import causes as idle
+from powerprof.attribution.causes import MECHANISMS
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
-from powerprof.tracing.idle.window import TracedWindow
+from powerprof.tracing.idle import TracedWindow
 
 
 def ended(window: TracedWindow) -> dict[str, Counter[str]]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.programs import need, start, stop
+from powerprof.system.programs import need, start, stop
 from tests.conftest import Cli, CliResult
 from tests.programs import ground_truth
 

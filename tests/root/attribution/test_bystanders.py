@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.processes.targets import cgroup_pids
-from powerprof.processes.tasks import switches_of
-from powerprof.programs import need, start, stop
-from powerprof.windows.group_clock import group_cpu_ns
+from powerprof.measure.window import group_cpu_ns
+from powerprof.system.processes import cgroup_pids
+from powerprof.system.programs import need, start, stop
+from powerprof.system.tasks import switches_of
 from tests.root.attribution.conftest import HERE, Attributed
 
 Attribute = Callable[..., Attributed]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof import programs
+from powerprof.system import programs
 from tests.conftest import Cli
 from tests.programs.ground_truth import build
 from tests.soak.whole_command import largest_kb

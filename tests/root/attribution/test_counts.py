@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from powerprof.attribution.attribute import capture_live as capture
 from powerprof.attribution.blame import attribute as blame
-from powerprof.attribution.live import capture
-from powerprof.attribution.records import Wakeup, Waking
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
-from powerprof.energy.request import NO_METER
-from powerprof.processes.targets import resolve
-from powerprof.sources.base import CpuReading
-from powerprof.sources.edges import edge_snapshot
-from powerprof.tracing.idle import window
+from powerprof.energy.domains import NO_METER
+from powerprof.measure.clock import CpuReading
+from powerprof.measure.cpuidle import edge_snapshot
+from powerprof.model.attribution import Wakeup, Waking
+from powerprof.system.processes import resolve
+from powerprof.tracing import idle
 from tests.balance import check_balance
 from tests.root.attribution.conftest import Attributed
 
@@ -127,7 +127,7 @@ def test_the_edges_of_many_cpus_lie_far_apart(wakes: Callable[..., Any], monkeyp
 
         return edge_snapshot(*args, at_edge=one, **more)
 
-    monkeypatch.setattr(window, "edge_snapshot", slowly)
+    monkeypatch.setattr(idle, "edge_snapshot", slowly)
     with wakes("twins=89", "born=19") as running:
         request = AttributeRequest(duration_s=1.0, energy=NO_METER)
         taken = capture(resolve([str(running.pid)]), request, dict, lambda _: None)

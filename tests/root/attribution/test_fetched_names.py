@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.programs import run
 from powerprof.stacks.elf import parse_elf
+from powerprof.system.programs import run
 from tests.conftest import Cli, CliResult
 from tests.programs.ground_truth import build, running
 from tests.root.attribution.conftest import functions_of

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from powerprof.processes.tasks import switches_of
+from powerprof.system.tasks import switches_of
 from tests.balance import check_balance
 from tests.programs import ground_truth
 from tests.root.attribution import perf

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from powerprof.errors import CapabilityError, PowerprofError
-from powerprof.processes.reader_process import ReaderProcess, Unreadable
-from powerprof.processes.targets import resolve
-from powerprof.tracing.idle.build import trace_stacks
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.processes import resolve
+from powerprof.system.reader_process import ReaderProcess, Unreadable
+from powerprof.tracing.idle import trace_stacks
 from tests.conftest import Cli
 from tests.programs import ground_truth
 from tests.root.attribution.conftest import Attributed, functions_of, own_count, slept

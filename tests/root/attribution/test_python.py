@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.programs import need, start, stop
+from powerprof.system.programs import need, start, stop
 from tests.conftest import Cli
 from tests.root.attribution.conftest import Attributed
 

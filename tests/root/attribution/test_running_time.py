@@ -16,18 +16,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+from powerprof.attribution.attribute import capture_live as capture
 from powerprof.attribution.blame import attribute as blame
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.live import capture
-from powerprof.attribution.records import Attribution
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
-from powerprof.processes.targets import resolve
-from powerprof.programs import need, start, stop
-from powerprof.sources.procfs import process_cpu_ns
-from powerprof.tracing.idle.build import trace_stacks
-from powerprof.tracing.idle.window import TraceWindow
-from powerprof.windows.runner import Part, pass_window
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.window import Part, pass_window
+from powerprof.model.attribution import Attribution
+from powerprof.system.processes import resolve
+from powerprof.system.programs import need, start, stop
+from powerprof.tracing.idle import TraceWindow, trace_stacks
 from tests.root.attribution.conftest import HERE
 
 WINDOW_S = 4.0

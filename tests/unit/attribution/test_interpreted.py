@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from powerprof.attribution.interpreted import Call, merge, runs
-from powerprof.attribution.records import StackFrame
-from powerprof.stacks.pycode import PythonFrame
+from powerprof.attribution.sites import Call, merge, runs
+from powerprof.model.attribution import StackFrame
+from powerprof.stacks.interpreter import PythonFrame
 
 LOOP = "_PyEval_EvalFrameDefault"
 

@@ -11,19 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.attribution import blame, running
+from powerprof.attribution import blame
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.records import Attribution, TargetInfo
 from powerprof.attribution.sites import SiteStacks
-from powerprof.processes.tasks import Task
-from powerprof.records import ToolCost
-from powerprof.report.wording.notes import texts
+from powerprof.model.attribution import Attribution, TargetInfo
+from powerprof.model.records import ToolCost
+from powerprof.report.labels import texts
 from powerprof.stacks.store import TableStore
+from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.captures.edges import CpuEdge, in_window
-from powerprof.tracing.idle.aggregate import aggregate
-from powerprof.tracing.idle.layout import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME
-from powerprof.tracing.idle.sites import SiteWakings
+from powerprof.tracing.captures import CpuEdge, in_window
+from powerprof.tracing.idle_data import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, SiteWakings, aggregate
 
 PID, OTHER = 100, 200
 HRTIMER, NETWORK = 0xFFFFFFFF81000010, 3
@@ -313,8 +311,8 @@ def test_what_a_thread_ran_without_an_idle_exit_goes_by_its_wakings() -> None:
     ),
 )
 def test_the_places_of_a_thread_sum_to_what_it_ran(total: float, places: list[tuple[float, int, int]]) -> None:
-    known = [running.WakingPlace(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
-    parts = running.divided(total, known)
+    known = [blame.WakingPlace(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
+    parts = blame.divided(total, known)
     measured = sum(place.after_exits_ns for place in known)
     assert all(part >= place.after_exits_ns for part, place in zip(parts, known, strict=True))
     if measured or any(place.exits or place.other_wakings for place in known):

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from powerprof.attribution.places import place_of
-from powerprof.attribution.records import StackFrame
+from powerprof.attribution.symbols import place_of
+from powerprof.model.attribution import StackFrame
 
 
 def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:

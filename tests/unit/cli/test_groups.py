@@ -10,7 +10,7 @@ from typing import Annotated, get_args
 import pytest
 import typer
 
-from powerprof.cli.groups import spread
+from powerprof.cli.app import spread
 
 Number = Annotated[int, typer.Option("--number", metavar="N", min=1, help="A number.")]
 

@@ -11,9 +11,9 @@ import pytest
 
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
-from powerprof.errors import Interrupted, PowerprofError
-from powerprof.report.documents.saved import load_saved
-from powerprof.runs import RunStore
+from powerprof.model.runs import RunStore
+from powerprof.report.documents import load_saved
+from powerprof.system.errors import Interrupted, PowerprofError
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"
 

@@ -20,10 +20,10 @@ from tests.conftest import REPOSITORY
 
 _PROGRAM = """
 import os, signal, sys
-from powerprof import interrupts
-from powerprof.cli.screen import Screen
-from powerprof.errors import Interrupted
-from powerprof.windows.runner import wait_out
+from powerprof.system import signals as interrupts
+from powerprof.cli.live import Screen
+from powerprof.system.errors import Interrupted
+from powerprof.measure.window import wait_out
 keys = []
 def on_key(key):
     keys.append(key)

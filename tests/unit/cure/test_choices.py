@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.cure import remedies
 from powerprof.cure.candidates import chosen, of_findings, of_threads
-from powerprof.cure.choices import (
+from powerprof.cure.remedies import (
     CureRequest,
     EventChoice,
     FindingChoice,
@@ -17,12 +17,11 @@ from powerprof.cure.choices import (
     VariableChoice,
     choice_of,
     slack_ns,
+    slack_text,
 )
-from powerprof.cure.remedies import slack_text
-from powerprof.diagnosis.evidence import ThreadWakeups
-from powerprof.diagnosis.findings import Finding, LiveRemedy
-from powerprof.errors import UsageError
+from powerprof.diagnosis.evidence import Finding, LiveRemedy, ThreadWakeups
 from powerprof.reversible.journal import same_value
+from powerprof.system.errors import UsageError
 
 
 @pytest.mark.parametrize(

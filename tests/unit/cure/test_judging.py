@@ -10,8 +10,8 @@ import pytest
 from powerprof.cure.judge import judge
 from powerprof.cure.records import Arm, CureBlock
 from powerprof.experiment.judge.answer import metric_named
-from powerprof.experiment.measure.order import block_order
-from powerprof.records import EnergyReading, Window
+from powerprof.experiment.measure.plan import block_order
+from powerprof.model.records import EnergyReading, Window
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}
 _WINDOW_S = 5.0

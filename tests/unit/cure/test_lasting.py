@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.records import Thread
-from powerprof.cure import lasting
-from powerprof.cure.choices import SlackChoice
+from powerprof.cure import candidates
+from powerprof.cure.remedies import SlackChoice
 from powerprof.cure.threads import loop_warning
-from powerprof.errors import UsageError
-from powerprof.processes.targets import Target
+from powerprof.model.attribution import Thread
+from powerprof.system.errors import UsageError
+from powerprof.system.processes import Target
 
 _SLEEPER = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start(); print(1, flush=True); "
 _LOOP = "import select; e = select.epoll(); print(1, flush=True); e.poll(60)"
@@ -56,11 +56,11 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_it_is_set_and_read_back(sleeper: subprocess.Popen[bytes]) -> None:
-    done = lasting.set_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
+    done = candidates.set_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
     assert (done.before, done.now, done.warning) == ("50000", "50000000", "")
     assert slacks(sleeper.pid) == {"50000", "50000000"}
     with pytest.raises(UsageError, match="has no thread 'nobody'"):
-        lasting.set_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
+        candidates.set_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
 
 
 def test_what_a_drop_in_sets_before_exec_all_threads_inherit() -> None:
@@ -82,9 +82,11 @@ def test_an_event_loop_is_warned_of() -> None:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld", name: str = "governor") -> str:
-    monkeypatch.setattr(lasting, "unit_of", lambda _pid: unit)
+    monkeypatch.setattr(candidates, "unit_of", lambda _pid: unit)
     thread = Thread(tid=7, comm="ib_log", server_name=None)
-    return lasting.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
+    return candidates.unit_text(
+        "/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread
+    )
 
 
 def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +107,7 @@ def test_what_cannot_be_a_service_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lasting, "unit_of", lambda _pid: "mysql.service")
-    text = lasting.drop_in_text(CHOICE, Target((5,), "mysqld"))
+    monkeypatch.setattr(candidates, "unit_of", lambda _pid: "mysql.service")
+    text = candidates.drop_in_text(CHOICE, Target((5,), "mysqld"))
     assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")
     assert "systemctl edit mysql.service" in text

@@ -9,17 +9,16 @@ from collections import Counter
 import msgspec
 import pytest
 
-from powerprof.attribution.records import TargetInfo
-from powerprof.cure.choices import CureRequest
 from powerprof.cure.judge import judge
 from powerprof.cure.latencies import Took, Watch, took
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
+from powerprof.cure.remedies import CureRequest
 from powerprof.experiment.judge.answer import metric_named
+from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
+from powerprof.report.cure import lines, of_cure, touched
 from powerprof.report.html import render_html
-from powerprof.report.terminal.cure import lines
-from powerprof.report.wording.cures import of_cure, touched
-from powerprof.tracing.captures.statements import StatementTrace, TextSeen, TraceCost, class_of
+from powerprof.tracing.captures import StatementTrace, TextSeen, TraceCost, class_of
 from tests.unit.cure.test_judging import blocks
 
 

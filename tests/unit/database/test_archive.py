@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.fetched import archive, connectors, historical
-from powerprof.database.fetched import on_request as fetched
-from powerprof.database.fetched.archive import ArchiveMember, Artifact
+from powerprof.database.fetched import historical, packages
+from powerprof.database.fetched.packages import ArchiveMember, Artifact
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 
 
 def _zip(files: dict[str, bytes]) -> bytes:
@@ -41,7 +40,7 @@ _MEMBERS = (ArchiveMember("x/mysqld", "bin/mysqld", executable=True), ArchiveMem
 def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
     inner = _zip({"mysql/user.MYD": b"rows", "META-INF/x": b"no"})
     jar = _jar(tmp_path, {"x/mysqld": b"program", "x/data.jar": inner, "x/other": b"no"})
-    archive.unpack(jar, _MEMBERS, tmp_path / "out")
+    packages.archive_unpack(jar, _MEMBERS, tmp_path / "out")
     files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {"bin/mysqld", "data/mysql/user.MYD"}
     assert (tmp_path / "out/bin/mysqld").stat().st_mode & 0o777 == 0o755
@@ -84,7 +83,7 @@ def _artifact(data: bytes) -> Artifact:
 def test_a_download_from_the_configured_index(index: dict[str, bytes]) -> None:
     index[_PATH] = b"archive" * 1000
     with RunTree() as tree:
-        path = archive.download(_artifact(b"archive" * 1000), tree)
+        path = packages.download(_artifact(b"archive" * 1000), tree)
         assert path.read_bytes() == b"archive" * 1000
         assert path.is_relative_to(tree.path)
 
@@ -97,16 +96,16 @@ def test_another_file_is_refused(index: dict[str, bytes], delivered: bytes, said
     index[_PATH] = delivered
     with RunTree() as tree:
         with pytest.raises(PowerprofError, match=said):
-            archive.download(_artifact(b"archive"), tree)
+            packages.download(_artifact(b"archive"), tree)
         assert (tree.path / "download/thing-1.0.jar").stat().st_size <= len(b"archive") + 1
 
 
 def test_an_absent_file_and_a_wrong_index(index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     with RunTree() as tree, pytest.raises(PowerprofError, match=r"cannot download http://127.*Not Found"):
-        archive.download(_artifact(b"x"), tree)
+        packages.download(_artifact(b"x"), tree)
     monkeypatch.setenv("POWERPROF_MAVEN_INDEX", "file:///etc")
     with pytest.raises(UsageError, match="not an http"):
-        archive.index()
+        packages.index()
 
 
 def test_nothing_is_downloaded_without_consent(
@@ -121,7 +120,7 @@ def test_nothing_is_downloaded_without_consent(
     assert "140 MB" in asked[0]
     with pytest.raises(PowerprofError, match="cannot download"):
         historical.fetch("mysql-5.5.9", lambda question: True)
-    assert not fetched.is_fetched(historical.find("mysql-5.5.9"))
+    assert not historical.is_fetched(historical.find("mysql-5.5.9"))
     with pytest.raises(CapabilityError, match="has not been fetched") as caught:
         historical.build("mysql-5.5.9")
     assert caught.value.hint == "powerprof servers fetch mysql-5.5.9"
@@ -133,21 +132,21 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
     index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    known = dataclasses.replace(connectors.CATALOGUE["mysql-connector-j"], artifact=_artifact(b"archive"))
-    monkeypatch.setitem(connectors.CATALOGUE, "mysql-connector-j", known)
+    known = dataclasses.replace(historical.CONNECTORS["mysql-connector-j"], artifact=_artifact(b"archive"))
+    monkeypatch.setitem(historical.CONNECTORS, "mysql-connector-j", known)
     with pytest.raises(CapabilityError, match="has not been fetched"):
-        connectors.jar("mysql-connector-j")
+        historical.jar("mysql-connector-j")
     asked: list[str] = []
     with pytest.raises(PowerprofError, match="consent was refused"):
-        connectors.fetch("mysql-connector-j", lambda question: bool(asked.append(question)), asked.append)
+        historical.fetch_connector("mysql-connector-j", lambda question: bool(asked.append(question)), asked.append)
     assert "0.0 MB, from http://127.0.0.1" in asked[0]
     assert asked[0].endswith("It is run as the account of the servers")
     index[_PATH] = b"archive"
     for _ in range(2):
-        assert connectors.fetch("mysql-connector-j", lambda question: True, asked.append).place == known.place
+        assert historical.fetch_connector("mysql-connector-j", lambda question: True, asked.append).place == known.place
     assert asked[1:] == ["downloading thing-1.0.jar"]
     assert list(known.place.parent.iterdir()) == [known.place]
-    assert connectors.jar("mysql-connector-j") == b"archive"
+    assert historical.jar("mysql-connector-j") == b"archive"
 
 
 def test_another_machine_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:

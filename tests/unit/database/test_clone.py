@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.private import template
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 
 
 def test_a_copy_has_the_same_files_and_private_modes(tmp_path: Path) -> None:

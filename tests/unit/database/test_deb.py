@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.fetched import deb
-from powerprof.errors import DataError
+from powerprof.database.fetched import packages
+from powerprof.system.errors import DataError
 from tests.debs import Link, make_deb
 
 
@@ -17,7 +17,7 @@ def _unpack(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "x_1_amd64.deb"
     path.write_bytes(data)
     (tmp_path / "root").mkdir()
-    deb.unpack(path, tmp_path / "root")
+    packages.unpack(path, tmp_path / "root")
     return tmp_path / "root"
 
 

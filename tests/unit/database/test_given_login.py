@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients.given import given_login
-from powerprof.errors import DataError, UsageError
+from powerprof.system.errors import DataError, UsageError
 
 
 @pytest.fixture(autouse=True)

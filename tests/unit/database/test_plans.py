@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.products.plans import MemberOptions, plan, replication_settings
-from powerprof.errors import UsageError
+from powerprof.database.products.options import MemberOptions, plan, replication_settings
+from powerprof.system.errors import UsageError
 
 
 def test_each_kind_has_its_members_and_links() -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients import dialects
-from powerprof.database.products import postgres
+from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.processes import titles
+from powerprof.system import processes
+from powerprof.system.errors import PowerprofError, UsageError
 
 BUILD = ServerBuild(
     Path("/usr/lib/postgresql/15/bin/postgres"), "postgresql", (15, 18, 0), "postgres (PostgreSQL) 15.18"
@@ -21,7 +21,7 @@ BUILD = ServerBuild(
 
 
 def test_ours_come_after_what_was_asked_so_that_they_hold() -> None:
-    words = postgres.words(BUILD, {"shared_buffers": "64MB", "fsync": False}, 200, Path("/t/server"))
+    words = products.postgres_words(BUILD, {"shared_buffers": "64MB", "fsync": False}, 200, Path("/t/server"))
     assert words[:2] == ["-D", "/t/server/data"]
     asked = words[3::2]
     assert asked[:3] == ["max_connections=216", "shared_buffers=64MB", "fsync=off"]
@@ -45,7 +45,7 @@ def test_ours_come_after_what_was_asked_so_that_they_hold() -> None:
 )
 def test_a_setting_that_opens_the_server_or_runs_something_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
-        postgres.checked({name: "x"})
+        products.checked({name: "x"})
 
 
 class _Answers:
@@ -111,5 +111,5 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
     ],
 )
 def test_a_title_says_the_part_and_of_a_client_the_database(title: str, name: str | None) -> None:
-    said = titles.part_of(title)
+    said = processes.part_of(title)
     assert said == name or (name == "backend of" and said is not None and "\x1b" not in said)

@@ -7,11 +7,11 @@ from contextlib import nullcontext
 
 import pytest
 
-from powerprof.database.clients import sql, statstatements
+from powerprof.database.clients import performance, sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.statstatements import CountedStatement, database_with, since
+from powerprof.database.clients.performance import CountedStatement, database_with, since
+from powerprof.queries.record import with_statistics
 from powerprof.queries.records import Statement
-from powerprof.queries.shares import with_statistics
 
 ONE, OTHER = ("shop", "SELECT c FROM t WHERE id = $1"), ("shop", "SELECT 1")
 
@@ -52,9 +52,9 @@ def test_event_triggers_are_off_where_the_server_lets_us(
     connected: list[Login] = []
 
     def rows(_: object, statement: str, *, columns: int) -> list[tuple[str | None, ...]]:
-        if statement == statstatements._OF_SUPERUSERS:
+        if statement == performance._OF_SUPERUSERS:
             return [("postgres",), ("shop",)]
-        if statement == statstatements._EVENT_TRIGGERS:
+        if statement == performance._EVENT_TRIGGERS:
             return [settings]
         return [("public",)] if connected[-1].database == "shop" else []
 

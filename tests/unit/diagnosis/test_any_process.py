@@ -11,13 +11,10 @@ from typing import Any
 
 import pytest
 
-from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
-from powerprof.diagnosis.findings import Finding
-from powerprof.diagnosis.looked import looked
-from powerprof.diagnosis.rules import diagnose
+from powerprof.diagnosis.diagnose import diagnose, looked
+from powerprof.diagnosis.evidence import Evidence, Finding, ThreadWakeups
 from powerprof.diagnosis.slack import most_helpful, predicted, reacts, then_text
-from powerprof.processes.listening import reached_at, tcp_ports, unix_sockets
-from powerprof.processes.targets import describe
+from powerprof.system.processes import describe, reached_at, tcp_ports, unix_sockets
 from tests.unit.diagnosis.test_rules import evidence
 
 EPOLL = ("epoll_wait", "redis-server+0x64da0", "aeMain", "main")

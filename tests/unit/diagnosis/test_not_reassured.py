@@ -9,21 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
+from powerprof.diagnosis.asking import DUMPS
+from powerprof.diagnosis.collect import summarise
+from powerprof.diagnosis.diagnose import diagnose, looked
 from powerprof.diagnosis.evidence import (
     DeniedAccount,
+    DiagnosedServer,
+    Diagnosis,
     Evidence,
+    Finding,
     LogSummary,
     ReplicationChannel,
     ScheduledEvent,
     ThreadCpu,
 )
-from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis, Finding
-from powerprof.diagnosis.logins import DUMPS
-from powerprof.diagnosis.looked import looked
-from powerprof.diagnosis.rules import diagnose
-from powerprof.diagnosis.serverlog import summarise
-from powerprof.report.terminal.diagnosis import lines
-from powerprof.statements.normal import normal_replication_error
+from powerprof.report.diagnosis import lines
+from powerprof.statements.text import normal_replication_error
 from tests.unit.diagnosis.test_rules import channel, client, counted, evidence, row
 
 DUPLICATE = (

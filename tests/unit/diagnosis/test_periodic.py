@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.periodic import PERIODIC, PaceSetting, Periodic, remedy, settings_of
-from powerprof.diagnosis.rules import diagnose
 from tests.unit.diagnosis.test_recorded_faults import evidence as recorded
 from tests.unit.diagnosis.test_rules import evidence, row
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.diagnosis.evidence import Evidence
-from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis, Finding
-from powerprof.diagnosis.rules import diagnose
-from powerprof.report.terminal.diagnosis import lines
+from powerprof.diagnosis.diagnose import diagnose
+from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence, Finding
+from powerprof.report.diagnosis import lines
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.diagnosis.serverlog import read_log_end, summarise
-from powerprof.errors import DataError
-from powerprof.files import read_outside_text
-from powerprof.processes import reader_child
+from powerprof.diagnosis.collect import read_log_end, summarise
+from powerprof.system import reader_child
+from powerprof.system.errors import DataError
+from powerprof.system.files import read_outside_text
 from tests.programs.cpu_time import least_cpu_s
 
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))

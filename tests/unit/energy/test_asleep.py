@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.asleep import awake
-from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.sources import series
+from powerprof.energy.meters import MeterSet, awake, open_meters
+from powerprof.measure import counters
 from tests.suspended import SuspendedClock
 from tests.unit.energy.meter_trees import Tree
 
@@ -76,4 +75,4 @@ def test_hours_of_samples_are_not_kept(tree: Tree) -> None:
             if minute:
                 assert meters.readings(60.0 * (minute - 1), 60.0 * minute)[0].watts == pytest.approx(3.0)
         kept = meters._meters[0]._samples[0]  # type: ignore[attr-defined]
-        assert len(kept) <= 62 + series._HISTORY
+        assert len(kept) <= 62 + counters._HISTORY

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from powerprof.energy.calibrate import Level, calibrate, load
-from powerprof.errors import PowerprofError
+from powerprof.system.errors import PowerprofError
 
 
 def test_a_load_runs_on_its_cpus_and_is_gone_afterwards() -> None:

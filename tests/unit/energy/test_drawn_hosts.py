@@ -10,8 +10,8 @@ import pytest
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import open_meters
-from powerprof.errors import CapabilityError
-from powerprof.records import EnergyReading
+from powerprof.model.records import EnergyReading
+from powerprof.system.errors import CapabilityError
 from tests.unit.energy.meter_trees import Tree
 
 # Chips of hwmon: their name, and by file (`power1_input`, …) what each shows; a file ending in / is a folder.

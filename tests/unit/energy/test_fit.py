@@ -10,14 +10,22 @@ import pytest
 
 from powerprof.cli.calibrate import command as calibrate_command
 from powerprof.cli.options import EnergyOptions
-from powerprof.energy.calibrate import LEVELS, default_name, metered, model_of, save_model, target_of
-from powerprof.energy.cpu import CpuIdentity
+from powerprof.energy.calibrate import (
+    LEVELS,
+    Fit,
+    MeteredWindow,
+    default_name,
+    fit_windows,
+    metered,
+    model_of,
+    save_model,
+    target_of,
+)
 from powerprof.energy.families import shipped_models
-from powerprof.energy.fit import Fit, MeteredWindow, fit_windows
 from powerprof.energy.model import choose_model, estimate
-from powerprof.energy.models_file import parse_models
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.records import EnergyReading, StateResidency, Window
+from powerprof.energy.models_file import CpuIdentity, parse_models
+from powerprof.model.records import EnergyReading, StateResidency, Window
+from powerprof.system.errors import PowerprofError, UsageError
 
 TRUE = {"C0": 6.0, "C1": 2.2, "C1E": 1.4, "C6": 0.6}
 WAKEUP_JOULES = 30e-6

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.domains import Total
-from powerprof.energy.request import EnergyRequest
-from powerprof.energy.split import Consumer
-from powerprof.energy.windows import WindowEnergy
-from powerprof.queries.shares import pricing
-from powerprof.records import EnergyPart, EnergySplit
+from powerprof.energy.domains import EnergyRequest, Total
+from powerprof.energy.windows import Consumer, WindowEnergy
+from powerprof.model.records import EnergyPart, EnergySplit
+from powerprof.queries.record import pricing
 
 WHOLE = Total(source="rapl", domains=["package-0"], joules=1000.0, watts=100.0, kind="measured")
 PARTS = [Consumer(name="server", c0_s=6.0), Consumer(name="rest", c0_s=4.0)]

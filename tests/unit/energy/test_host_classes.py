@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from powerprof.energy import perf_power
 from powerprof.energy.domains import host_energy, tier
+from powerprof.energy.ipmi import listing_watts, parse_ipmi
 from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.errors import CapabilityError
-from powerprof.records import EnergyReading
-from powerprof.report.terminal.energy import _row
-from powerprof.sources import perf_power
-from powerprof.sources.ipmi import listing_watts, parse_ipmi
+from powerprof.model.records import EnergyReading
+from powerprof.report.energy import _row
+from powerprof.system.errors import CapabilityError
 from tests.unit.energy.meter_trees import Tree
 
 Chip = tuple[str, dict[str, float]]

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from powerprof.energy.domains import host_energy
+from powerprof.energy.host_export import choose_samples, open_host, parse_metrics
 from powerprof.energy.meters import open_meters
-from powerprof.errors import CapabilityError
-from powerprof.sources.host_export import choose_samples, open_host, parse_metrics
+from powerprof.system.errors import CapabilityError
 from tests.programs.cpu_time import least_cpu_s
 
 KEPLER = """# HELP kepler_vm_cpu_joules_total Energy consumption of cpu at vm level in joules
@@ -163,7 +163,7 @@ def sound(handler: BaseHTTPRequestHandler) -> None:
 
 
 def test_a_host_that_sends_a_byte_now_and_then_is_left_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("powerprof.sources.host_export._TIMEOUT_S", 1.5)
+    monkeypatch.setattr("powerprof.energy.host_export._TIMEOUT_S", 1.5)
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
         """The whole page in 10 s, each byte within any time-out of a socket."""

@@ -11,12 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.cpu import CpuIdentity
-from powerprof.energy.families import shipped_models
-from powerprof.energy.joint import corners, ends
+from powerprof.energy.families import corners, ends, find_kind, shipped_models
 from powerprof.energy.model import active_share, choose_model, ratio_ends
-from powerprof.energy.named import find_kind
-from powerprof.records import EstimateRange
+from powerprof.energy.models_file import CpuIdentity
+from powerprof.model.records import EstimateRange
 
 MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1)
 SPAN = choose_model(shipped_models(), MILAN, cpu_model="EPYC 7763").span(2)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import NAMES, MeterSet, open_meters
-from powerprof.errors import CapabilityError, UsageError
-from powerprof.records import EnergyReading
-from powerprof.sources.rapl import Zone, select_domains
+from powerprof.energy.rapl import Zone, select_domains
+from powerprof.model.records import EnergyReading
+from powerprof.system.errors import CapabilityError, UsageError
 from tests.unit.energy.meter_trees import RANGE_UJ, Tree
 
 

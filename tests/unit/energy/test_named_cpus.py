@@ -7,13 +7,12 @@ import re
 
 import pytest
 
-from powerprof.energy.cpu import CpuIdentity
-from powerprof.energy.families import shipped_models
+from powerprof.energy.domains import EnergyRequest
+from powerprof.energy.families import find_kind, kind_of, shipped_models
 from powerprof.energy.model import choose_model, estimate
-from powerprof.energy.named import find_kind, kind_of
-from powerprof.energy.request import EnergyRequest
+from powerprof.energy.models_file import CpuIdentity
 from powerprof.energy.windows import WindowEnergy
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 
 SHIPPED = shipped_models()
 MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1, "AMD EPYC-Milan Processor")

@@ -12,9 +12,9 @@ import pytest
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import make_readings, open_meters
-from powerprof.errors import CapabilityError
-from powerprof.sources.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
-from powerprof.sources.powertop_meter import report_watts
+from powerprof.energy.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
+from powerprof.energy.program_meters import report_watts
+from powerprof.system.errors import CapabilityError
 from tests.programs.waiting import wait_until
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from powerprof.energy.ipmi import IpmiLog, parse_ipmi
+from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
 from powerprof.energy.meters import open_meters
-from powerprof.errors import CapabilityError, DataError
-from powerprof.sources.ipmi import IpmiLog, parse_ipmi
-from powerprof.sources.meter_log import looks_like_meter_log, parse_meter_log, read_meter_log
+from powerprof.system.errors import CapabilityError, DataError
 
 
 @pytest.mark.parametrize(

@@ -12,22 +12,30 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.cpu import CpuIdentity, parse_cpuinfo
 from powerprof.energy.families import (
     delivered_excess,
     delivered_ratio,
+    ends,
     known_deviations,
     published_results,
     shipped_models,
 )
-from powerprof.energy.joint import ends
 from powerprof.energy.model import ChosenModel, choose_model, describe, estimate, load_models, slope_ends
-from powerprof.energy.models_file import CpuMatch, PowerModel, StateWatts, WakeupJoules, encode_model, parse_models
-from powerprof.energy.replay import replay
+from powerprof.energy.models_file import (
+    CpuIdentity,
+    CpuMatch,
+    PowerModel,
+    StateWatts,
+    WakeupJoules,
+    encode_model,
+    parse_cpuinfo,
+    parse_models,
+)
+from powerprof.energy.recordings import replay
 from powerprof.energy.results import coverage, coverage_of_new_kinds, of_new_kind
 from powerprof.energy.windows import estimate_doubts, estimate_window
-from powerprof.errors import DataError
-from powerprof.records import StateResidency, Window
+from powerprof.model.records import StateResidency, Window
+from powerprof.system.errors import DataError
 
 GENOA = CpuIdentity("AuthenticAMD", 25, 17, 1)
 SHIPPED = shipped_models()

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.replay import replay
-from powerprof.errors import DataError, UsageError
-from powerprof.report.terminal.energy import lines
-from powerprof.sources.powercap_dump import parse_powercap
-from powerprof.sources.turbostat import parse_turbostat
+from powerprof.energy.rapl import parse_powercap
+from powerprof.energy.recordings import replay
+from powerprof.measure.turbostat import parse_turbostat
+from powerprof.report.energy import lines
+from powerprof.system.errors import DataError, UsageError
 
 ROOT = "/sys/class/powercap"
 

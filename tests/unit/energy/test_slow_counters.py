@@ -10,9 +10,8 @@ import pytest
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import open_meters
-from powerprof.records import EnergyReading
-from powerprof.sources.counters import CounterSample, look_interval_s
-from powerprof.sources.series import EnergySeries, counter_energy
+from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy, look_interval_s
+from powerprof.model.records import EnergyReading
 from tests.unit.energy.meter_trees import Tree
 
 WATTS = 50.0

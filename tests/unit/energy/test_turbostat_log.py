@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.errors import DataError
-from powerprof.sources.turbostat import looks_like_turbostat, parse_turbostat
-from powerprof.sources.turbostat_meter import domain_intervals, log_energies
+from powerprof.energy.program_meters import domain_intervals, log_energies
+from powerprof.measure.turbostat import looks_like_turbostat, parse_turbostat
+from powerprof.system.errors import DataError
 
 HEAD = """turbostat version 2024.12.03 - Len Brown <lenb@kernel.org>
 Measurement interval: 5.000 seconds

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof.experiment.records import Arm, Block
-from powerprof.records import EnergyReading, ProcessTime, StateResidency, Window
+from powerprof.model.records import EnergyReading, ProcessTime, StateResidency, Window
 
 
 def window(

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
-from powerprof.errors import UsageError, WorseError
 from powerprof.experiment.measure.rounds import to_go
+from powerprof.experiment.sweep_comparison import are_sweeps, compare_sweeps
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.experiment.sweepcomparison import are_sweeps, compare_sweeps
-from powerprof.report.documents.kinds import lines_of
-from powerprof.report.wording.records import worded
-from powerprof.runs import RunStore
+from powerprof.model.runs import RunStore
+from powerprof.report.answers import word_record as worded
+from powerprof.report.documents import lines_of
+from powerprof.system.errors import UsageError, WorseError
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
 
 

@@ -8,8 +8,8 @@ import warnings
 import pytest
 from scipy import stats
 
-from powerprof.experiment.judge.phases import difference
-from powerprof.statistics.scatter import UNKNOWN_FACTORS
+from powerprof.experiment.judge.cost import difference
+from powerprof.statistics.intervals import UNKNOWN_FACTORS
 
 
 @pytest.mark.parametrize(

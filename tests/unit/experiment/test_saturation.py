@@ -12,21 +12,13 @@ import msgspec
 import pytest
 
 from powerprof.cli.saturate import limit_of
-from powerprof.errors import UsageError
 from powerprof.experiment.records import Block, ConditionRecord
-from powerprof.experiment.saturation_record import (
-    Limit,
-    Saturation,
-    Trial,
-    compared,
-    highest,
-    saturated,
-    search,
-    trial_of,
-)
-from powerprof.records import Window
-from powerprof.report.forms.csvfile import to_csv
-from powerprof.report.terminal.saturate import headline, lines
+from powerprof.experiment.saturate import Limit, Saturation, Trial, compared, highest, saturated, search, trial_of
+from powerprof.model.records import Window
+from powerprof.report.csv_file import to_csv
+from powerprof.report.sweep import saturate_headline as headline
+from powerprof.report.sweep import saturate_lines as lines
+from powerprof.system.errors import UsageError
 
 P95 = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
 CONDITION = ConditionRecord(name="index", workload="city", title="", load={}, settings={}, work="1")

@@ -9,17 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.errors import DataError, UsageError
+from powerprof.experiment.compare import compare_saved
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import are_runs
-from powerprof.experiment.savedcomparison import compare_saved
-from powerprof.experiment.sweep import find_key, go_on, options_of
+from powerprof.experiment.sweep import SweepStore, find_key, go_on, options_of
 from powerprof.experiment.sweep_record import Sweep
-from powerprof.experiment.sweepstore import SweepStore
-from powerprof.figures import RunMetric
-from powerprof.records import Estimate, ServerInfo, ToolCost
-from powerprof.report.wording.records import worded
-from powerprof.runs import RunStore
+from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
+from powerprof.model.runs import RunStore
+from powerprof.report.answers import word_record as worded
+from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY
 
@@ -162,7 +160,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     assert store.save(saved).id == "sweep-0001"
     again = SweepStore(tmp_path).load("sweep-0001")
     assert again == saved
-    from powerprof.experiment.bench.options import BenchOptions
+    from powerprof.experiment.bench.plans import BenchOptions
     from powerprof.experiment.options import ExperimentOptions
 
     options = options_of(again, ExperimentOptions())

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from powerprof.experiment.judge.metrics import Baseline, figures_of
-from powerprof.experiment.measure.members import relay_bytes, relay_logs
+from powerprof.experiment.measure.observers import relay_bytes, relay_logs
 from powerprof.experiment.records import MemberShare, StormShare
-from powerprof.report.terminal.servers import of_blocks
+from powerprof.report.servers import of_blocks
 from tests.unit.experiment import builders
 
 

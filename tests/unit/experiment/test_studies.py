@@ -10,22 +10,20 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from powerprof.errors import Interrupted, PowerprofError, UsageError
-from powerprof.experiment.measure.asked import check_asked, check_comparable
+from powerprof.experiment.measure.plan import check_asked, check_comparable
 from powerprof.experiment.study import StudyOptions, measure_study, plan, record_of
 from powerprof.experiment.study_record import Measured, StudyRun, outcome, rows_of
-from powerprof.records import Estimate
-from powerprof.report.documents.saved import load_saved
-from powerprof.report.exports.formats import export
+from powerprof.model.records import Estimate
+from powerprof.model.runs import RunStore
+from powerprof.model.text import Say
+from powerprof.report.documents import load_saved
+from powerprof.report.exports import export
 from powerprof.report.html import render_html
-from powerprof.report.tables.study import findings_table, today
-from powerprof.report.tables.table import Places
-from powerprof.report.terminal.study import lines
-from powerprof.runs import RunStore
-from powerprof.text import Say
-from powerprof.workloads.catalogue import find_one
+from powerprof.report.study import findings_table, lines, today
+from powerprof.report.table import Places
+from powerprof.system.errors import Interrupted, PowerprofError, UsageError
+from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one, find_study, names
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import Expected, PublishedFinding, Study, StudyCommand, find_study, names
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
 IDLE = StudyCommand(name="idle", command="idle")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.host import capabilities, describe
-from powerprof.host.capability import Capability, missing, ok
-from powerprof.report.terminal.doctor import render
+from powerprof.host.describe import Capability, missing, ok
+from powerprof.report.catalogue import render
 
 Make = Callable[[Mapping[str, str]], Path]
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 import pytest
 
-from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.live.accounts import ahead_of, function_of, mechanisms_of, rows_of, span_between, within
-from powerprof.records import Conservation, ToolCost
-from powerprof.sources.base import CpuReading, Snapshot, StateInfo
+from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
+from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Wakeup, Waking
+from powerprof.model.records import Conservation, ToolCost
 from tests.unit.live.intervals import row
 
 STATES = (StateInfo("POLL", True), StateInfo("C1", False))

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from powerprof.live.cost import COUNTED_INTERVALS, OwnTime
+from powerprof.live.monitor import COUNTED_INTERVALS, OwnTime
 from powerprof.tracing.bpf.loaded import LoadedProgram
 
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
@@ -47,7 +47,7 @@ def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
 
 
 _HOLDS_AND_FREES = """
-from powerprof.live.heap import Trim
+from powerprof.live.monitor import Trim
 trim = Trim()
 before = trim.resident_bytes()
 held = bytearray(b"x") * (64 << 20)

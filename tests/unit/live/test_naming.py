@@ -20,8 +20,7 @@ from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, Flag, StackKind
-from powerprof.tracing.idle.layout import CAUSE
-from powerprof.tracing.idle.sites import SavedSite
+from powerprof.tracing.idle_data import CAUSE, SavedSite
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.live import busy
-from powerprof.live.busy import BusyProcesses
+from powerprof.live import monitor
 from powerprof.live.intervals import Used
-from powerprof.live.pace import IntervalClock
+from powerprof.live.monitor import BusyProcesses, IntervalClock
 
 
 def test_what_follows_an_interval_is_in_the_time_of_the_next() -> None:
@@ -38,8 +37,8 @@ def test_clocks_are_read_while_the_cpus_are_busy(monkeypatch: pytest.MonkeyPatch
             {1: 4 * second},
         ]
     )
-    monkeypatch.setattr(busy, "_clocks", lambda: next(readings))
-    monkeypatch.setattr(busy, "name_of", {1: "cc1", 2: "sshd", 3: "cc1", 4: "new"}.get)
+    monkeypatch.setattr(monitor, "_clocks", lambda: next(readings))
+    monkeypatch.setattr(monitor, "name_of", {1: "cc1", 2: "sshd", 3: "cc1", 4: "new"}.get)
     look = BusyProcesses()
     assert look.used(0.8, 5.0) == {"cc1": Used(2, 3.0)}
     assert look.used(0.1, 5.0) is None  # idle: no clock is read

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from powerprof.live.pending import Pending
+from powerprof.live.monitor import Pending
 from powerprof.tracing.bpf.shared_numbers import StackKind
-from powerprof.tracing.idle.sites import SavedSite
-from powerprof.tracing.idle.stacks import StackTrace
+from powerprof.tracing.idle_data import SavedSite
+from powerprof.tracing.idle_stacks import StackTrace
 
 
 def site(pid: int, ip: int, size: int = 100) -> SavedSite:

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.errors import CapabilityError, PowerprofError
 from powerprof.live import served as module
 from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.ranking import Ranking
 from powerprof.live.served import ServedServer, label_text
-from powerprof.live.statementtotals import StatementTotals
-from powerprof.live.totals import Totals
+from powerprof.live.totals import Ranking, StatementTotals, Totals
 from powerprof.queries.probing import ProbeTrial
 from powerprof.queries.reach import Reach
+from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.unit.live.intervals import interval, row, served, statement
 from tests.unit.live.test_metrics import OPEN, values
 

@@ -20,9 +20,9 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from powerprof.errors import DataError, PowerprofError, UsageError
 from powerprof.live.serving import MetricsServer, check_open, parse_address
 from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, load
+from powerprof.system.errors import DataError, PowerprofError, UsageError
 
 LOOPBACK = ("127.0.0.1", 0)
 

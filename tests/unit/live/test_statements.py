@@ -7,8 +7,12 @@ import msgspec
 
 from powerprof.live.statements import StatementHistory
 from powerprof.queries.records import Statement, TracingCost
-from powerprof.report.screens.screen import ScreenView
-from powerprof.report.screens.watchqueries import AWAY, PLAIN_HEAD, SORTS, chosen_lines, plain_line, screen
+from powerprof.report.watch import AWAY, ScreenView
+from powerprof.report.watch import QUERIES_PLAIN_HEAD as PLAIN_HEAD
+from powerprof.report.watch import QUERIES_SORTS as SORTS
+from powerprof.report.watch import queries_chosen_lines as chosen_lines
+from powerprof.report.watch import queries_plain_line as plain_line
+from powerprof.report.watch import queries_screen as screen
 from tests.unit.queries.test_report import record
 
 

@@ -8,8 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from powerprof.live.intervals import RowKey
-from powerprof.live.ranking import Ranking
-from powerprof.live.totals import Totals, merged
+from powerprof.live.totals import Ranking, Totals, merged
 from tests.unit.live.intervals import interval, row
 
 Seen = dict[RowKey | None, int]

@@ -8,11 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.cli.screen import keys_of
-from powerprof.live.history import Line, RowHistory
+from powerprof.cli.live import keys_of
 from powerprof.live.intervals import IntervalRow, LiveFinding, RowKey, Used
-from powerprof.report.screens.screen import ScreenView, scrolled, spark
-from powerprof.report.screens.watch import KEYS, PLAIN_HEAD, document, plain_line, row_line, screen
+from powerprof.live.statements import Line, RowHistory
+from powerprof.report.watch import KEYS, PLAIN_HEAD, ScreenView, document, plain_line, row_line, screen, scrolled, spark
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")

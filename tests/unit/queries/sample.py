@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.tracing.captures.statements import StatementTrace, StatementUse, TextSeen, ThreadUse, TraceCost
+from powerprof.tracing.captures import StatementTrace, StatementUse, TextSeen, ThreadUse, TraceCost
 
 MS = 1_000_000
 POINT, BURN, UNKNOWN = 1001, 1002, 1003

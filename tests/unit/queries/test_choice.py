@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from powerprof.errors import CapabilityError
+from powerprof.model.records import Note
 from powerprof.queries import session
 from powerprof.queries.probing import ProbeTrial, Taken
 from powerprof.queries.reach import Reach
 from powerprof.queries.record import MeasuredStatements
 from powerprof.queries.session import QueriesRequest
-from powerprof.records import Note
-from powerprof.report.wording.notes import texts
+from powerprof.report.labels import texts
+from powerprof.system.errors import CapabilityError
 
 SERVER = Reach(10, "mysqld (10)", None, None)
 NOTHING: Any = None

@@ -7,11 +7,11 @@ import pytest
 
 from powerprof.database.clients.performance import Account, Known, merged
 from powerprof.energy.domains import Total
-from powerprof.energy.split import Consumer, split_energy
-from powerprof.queries import shares
+from powerprof.energy.windows import Consumer, split_energy
+from powerprof.queries import record
 from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
 from powerprof.queries.records import Share, Statement
-from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse
+from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
 
@@ -97,12 +97,12 @@ def test_joules_of_the_parts_are_the_servers() -> None:
     whole = Total(
         source="rapl", domains=["package-0"], joules=10.0, watts=5.0, kind="measured", low_watts=4, high_watts=6
     )
-    consumers = [shares.consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
+    consumers = [record.consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
     split = split_energy(10.0, 2.0, idle_watts=1.0, c0_s=2.0, consumers=consumers, kind="measured", source="rapl")
-    price = shares.pricing(split, "mysqld", whole, [])
+    price = record.pricing(split, "mysqld", whole, [])
     assert price is not None
     assert price.part.joules == pytest.approx(4.0)
-    first = shares.priced(parts[0], 0, 1.0, price, 2.0)
+    first = record.price_shares(parts[0], 0, 1.0, price, 2.0)
     assert (first.joules, first.watts, first.c0_percent) == (
         pytest.approx(1.6),
         pytest.approx(0.8),
@@ -115,15 +115,15 @@ def test_joules_of_the_parts_are_the_servers() -> None:
 
 def test_without_a_figure_nothing_is_priced() -> None:
     assert (
-        shares.pricing(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), []) is None
+        record.pricing(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), []) is None
     )
-    assert shares.priced(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
+    assert record.price_shares(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
 
 
 def test_rows_are_the_servers_own_between_two_looks() -> None:
     digest = (None, "SELECT `c` FROM `t` WHERE `id` = ?")
     before, after = Known(digests={digest: (10, 50, 10)}), Known(digests={digest: (30, 150, 30)}, has_digests=True)
-    found = shares.with_rows(parts_of(trace(), Known()).statements, merged(before, after).digests)
+    found = record.with_rows(parts_of(trace(), Known()).statements, merged(before, after).digests)
     (point,) = [one for one in found if "WHERE" in one.text]
     assert (point.rows_examined_per_call, point.rows_sent_per_call) == (5.0, 1.0)
     emptied = merged(Known(digests={digest: (90, 9, 9)}), after)
@@ -162,7 +162,7 @@ def test_who_asked_sums_to_the_statement_and_who_served_two_accounts_is_nobody()
 
 def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
     counts = (10, 500, 100, 20, 30, 5, 10, 2)
-    (first, *_) = shares.with_rows(
+    (first, *_) = record.with_rows(
         [Statement(text="SELECT c FROM t WHERE id = ?", schema_name="shop", c0_s=1.0, calls_count=10)],
         {("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): counts},
     )

@@ -10,17 +10,17 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.performance import Known
-from powerprof.errors import UsageError
-from powerprof.queries.asking import groups
+from powerprof.model.records import ToolCost
 from powerprof.queries.join import parts_of
+from powerprof.queries.reach import groups
+from powerprof.queries.record import price_shares as priced
 from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost
-from powerprof.queries.shares import priced
-from powerprof.records import ToolCost
-from powerprof.report.documents.kinds import lines_of
-from powerprof.report.exports.formats import export
+from powerprof.report.documents import lines_of
+from powerprof.report.exports import export
 from powerprof.report.html import render_html
-from powerprof.report.terminal.queries import headline, lines
-from powerprof.tracing.captures.statements import StatementUse
+from powerprof.report.queries import headline, lines
+from powerprof.system.errors import UsageError
+from powerprof.tracing.captures import StatementUse
 from tests.unit.queries.sample import MS, trace
 
 HOSTILE = b"SELECT '\x1b[31m</script><script>alert(1)</script>' FROM `</script><b>`"

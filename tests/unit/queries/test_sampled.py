@@ -8,13 +8,13 @@ import random
 import pytest
 
 from powerprof.database.clients.performance import Known
-from powerprof.queries import shares
+from powerprof.queries import record
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.sampled import moment_parts
-from powerprof.statements.identity import Family
+from powerprof.queries.sampling import moment_parts
+from powerprof.statements.text import Family
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures.statements import TextSeen
-from powerprof.tracing.statements.moments import Met, Moments
+from powerprof.tracing.captures import TextSeen
+from powerprof.tracing.statements import Met, Moments
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
 KNOWN = Known(
@@ -76,7 +76,7 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
         rows = [met(ids[at], 13 if at == 3 else 11, count) for at, count in enumerate(counts)]
         cpu_s = draw.uniform(1e-3, 30)
         parts, _ = moment_parts(moments(rows), KNOWN, cpu_s, 4.0)
-        every = [shares.priced(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
+        every = [record.price_shares(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
         percents = [one.c0_percent or 0.0 for one in [*every, parts.connections]]
         assert sum(percents) == pytest.approx(100)
         assert max(percents) <= 100
@@ -92,7 +92,7 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
 def test_all_of_a_timed_server_is_100_percent() -> None:
     draw = random.Random(7)
     times = [draw.uniform(1e-6, 100) for _ in range(1000)]
-    assert {shares.priced(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
+    assert {record.price_shares(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
 
 
 def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:

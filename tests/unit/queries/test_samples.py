@@ -10,13 +10,21 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.performance import Known, own_texts
-from powerprof.errors import PowerprofError, UsageError
 from powerprof.queries.join import parts_of
 from powerprof.queries.records import Statement
-from powerprof.queries.samples import LeftOut, StatementSample, left_out, no_plans, samples
-from powerprof.queries.workload import check_name, mixed, workload_toml
-from powerprof.statements.normal import normal
-from powerprof.tracing.captures.statements import StatementUse, TextSeen
+from powerprof.queries.samples import (
+    LeftOut,
+    StatementSample,
+    check_name,
+    left_out,
+    mixed,
+    no_plans,
+    samples,
+    workload_toml,
+)
+from powerprof.statements.text import normal
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.tracing.captures import StatementUse, TextSeen
 from powerprof.workloads.reading import read_workload
 from tests.unit.queries.sample import trace
 

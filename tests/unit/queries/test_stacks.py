@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.performance import Known
-from powerprof.errors import UsageError
 from powerprof.queries.join import naming, parts_of
-from powerprof.queries.stacks import INCOMPLETE, with_stacks
-from powerprof.report.exports.formats import export
-from powerprof.tracing.captures.oncpu import OnCpuCapture, SampleRow
+from powerprof.queries.session import INCOMPLETE, with_stacks
+from powerprof.report.exports import export
+from powerprof.system.errors import UsageError
+from powerprof.tracing.captures import OnCpuCapture, SampleRow
 from tests.unit.queries.sample import BURN, POINT, trace
 from tests.unit.queries.test_report import record
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from powerprof.report.html import Extras, render_html
-from powerprof.report.stacks.weighted import modules_of, stacks_of
+from powerprof.report.stacks import modules_of, stacks_of
 from tests.unit.report.sample_records import (
     attribution,
     comparison,

@@ -14,11 +14,9 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from powerprof.attribution.oncpu import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
-from powerprof.attribution.records import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
-from powerprof.diagnosis.evidence import Evidence
-from powerprof.diagnosis.findings import DiagnosedServer, Diagnosis
-from powerprof.diagnosis.rules import diagnose
+from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
+from powerprof.diagnosis.diagnose import diagnose
+from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
 from powerprof.experiment.judge.answer import answer
 from powerprof.experiment.judge.metrics import baseline_of, compared
 from powerprof.experiment.judge.verdict import judge, own_control
@@ -33,28 +31,30 @@ from powerprof.experiment.records import (
     Threat,
     pairs_of,
 )
+from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
 from powerprof.experiment.sweep_record import Point, Sweep
-from powerprof.experiment.sweepcomparison import SweepComparison, compare_sweeps
-from powerprof.figures import RunMetric
-from powerprof.idle_records import IdleOptions, IdleRun
-from powerprof.records import (
+from powerprof.measure.sampling import interval, phase_of
+from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
+from powerprof.model.records import (
     Cause,
     Conservation,
     Delta,
     EnergyReading,
     Estimate,
+    IdleOptions,
+    IdleRun,
+    OsRates,
     Phase,
     ProcessTime,
+    RunMetric,
     ServerInfo,
     StateResidency,
     ToolCost,
     Window,
 )
-from powerprof.report.stacks.samples import TimelineExit
-from powerprof.report.wording.records import worded
-from powerprof.runs import RunStore
-from powerprof.system_records import OsRates
-from powerprof.windows.summary import interval, phase_of
+from powerprof.model.runs import RunStore
+from powerprof.report.answers import word_record as worded
+from powerprof.report.stacks import TimelineExit
 
 T = TypeVar("T", bound=msgspec.Struct)
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from powerprof import text
-from powerprof.attribution.records import Attribution, StackFrame
-from powerprof.report.tables.blamed import blamed, function_of, headline
-from powerprof.report.terminal import attribution
+from powerprof.model import text
+from powerprof.model.attribution import Attribution, StackFrame
+from powerprof.report import attribution
+from powerprof.report.wakeups import blamed, function_of, headline
 from tests.unit.report import sample_records
 
 

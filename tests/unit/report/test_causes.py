@@ -5,11 +5,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from powerprof.idle_records import IdleRun
-from powerprof.records import Cause, Mechanism
-from powerprof.report.tables.causes import causes_table, same_sleepers
-from powerprof.report.tables.table import Places
-from powerprof.report.terminal.idle import lines
+from powerprof.model.records import Cause, IdleRun, Mechanism
+from powerprof.report.idle import lines
+from powerprof.report.table import Places
+from powerprof.report.wakeups import causes_table, same_sleepers
 from tests.unit.report import sample_records
 
 

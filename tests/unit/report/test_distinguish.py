@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.report.tables.distinguish import distinguishable
+from powerprof.report.statement_tables import distinguishable
 
 COLUMNS = "SELECT " + ", ".join(f"column_{number}" for number in range(400))
 

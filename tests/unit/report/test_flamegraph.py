@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.report.stacks.flamegraph import MAX_DEPTH, MAX_FRAMES, flame, flame_difference
+from powerprof.report.stacks import MAX_DEPTH, MAX_FRAMES, flame, flame_difference
 
 
 def test_frames_are_as_wide_as_their_share_and_lie_below_their_caller() -> None:

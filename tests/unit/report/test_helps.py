@@ -6,11 +6,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.records import Attribution, StackFrame
-from powerprof.report.html.attribution import render
-from powerprof.report.html.extras import Extras
-from powerprof.report.terminal.attribution import lines
-from powerprof.report.wording.helps import helps
+from powerprof.model.attribution import Attribution, StackFrame
+from powerprof.report.attribution import helps, lines, render
+from powerprof.report.html.page import Extras
 from tests.unit.report.sample_records import attribution
 
 _WINDOW_S = 10.0

@@ -16,13 +16,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.records import StackFrame
-from powerprof.errors import UsageError
 from powerprof.experiment.records import Plan, Threat
+from powerprof.model.attribution import StackFrame
 from powerprof.report.html import Extras, render_flame, render_html
 from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES
-from powerprof.report.stacks.flamegraph import flame
-from powerprof.report.stacks.weighted import modules_of, stacks_of
+from powerprof.report.stacks import flame, modules_of, stacks_of
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_pages import PAGES, at, html_of
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
 

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import ExportProfilesServiceRequest
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, ProfilesData, ProfilesDictionary
 
-from powerprof import sending
-from powerprof.errors import UsageError
-from powerprof.report.exports.formats import export
-from powerprof.report.exports.protobuf import number
+from powerprof.report.exports import export
+from powerprof.report.pprof import number
+from powerprof.system import sending
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
 
 

@@ -10,9 +10,9 @@ from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.report.html import render_html
-from powerprof.report.html.figures import brief, qualified
-from powerprof.report.html.intervals import DrawnInterval, interval_axis
-from powerprof.report.html.tradeoff import TradeoffPoint, tradeoff
+from powerprof.report.html.charts import DrawnInterval, interval_axis
+from powerprof.report.html.page import brief, qualified
+from powerprof.report.sweep import TradeoffPoint, tradeoff
 from tests.unit.report.sample_pages import html_of
 from tests.unit.report.sample_records import comparison
 

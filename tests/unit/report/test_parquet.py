@@ -11,9 +11,9 @@ import duckdb
 import msgspec
 import pytest
 
-from powerprof.records import Phase
-from powerprof.report.exports.parquet import export
-from powerprof.runs import RunStore
+from powerprof.model.records import Phase
+from powerprof.model.runs import RunStore
+from powerprof.report.parquet import export
 from tests.conftest import REPOSITORY
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run
 

@@ -8,11 +8,10 @@ from itertools import pairwise
 
 import pytest
 
-from powerprof.errors import UsageError
-from powerprof.report.exports.formats import export
-from powerprof.report.exports.perfetto import perfetto
+from powerprof.report.exports import export, perfetto
 from powerprof.report.html import Extras
-from powerprof.report.stacks.samples import TimelineExit
+from powerprof.report.stacks import TimelineExit
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, timeline
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.errors import PowerprofError
-from powerprof.folders import Folder
 from powerprof.live.intervals import LiveInterval
-from powerprof.report.exports.profiles import ProfileFolder
+from powerprof.report.pprof import ProfileFolder
+from powerprof.system.errors import PowerprofError
+from powerprof.system.folders import Folder
 from tests.unit.live.intervals import interval, row
 from tests.unit.report.test_stack_exports import decoded
 

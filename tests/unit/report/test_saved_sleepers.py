@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from powerprof.report.documents.kinds import KINDS
+from powerprof.report.documents import KINDS
 
 _COMMON = {"pid": 5, "window_s": 2.0, "lost_count": 0, "notes": [], "limits": ["of one process"], "tool_cpu_s": 0.5}
 

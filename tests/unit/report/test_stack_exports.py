@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from powerprof.errors import UsageError
-from powerprof.report.exports.folded import folded
-from powerprof.report.exports.formats import export
-from powerprof.report.exports.pprof import encode_pprof
-from powerprof.report.stacks.weighted import frames_of, stacks_of
+from powerprof.report.exports import export, folded
+from powerprof.report.pprof import encode_pprof
+from powerprof.report.stacks import frames_of, stacks_of
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
 
 

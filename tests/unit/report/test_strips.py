@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from powerprof.report.html.strips import Strip, of_comparison, of_run, strips
+from powerprof.report.html.charts import Strip, of_comparison, of_run, strips
 from tests.unit.report.sample_records import comparison, idle_run, load_run
 
 

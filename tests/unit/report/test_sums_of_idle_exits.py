@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.records import Conservation
-from powerprof.report.tables.sums import balance, is_blind, verdict
+from powerprof.model.records import Conservation
+from powerprof.report.metrics import balance, is_blind, verdict
 
 
 def found(total: int, unknown: int = 0, lost: int = 0, **more: object) -> Conservation:

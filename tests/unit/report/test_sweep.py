@@ -10,9 +10,8 @@ from typing import cast
 from msgspec.structs import replace
 
 from powerprof.experiment.sweep_record import Point, Sweep
-from powerprof.figures import RunMetric
-from powerprof.records import Estimate, Kind
-from powerprof.report.terminal.sweep import headline, lines
+from powerprof.model.records import Estimate, Kind, RunMetric
+from powerprof.report.sweep import headline, lines
 from tests.unit.report.sample_records import sweep
 
 # What five rounds scatter by, as shares; neighbouring points scatter each by itself.

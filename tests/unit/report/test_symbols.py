@@ -6,11 +6,10 @@ from __future__ import annotations
 import msgspec
 
 from powerprof.attribution.symbols import SymbolFile, Symbols
-from powerprof.records import Cause, Note
-from powerprof.report.tables.notes import wrapped
-from powerprof.report.terminal import attribution as report
-from powerprof.report.terminal.symbols import lines
-from powerprof.report.wording.notes import texts
+from powerprof.model.records import Cause, Note
+from powerprof.report import attribution
+from powerprof.report.catalogue import lines
+from powerprof.report.labels import texts, wrapped
 from tests.unit.report import sample_records
 
 COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof symbols --pid 123456 --fetch"
@@ -74,5 +73,5 @@ def test_of_a_whole_system_kernel_threads_are_shown_by_their_work() -> None:
         count=20,
     )
     target = msgspec.structs.replace(record.target, system=True)
-    printed = report.lines(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
+    printed = attribution.lines(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
     assert "Other causes: kernel kworker vmstat_update 2.0/s." in printed

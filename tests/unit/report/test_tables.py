@@ -8,14 +8,14 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from powerprof.errors import UsageError
-from powerprof.report.documents.kinds import KINDS, answer_and_context, form, kind_of, lines_of
-from powerprof.report.forms import markdown
-from powerprof.report.html.tables import table as html_table
-from powerprof.report.tables import columns as terminal
-from powerprof.report.tables.metrics import comparison_table, sweep_table
-from powerprof.report.tables.phases import phases_table
-from powerprof.report.tables.table import Column, Figure, Places, Table, TableRow, Words
+from powerprof.report import markdown
+from powerprof.report import table as terminal
+from powerprof.report.documents import KINDS, answer_and_context, form, kind_of, lines_of
+from powerprof.report.html.page import table as html_table
+from powerprof.report.metrics import comparison_table, sweep_table
+from powerprof.report.phases import phases_table
+from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words
+from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
 
 FORMS = ("record", "lines", "html", "markdown", "csv", "stacks")
@@ -33,7 +33,7 @@ def test_every_form_of_every_kind_is_there(name: str) -> None:
 def test_a_record_knows_its_kind() -> None:
     found = [kind_of(make()) for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
     assert [kind.lines.split(":")[0] for kind in found if kind] == [
-        f"report.terminal.{name}" for name in ("idle", "load", "compare", "sweep", "attribution", "oncpu")
+        f"report.{name}" for name in ("idle", "run", "comparison", "sweep", "attribution", "profile")
     ]
     assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
 

@@ -13,19 +13,17 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.offcpu import bpf_profile
-from powerprof.attribution.records import Attribution, Waking
 from powerprof.attribution.syscalls import syscall_profile
-from powerprof.energy.domains import Total
-from powerprof.energy.result import EnergyResult
-from powerprof.records import EnergyReading
-from powerprof.report.exports.formats import export
-from powerprof.report.forms.csvfile import to_csv
-from powerprof.report.forms.markdown import code, plain, to_markdown
+from powerprof.energy.domains import EnergyResult, Total
+from powerprof.model.attribution import Attribution, Waking
+from powerprof.model.records import EnergyReading
+from powerprof.report import attribution as report
+from powerprof.report import comparison as compare
+from powerprof.report.csv_file import to_csv
+from powerprof.report.exports import export
 from powerprof.report.html import render_html
-from powerprof.report.terminal import attribution as report
-from powerprof.report.terminal import compare
-from powerprof.tracing.captures.offcpu import OffCpuTrace, ThreadSums
-from powerprof.tracing.captures.syscalls import CallSum, SyscallTrace
+from powerprof.report.markdown import code, plain, to_markdown
+from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
 from tests.unit.report.sample_records import (
     HOSTILE,
     attribution,

@@ -6,15 +6,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from powerprof.errors import UsageError
-from powerprof.records import Estimate, ServerExits
-from powerprof.report.documents.glossary import TERMS, terms_in
-from powerprof.report.documents.kinds import kind_of
-from powerprof.report.html.extras import Extras
-from powerprof.report.html.figures import explained
-from powerprof.report.html.tiles import tiles_of
-from powerprof.report.tables import yearly
-from powerprof.report.tables.table import Places
+from powerprof.model.records import Estimate, ServerExits
+from powerprof.report import energy
+from powerprof.report.documents import TERMS, kind_of, terms_in
+from powerprof.report.html.page import Extras, explained, tiles_of
+from powerprof.report.table import Places
+from powerprof.system.errors import UsageError
 from tests.contract.docs import glossary_page
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run
 
@@ -113,14 +110,14 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
     # 1 W all year is 8.76 kWh.
     watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0), verdict="b_lower")
     sample = replace(record, metrics=[watt])
-    said = yearly.sentence(sample, yearly.terms("0.5EUR", 400))
+    said = energy.sentence(sample, energy.terms("0.5EUR", 400))
     assert said == (
         "Derived, not measured: no-index draws 1 W (estimated) less than index; all year round that is 8.76 kWh, "
         "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
-    assert yearly.sentence(unsure, yearly.terms(None, 400)).startswith("No yearly figure")
-    assert "the host draws" in yearly.sentence(load_run(), yearly.terms("1USD", None)) or not [
+    assert energy.sentence(unsure, energy.terms(None, 400)).startswith("No yearly figure")
+    assert "the host draws" in energy.sentence(load_run(), energy.terms("1USD", None)) or not [
         one for one in load_run().metrics if one.name == "watts"
     ]
     kind = kind_of(sample)
@@ -132,10 +129,10 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
 @pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
 def test_what_is_no_price_is_refused(price: str) -> None:
     with pytest.raises(UsageError, match="is not a price per kWh"):
-        yearly.terms(price, None)
+        energy.terms(price, None)
 
 
 @pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
 def test_what_is_no_grid_is_refused(grid: float) -> None:
     with pytest.raises(UsageError, match="is not a grid intensity"):
-        yearly.terms(None, grid)
+        energy.terms(None, grid)

@@ -6,14 +6,13 @@ from __future__ import annotations
 import numpy as np
 
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.records import TargetInfo
-from powerprof.processes.tasks import Task
-from powerprof.records import ToolCost
-from powerprof.report.stacks.samples import TimelineExit
-from powerprof.report.stacks.timeline import timeline_of
+from powerprof.model.attribution import TargetInfo
+from powerprof.model.records import ToolCost
+from powerprof.report.stacks import TimelineExit, timeline_of
+from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.captures.edges import CpuEdge
-from powerprof.tracing.idle.layout import IDLE_EXIT
+from powerprof.tracing.captures import CpuEdge
+from powerprof.tracing.idle_data import IDLE_EXIT
 from tests.unit.report.sample_records import filled
 
 HRTIMER_WAKEUP, TICK_FUNCTION = 0xFFFFFFFF81000100, 0xFFFFFFFF81000200

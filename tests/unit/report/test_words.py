@@ -7,14 +7,12 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow
-from powerprof.attribution.records import StackFrame
 from powerprof.experiment.judge.cost import Claim
-from powerprof.idle_records import IdleRun
+from powerprof.model.attribution import StackFrame
+from powerprof.model.records import Conservation, EnergySource, Estimate, IdleRun, ServerExits
 from powerprof.queries.records import QueryPlanStep
-from powerprof.records import Conservation, EnergySource, Estimate, ServerExits
-from powerprof.report.tables import notes
-from powerprof.report.terminal import attribution, functions, idleanswer
-from powerprof.report.terminal.queries import plan_text
+from powerprof.report import attribution, functions, idle, labels
+from powerprof.report.queries import plan_text
 from tests.unit.report import sample_records
 from tests.unit.report.sample_records import filled
 
@@ -27,7 +25,7 @@ def test_of_an_estimate_one_doubt_stands_for_all() -> None:
     assert said.count("Note: ") == 2
     assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
     metered = replace(sample_records.attribution(), energy_source=EnergySource(metered=True, why="rapl: package-0"))
-    assert "energy: rapl: package-0" in notes.all_of(metered)
+    assert "energy: rapl: package-0" in labels.all_of(metered)
     # Runs of before have them among their notes, as they are.
     before = replace(sample_records.attribution(), notes=["estimate: a", "estimate: b"])
     assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(attribution.lines(before))
@@ -50,8 +48,8 @@ def test_one_function_is_called_by_its_name() -> None:
 def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     drifted = Claim("wakeups_hz", Estimate(mean=925.3, low=729.9, high=1120.7), "drift")
     below = Claim("c0_percent", Estimate(mean=-24.57, low=-35.66, high=-13.48), "nothing")
-    monkeypatch.setattr(idleanswer, "claims", lambda *_: [drifted, below])
-    assert idleanswer.headline(sample_records.idle_run()) == (
+    monkeypatch.setattr(idle, "claims", lambda *_: [drifted, below])
+    assert idle.headline(sample_records.idle_run()) == (
         "No answer: the host changed meanwhile: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as far; the rest is "
         "inconclusive: −24.57 ± 11.09 points of C0. Measure again when it is quiet."
     )
@@ -60,8 +58,8 @@ def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatc
 def test_a_cost_that_was_not_found_is_reported_as_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     wakeups = Claim("wakeups_hz", Estimate(mean=-4.0, low=-17.5, high=9.5), "nothing")
     c0 = Claim("c0_percent", Estimate(mean=0.04, low=-0.98, high=1.06), "nothing")
-    monkeypatch.setattr(idleanswer, "claims", lambda *_: [wakeups, c0])
-    said = idleanswer.headline(sample_records.idle_run())
+    monkeypatch.setattr(idle, "claims", lambda *_: [wakeups, c0])
+    said = idle.headline(sample_records.idle_run())
     assert said.endswith(" no measurable cost: less than +9.5 wake-ups/s and +1.1 points of C0 (95 %).")
     assert " has no measurable" in said or " have no measurable" in said
 
@@ -69,8 +67,8 @@ def test_a_cost_that_was_not_found_is_reported_as_its_bound(monkeypatch: pytest.
 def test_an_interval_that_excludes_nothing_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     wakeups = Claim("wakeups_hz", Estimate(mean=2342.0, low=-13085.6, high=17769.6), "nothing")
     c0 = Claim("c0_percent", Estimate(mean=-14.2, low=-64.89, high=36.49), "nothing")
-    monkeypatch.setattr(idleanswer, "claims", lambda *_: [wakeups, c0])
-    said = idleanswer.headline(sample_records.idle_run())
+    monkeypatch.setattr(idle, "claims", lambda *_: [wakeups, c0])
+    said = idle.headline(sample_records.idle_run())
     assert said.startswith("No answer: the host's windows differ too much: up to +17,769.6 wake-ups/s and +36.5 points")
 
 
@@ -105,7 +103,7 @@ def _rate(mean: float, half: float) -> Estimate:
     ],
 )
 def test_the_answer_of_idle_is_the_servers_own_count(alone: Estimate, connected: Estimate, answer: str) -> None:
-    said = idleanswer.headline(_counted(sample_records.idle_run(), alone, connected))
+    said = idle.headline(_counted(sample_records.idle_run(), alone, connected))
     assert said.startswith(f"An idle MariaDB 10.11 wakes the CPUs {alone.mean} ± ")
     assert " times a second" in said
     assert said.endswith(answer)
@@ -113,14 +111,14 @@ def test_the_answer_of_idle_is_the_servers_own_count(alone: Estimate, connected:
 
 def test_a_server_that_sleeps_has_a_bound() -> None:
     quiet = Estimate(mean=0.0, low=0.0, high=0.23)
-    said = idleanswer.headline(_counted(sample_records.idle_run(), quiet, quiet))
+    said = idle.headline(_counted(sample_records.idle_run(), quiet, quiet))
     assert said == (
         "An idle MariaDB 10.11 wakes no CPU (less than 0.2 times a second); 16 silent connections add none (0.0 ± 0.2)."
     )
 
 
 def test_a_host_that_was_busy_before_has_no_answer() -> None:
-    said = idleanswer.headline(_counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2), c0_percent=98.2))
+    said = idle.headline(_counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2), c0_percent=98.2))
     assert said == (
         "No answer: the CPUs were 98 % busy before the server started. Measure again when the host is quiet."
     )
@@ -140,7 +138,7 @@ def test_a_busy_host_still_knows_how_often_the_servers_threads_wake() -> None:
         else phase
         for phase in run.phases
     ]
-    assert idleanswer.headline(replace(run, phases=phases)) == (
+    assert idle.headline(replace(run, phases=phases)) == (
         "The threads of an idle MariaDB 10.11 wake 4.9 times a second (3.6 of them its thread mysys/statement_timer), "
         "5.0 with 16 silent connections. What this costs is unknown: the CPUs were 98 % busy before the server "
         "started. Measure again when the host is quiet."
@@ -149,8 +147,8 @@ def test_a_busy_host_still_knows_how_often_the_servers_threads_wake() -> None:
 
 def test_the_hosts_difference_is_the_check_of_the_count() -> None:
     run = _counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2))
-    assert idleanswer.check(run).startswith("Whole host: ")
-    assert idleanswer.check(sample_records.idle_run()) == ""
+    assert idle.check(run).startswith("Whole host: ")
+    assert idle.check(sample_records.idle_run()) == ""
 
 
 def test_a_host_that_was_busy_while_the_server_was_traced_says_nothing_of_connections() -> None:
@@ -166,12 +164,12 @@ def test_a_host_that_was_busy_while_the_server_was_traced_says_nothing_of_connec
         ]
         return replace(run, phases=phases)
 
-    said = idleanswer.headline(busy(server=60.0, clients=2.0))
+    said = idle.headline(busy(server=60.0, clients=2.0))
     assert said.endswith(
         " The CPUs were up to 98 % busy meanwhile: an idle host may show more, and what connections add is unknown."
     )
     assert "16 silent" not in said
-    said = idleanswer.headline(busy(server=1.0, clients=0.5))
+    said = idle.headline(busy(server=1.0, clients=0.5))
     assert said == "No answer: the CPUs were 99 % busy all the time. Measure again when the host is quiet."
 
 

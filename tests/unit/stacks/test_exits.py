@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.stacks.exits import exits
+from powerprof.tracing.functions import exits
 
 ELSEWHERE = 0x2000
 

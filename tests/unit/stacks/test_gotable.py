@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import DataError
 from powerprof.stacks.elf import parse_elf, read_elf
-from powerprof.stacks.gotable import go_functions
-from powerprof.stacks.symtab import SymbolTable, read_symbols
+from powerprof.stacks.symtab import SymbolTable, go_functions, read_symbols
+from powerprof.system.errors import DataError
 from tests.unit.stacks.elves import Part, make, wide_go_table, with_go_table
 
 
@@ -109,7 +108,7 @@ def test_a_table_that_is_cut_gives_none(built, size):
 _READ = """
 import sys
 from pathlib import Path
-from powerprof.errors import DataError
+from powerprof.system.errors import DataError
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.symtab import check, read_symbols
 from powerprof.stacks.time_budget import Budget

@@ -16,21 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.errors import CapabilityError, DataError, PowerprofError
-from powerprof.stacks import fde
+from powerprof.stacks import unwind_tables
 from powerprof.stacks.elf import code_vaddr, parse_elf, read_elf, section_bytes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.symtab import read_symbols
-from powerprof.stacks.tables import extract
 from powerprof.stacks.unwind import Unwinder
-from powerprof.tracing.statements.activity import find_activity
-from powerprof.tracing.statements.dispatch import find_dispatch, own_program
-from powerprof.tracing.statements.textplace import find_text
-from powerprof.tracing.symbols.patterns import find_functions
-from powerprof.tracing.symbols.throwing import throwing_modules
+from powerprof.stacks.unwind_tables import extract
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.tracing.functions import throwing_modules
+from powerprof.tracing.statement_activity import find_activity
+from powerprof.tracing.statement_places import find_dispatch, find_text, own_program
+from powerprof.tracing.symbols import find_functions
 from tests.unit.stacks.elves import Part, make, symbol, with_symbols
 
 
@@ -121,21 +120,21 @@ def cie_and_fde(start: int, size: int) -> bytes:
 
 
 def test_an_fde_gives_the_function_it_covers():
-    found = fde.functions(cie_and_fde(0x1000, 0x40), 0x8000, "x")
+    found = unwind_tables.fde_functions(cie_and_fde(0x1000, 0x40), 0x8000, "x")
     assert (found.starts.tolist(), found.ends.tolist(), found.bottoms) == ([0x1000], [0x1040], ())
 
 
 def test_a_broken_chain_of_entries_is_refused():
     with pytest.raises(DataError, match="broken at byte"):
-        fde.functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
+        unwind_tables.fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_unwind_bytes_never_crash_the_reader(data):
     try:
-        fde.functions(data, 0x1000, "x")
-        fde.from_debug_frame(data, "x")
+        unwind_tables.fde_functions(data, 0x1000, "x")
+        unwind_tables.from_debug_frame(data, "x")
     except DataError:
         pass
 

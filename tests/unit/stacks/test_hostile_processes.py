@@ -18,20 +18,19 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import DataError
-from powerprof.files import read_fields
-from powerprof.processes import reader_process
-from powerprof.processes.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
-from powerprof.processes.tasks import look_up
-from powerprof.stacks import fde, symtab
-from powerprof.stacks import time_budget as budgets
-from powerprof.stacks.debugfiles import find_debug_file
+from powerprof.stacks import symtab, time_budget, unwind_tables
+from powerprof.stacks.debuginfo import find_debug_file
 from powerprof.stacks.elf import parse_elf, read_elf
 from powerprof.stacks.image import Mapping as Mapped
 from powerprof.stacks.image import ProcessImage, parse_maps, snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
-from powerprof.tracing.idle.sleeping import sleeping_stacks
+from powerprof.system import reader_process
+from powerprof.system.errors import DataError
+from powerprof.system.files import read_fields
+from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
+from powerprof.system.tasks import look_up
+from powerprof.tracing.idle_members import sleeping_stacks
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.stacks.elves import Part, make, symbol
 
@@ -76,7 +75,7 @@ def test_functions_that_each_have_a_common_entry_of_their_own_are_refused() -> N
 
     def read() -> None:
         with pytest.raises(DataError, match="unwind table"):
-            fde.functions(bytes(table), 0x1000, "cies")
+            unwind_tables.fde_functions(bytes(table), 0x1000, "cies")
 
     assert least_cpu_s(read, 1.0) < 1.0
 
@@ -85,7 +84,7 @@ def test_instructions_without_end_never_reach_the_unwinder() -> None:
     head = cie()
     table = head + entry(len(head), 0, 0x100, b"\x0a" * 100_000)
     with pytest.raises(DataError, match="an entry of 100"):
-        fde.functions(table, 0x1000, "long")
+        unwind_tables.fde_functions(table, 0x1000, "long")
 
 
 def test_half_a_million_functions_take_little() -> None:
@@ -95,7 +94,7 @@ def test_half_a_million_functions_take_little() -> None:
         one += struct.pack("<IIiIBBBB", 16, len(one) + 4, number, 16, 0, 0x07, 0x11, 0)
     data = bytes(one)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert least_cpu_s(lambda: fde.functions(data, 0x1000, "many"), 2.0) < 2.0
+    assert least_cpu_s(lambda: unwind_tables.fde_functions(data, 0x1000, "many"), 2.0) < 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
@@ -225,7 +224,7 @@ def test_many_processes_share_one_budget() -> None:
         with pytest.raises(DataError, match="too long"):
             meter.take(0, "x")
     assert list(budget.left_out) == [11, 12]
-    assert budgets.PROCESS_S <= 2.0 and budgets.PROCESS_BYTES <= 100 << 20
+    assert time_budget.PROCESS_S <= 2.0 and time_budget.PROCESS_BYTES <= 100 << 20
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.errors import CapabilityError, DataError, PowerprofError
-from powerprof.processes.reader_process import Opened, ReaderProcess, shared
-from powerprof.programs import start, stop
 from powerprof.stacks import image as images
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import Mapping, ProcessImage, Seen, load, merge, parse_maps, save, snapshot
-from powerprof.stacks.kernel import kernel_symbols
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.system.programs import start, stop
+from powerprof.system.reader_process import Opened, ReaderProcess, shared
+from powerprof.tracing.symbols import kernel_symbols
 
 
 def test_a_snapshot_knows_the_libraries_and_the_vdso():

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.programs import need
 from powerprof.stacks.debuginfo import read_debug
-from powerprof.stacks.dwarf import Dwarf
 from powerprof.stacks.elf import read_elf
 from powerprof.stacks.image import snapshot
-from powerprof.stacks.inline import TOO_MUCH, InlineReader
+from powerprof.stacks.inline import TOO_MUCH, Dwarf, InlineReader
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import DebugBudget
+from powerprof.system.programs import need
 from tests.programs.ground_truth import HERE
 
 _CPP = ("g++", "-O2", "-pthread", "-o")

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.programs import run, start, stop
-from powerprof.records import Note
+from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.naming import FileNames, files_of, survey
-from powerprof.stacks.packages import Distribution
-from powerprof.stacks.remedies import Remedies, missing_names
+from powerprof.stacks.packages import Distribution, FileNames, Remedies, files_of, missing_names, survey
 from powerprof.stacks.store import TableStore
+from powerprof.system.programs import run, start, stop
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import wait_asleep
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.stacks import perfmap
+from powerprof.stacks import runtimes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.perfmap import PerfMap, owner_refusal, read_perf_map
+from powerprof.stacks.runtimes import PerfMap, owner_refusal, read_perf_map
 from powerprof.stacks.symbols import Symbolizer
 
 
@@ -23,7 +23,7 @@ def written(tmp_path, text: str | bytes):
 
 def parse_file(path: Path) -> PerfMap:
     with path.open("rb") as file:
-        return perfmap._parse(file.fileno(), str(path))
+        return runtimes._parse(file.fileno(), str(path))
 
 
 def test_an_address_is_named_by_the_entry_that_covers_it(tmp_path):
@@ -57,11 +57,11 @@ def test_a_huge_map_is_read_within_limits_and_says_so(tmp_path, monkeypatch):
         file.write(b"1000 10 first\n")
         # A sparse gigabyte: one endless line.
         file.truncate(1 << 30)
-    monkeypatch.setattr(perfmap, "MAX_BYTES", 8 << 20)
+    monkeypatch.setattr(runtimes, "MAX_BYTES", 8 << 20)
     found = parse_file(path)
     assert found.lookup(0x1000) == ("first", 0x1000)
     assert any("first 8 MiB" in note for note in found.notes)
-    monkeypatch.setattr(perfmap, "MAX_ENTRIES", 1000)
+    monkeypatch.setattr(runtimes, "MAX_ENTRIES", 1000)
     many = parse_file(written(tmp_path, "".join(f"{at * 16:x} 10 f{at}\n" for at in range(1, 5000))))
     assert len(many.starts) == 1000
     assert any("1,000 entries" in note for note in many.notes)
@@ -132,7 +132,7 @@ def test_of_a_process_that_took_the_number_meanwhile_no_map_is_read(tmp_path, mo
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     assert read_perf_map(image).names == ("jitted",)
-    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == perfmap.EMPTY
+    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == runtimes.EMPTY
 
 
 def test_the_account_is_the_one_that_the_process_acts_as(tmp_path, monkeypatch):

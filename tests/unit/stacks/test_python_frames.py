@@ -13,10 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from powerprof.errors import DataError
-from powerprof.processes import reader_child
-from powerprof.stacks import interpreter, pycode
+from powerprof.stacks import interpreter
 from powerprof.stacks.interpreter import Shape, located, published
+from powerprof.system import reader_child
+from powerprof.system.errors import DataError
 from tests.unit.stacks.pythons import BASE, CODE_TYPE, FRAMES, INTERPRETER, RUNTIME, THREAD, Memory, as_file, memory
 from tests.unit.stacks.pythons import interpreter as made_interpreter
 
@@ -54,7 +54,7 @@ def test_functions_files_and_lines_of_a_thread(shape: Shape) -> None:
     made = memory(shape, functions=("inner", "Outer.größe", "<module>", "naïve Ω"))
     found = located(made.read, shape, RUNTIME, CODE_TYPE)
     assert found == made_interpreter(shape)
-    frames = pycode.read_frames(1, made.read, found, [chain_of(made, shape)])
+    frames = interpreter.read_frames(1, made.read, found, [chain_of(made, shape)])
     named = [(frame.function, frame.file, frame.line) for frame in frames if not frame.is_shim]
     assert named == [
         ("inner", "/srv/inner.py", 101),
@@ -70,8 +70,8 @@ def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: Shape) -> No
     made = memory(shape)
     made.word(FRAMES + shape.previous, FRAMES)
     chain = chain_of(made, shape)
-    assert len(chain) == 16 * pycode.MOST_FRAMES
-    assert pycode.places(chain)[1] is False
+    assert len(chain) == 16 * interpreter.MOST_FRAMES
+    assert interpreter.places(chain)[1] is False
     made.word(THREAD + shape.next, THREAD)
     assert chain_of(made, shape, tid=78) == b""
 
@@ -91,7 +91,7 @@ def test_structures_of_another_version_are_refused(shape: Shape) -> None:
 def test_what_is_no_code_has_no_name(shape: Shape) -> None:
     made = memory(shape)
     chain = chain_of(made, shape)
-    code, word = pycode.places(chain)[0][0]
+    code, word = interpreter.places(chain)[0][0]
     instruction = shape.bytecode + code
     for changed in (
         struct.pack("<QQ", code + 8, word),  # no code object
@@ -100,7 +100,7 @@ def test_what_is_no_code_has_no_name(shape: Shape) -> None:
         struct.pack("<QQ", 1 << 63, word),
         struct.pack("<QQ", 0, word),
     ):
-        frames = pycode.read_frames(1, made.read, made_interpreter(shape), [changed])
+        frames = interpreter.read_frames(1, made.read, made_interpreter(shape), [changed])
         assert [frame.function for frame in frames] == [None]
 
 
@@ -127,12 +127,12 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-@pytest.mark.parametrize("module", [inspect, dis, random, pycode])
+@pytest.mark.parametrize("module", [inspect, dis, random, interpreter])
 def test_lines_are_those_of_the_interpreter_itself(module: types.ModuleType) -> None:
     for code in _codes(compile(inspect.getsource(module), "module.py", "exec")):
         known = {unit: line for start, end, line in code.co_lines() for unit in range(start // 2, end // 2)}
         for unit in range(len(code.co_code) // 2):
-            assert pycode.line_of(code.co_linetable, code.co_firstlineno, unit) == known[unit]
+            assert interpreter.line_of(code.co_linetable, code.co_firstlineno, unit) == known[unit]
 
 
 def bent(made: Memory, chance: random.Random) -> Memory:
@@ -157,11 +157,12 @@ def read_bent(number: int) -> int:
     except DataError:
         found = None
     chain = chain_of(made, shape)
-    assert len(chain) <= pycode.CHAIN_BYTES
-    frames = pycode.read_frames(1, made.read, found or made_interpreter(shape), [chain])
-    assert len(frames) <= pycode.MOST_FRAMES
+    assert len(chain) <= interpreter.CHAIN_BYTES
+    frames = interpreter.read_frames(1, made.read, found or made_interpreter(shape), [chain])
+    assert len(frames) <= interpreter.MOST_FRAMES
     assert all(
-        len(frame.function or "") <= pycode.MOST_TEXT and len(frame.file) <= pycode.MOST_TEXT for frame in frames
+        len(frame.function or "") <= interpreter.MOST_TEXT and len(frame.file) <= interpreter.MOST_TEXT
+        for frame in frames
     )
     return sum(frame.function is not None for frame in frames)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.report.wording import notes
+from powerprof.report import labels
 from powerprof.stacks import runtimes
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.runtimes import NODE, RUNTIMES, Called, hints, named_by_runtime, runtime_of
@@ -98,7 +98,7 @@ def test_names_of_others_stay_as_they_are():
 
 def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: bool = True) -> list[str]:
     called = [(image.pid, [Called(*frame) for frame in stack]) for stack in stacks]
-    return notes.texts(hints(called, {image.pid: image} if looked_at else {}))
+    return labels.texts(hints(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)

@@ -10,18 +10,17 @@ import threading
 
 import pytest
 
-from powerprof.errors import DataError
-from powerprof.programs import run
 from powerprof.stacks import symtab
-from powerprof.stacks.demangle import demangle
+from powerprof.stacks.demangle import demangle, legacy, v0
 from powerprof.stacks.elf import parse_elf
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import SavedStack
-from powerprof.stacks.rustnames import legacy, v0
 from powerprof.stacks.store import TableStore, decode
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
+from powerprof.system.errors import DataError
+from powerprof.system.programs import run
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import capture, wait_asleep
 from tests.unit.stacks.elves import Part, make, with_symbols

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import DataError
 from powerprof.stacks.image import load, save, snapshot
 from powerprof.stacks.registers import X86_64, SavedStack, this_machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
-from powerprof.stacks.unwind import Unwinder, unwind
-from powerprof.stacks.walker import Walker
+from powerprof.stacks.unwind import Unwinder, Walker, unwind
+from powerprof.system.errors import DataError
 from tests.programs.ground_truth import running
 from tests.programs.ptracing import capture, wait_asleep
 

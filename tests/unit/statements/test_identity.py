@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.statements.identity import STATES, identity, table
+from powerprof.statements.text import STATES, identity, table
 
 
 def number(text: str) -> int:

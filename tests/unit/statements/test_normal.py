@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.statements.identity import Family
-from powerprof.statements.normal import (
+from powerprof.statements.text import (
     LEFT_OUT,
     MOST_WORDS,
+    Family,
     bounded,
     key,
     normal,

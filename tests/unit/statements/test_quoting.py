@@ -7,10 +7,8 @@ import pytest
 
 from powerprof.database.clients.performance import Known
 from powerprof.queries.join import parts_of
-from powerprof.statements.identity import Family
-from powerprof.statements.normal import normal
-from powerprof.statements.quoting import without_strings
-from powerprof.tracing.captures.statements import StatementUse, TextSeen
+from powerprof.statements.text import Family, normal, without_strings
+from powerprof.tracing.captures import StatementUse, TextSeen
 from tests.unit.queries.sample import trace
 
 HOSTILE: list[tuple[Family, bytes]] = [

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from powerprof.statistics import compare_pairs, compare_unpaired, intervals, pool, primary_verdict, survivors
-from powerprof.statistics.scatter import UNKNOWN_FACTORS, effective_freedom, serial_factor
+from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, serial_factor
 from powerprof.statistics.verdicts import p_of_two
 from tests.unit.statistics.coverage import correlated, coverage, false_words
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from powerprof.statistics.proportions import Proportion, proportion
+from powerprof.statistics.rates import Proportion, proportion
 
 
 def test_the_interval_is_wilsons() -> None:

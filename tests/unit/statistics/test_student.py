@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 from scipy.special import stdtrit
 
-from powerprof.statistics.student import two_sided
+from powerprof.statistics.intervals import two_sided
 
 
 @pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 30, 101])

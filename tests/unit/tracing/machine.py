@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from powerprof import paths
+from powerprof.system import paths
 from powerprof.tracing.bpf.shared_numbers import WakeEvidence
-from powerprof.tracing.idle.layout import IDLE_EXIT
+from powerprof.tracing.idle_data import IDLE_EXIT
 
 HERE = Path(__file__).parent
 FUNCTIONS = {"tick_nohz_handler": 1, "hrtimer_wakeup": 2, "process_timeout": 3, "timerfd_tmrproc": 4}

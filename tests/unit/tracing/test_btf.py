@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import CapabilityError, DataError
-from powerprof.tracing.bpf.btf import Btf, kernel_btf
+from powerprof.system.errors import CapabilityError, DataError
+from powerprof.tracing.bpf.types import Btf, kernel_btf
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.tracing.btf_blob import CONST, ENUM, ENUM64, PTR, TYPEDEF, UNION, BtfBlob
 

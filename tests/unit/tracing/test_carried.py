@@ -7,9 +7,8 @@ import struct
 
 import pytest
 
-from powerprof.tracing.bpf import carried
-from powerprof.tracing.bpf.carried import Carried, Placeholder, filled
-from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan
+from powerprof.tracing.bpf import objects
+from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan, filled
 from tests.probes.making import DifferentError, places_of
 
 NAMES = ("raw_tracepoint__cpu_idle", "raw_tracepoint__irq_work_entry", "raw_tracepoint__irq_work_exit")
@@ -66,6 +65,6 @@ def test_compilations_that_differ_in_more_are_refused() -> None:
 
 
 def test_threads_numbers_that_do_not_adjoin_have_no_object() -> None:
-    assert carried.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 12})
-    assert not carried.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 16})
-    assert carried.adjoin({"FUNCTIONS": 8})
+    assert objects.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 12})
+    assert not objects.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 16})
+    assert objects.adjoin({"FUNCTIONS": 8})

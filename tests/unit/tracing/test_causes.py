@@ -10,12 +10,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.attribution import causes, idle
-from powerprof.attribution.rhythm import period_ms
-from powerprof.processes.tasks import Task
+from powerprof.attribution import causes
+from powerprof.attribution.causes import period_ms
+from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
-from powerprof.tracing.idle.aggregate import aggregate, cause_keys, periods_in, sample_hash
-from powerprof.tracing.idle.layout import CAUSE, CAUSE_KEY, CAUSE_SUM, CPU_TOTAL, IDLE_EXIT
+from powerprof.tracing.idle_data import (
+    CAUSE,
+    CAUSE_KEY,
+    CAUSE_SUM,
+    CPU_TOTAL,
+    IDLE_EXIT,
+    aggregate,
+    cause_keys,
+    periods_in,
+    sample_hash,
+)
 
 from . import machine
 
@@ -119,10 +128,10 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
 ) -> None:
     exits = stream(rows)
-    found = idle.mechanisms(cause_keys(exits))
+    found = causes.mechanisms(cause_keys(exits))
     said = causes.summarise(
         summed_by_c(library, exits),
-        idle.mechanisms(summed_by_c(library, exits)),
+        causes.mechanisms(summed_by_c(library, exits)),
         1.0,
         nobody,
         functions={},
@@ -130,7 +139,7 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
         c0_ns=summed_by_c(library, exits)["running_ns"],
     )
     assert sum(cause.count for cause in said) == len(exits)
-    for number, mechanism in enumerate(idle.MECHANISMS):
+    for number, mechanism in enumerate(causes.MECHANISMS):
         counted = sum(cause.count for cause in said if cause.mechanism == mechanism)
         assert counted == np.count_nonzero(found == number)
     running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
@@ -205,7 +214,7 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     exits["next_comm"] = [b"first", b"second", b"second-exec"]
     found = summed_by_c(library, exits)
     assert found.tobytes() == aggregate(exits).tobytes()
-    rows = causes.summarise(found, idle.mechanisms(found), 1.0, nobody, functions={}, interrupts={})
+    rows = causes.summarise(found, causes.mechanisms(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]
 

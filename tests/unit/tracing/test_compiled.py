@@ -7,8 +7,10 @@ import struct
 
 import pytest
 
-from powerprof.errors import DataError
-from powerprof.tracing.bpf.compiled import Compiled, MapPlan, ProgramPlan, pack, unpack, with_maps
+from powerprof.system.errors import DataError
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
+from powerprof.tracing.bpf.objects import pack_compiled as pack
+from powerprof.tracing.bpf.objects import unpack_compiled as unpack
 
 LOAD, EXIT = 0x18, 0x95
 PLAN = MapPlan(name="causes", kind=1, key_bytes=112, value_bytes=136, entries=8192, flags=0)

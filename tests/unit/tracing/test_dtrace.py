@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.paths import data_dir
-from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, run_dtrace
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.paths import data_dir
+from powerprof.tracing.dtrace.backend import Dtrace, Probed, find_dtrace, pick, render, render_probes, run_dtrace
 from powerprof.tracing.dtrace.output import parse_latency
-from powerprof.tracing.dtrace.scripts import Probed, pick, render, render_probes
 
 SCRIPTS = sorted((data_dir("probes") / "dtrace").rglob("*.d"))
 SYSTEMS = ("Linux", "SunOS", "FreeBSD", "Darwin")

@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.attribution.functions import function_profile
 from powerprof.attribution.offcpu import dtrace_profile
-from powerprof.errors import DataError
+from powerprof.system.errors import DataError
 from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
 

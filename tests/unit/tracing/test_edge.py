@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.sources.clock import ahead_ns
-from powerprof.tracing.captures.edges import CpuEdge, reference_of, unchecked
+from powerprof.measure.clock import ahead_ns
+from powerprof.tracing.captures import CpuEdge, reference_of, unchecked
 
 
 def _edges(*counts: tuple[int | None, int | None, int]) -> dict[int, CpuEdge]:

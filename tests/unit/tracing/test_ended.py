@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.processes.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.tracing import idle_stacks
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.idle import ended
-from powerprof.tracing.idle.ended import EndedThreads, summed_causes, summed_wakings
-from powerprof.tracing.idle.layout import CAUSE, WOKEN
+from powerprof.tracing.idle_data import CAUSE, WOKEN
+from powerprof.tracing.idle_stacks import EndedThreads, summed_causes, summed_wakings
 
 SERVER, CLIENT = 100, 5000
 
@@ -106,7 +106,7 @@ def test_a_name_has_its_number_in_later_windows_too() -> None:
 
 def test_names_without_end_are_not_told_apart() -> None:
     threads = EndedThreads(lambda tid: False)
-    most = ended._MOST_NAMES
+    most = idle_stacks._MOST_NAMES
     rows = [by_client(0, next_tid=0, waker_tid=tid, waker_comm=f"x{tid}".encode()) for tid in range(1, most + 500)]
     found, _ = threads.fold(causes(*rows), wakings())
     assert len(found) <= most + 1

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from powerprof.errors import CapabilityError
+from powerprof.system.errors import CapabilityError
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.features import Feature
 

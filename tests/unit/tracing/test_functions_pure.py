@@ -6,13 +6,12 @@ from __future__ import annotations
 import pytest
 
 from powerprof.attribution.functions import function_profile
-from powerprof.attribution.oncpu import on_cpu_profile
-from powerprof.errors import UsageError
-from powerprof.report.forms.csvfile import to_csv
-from powerprof.tracing.bpf.probe_cost import ProbeCost
-from powerprof.tracing.captures.functions import FunctionCounts, FunctionTrace
-from powerprof.tracing.captures.oncpu import OnCpuCapture, SampleRow
-from powerprof.tracing.symbols.patterns import bare, is_stepped, matches, split_pattern
+from powerprof.attribution.profile import on_cpu_profile
+from powerprof.report.csv_file import to_csv
+from powerprof.system.errors import UsageError
+from powerprof.tracing.bpf.uprobes import ProbeCost
+from powerprof.tracing.captures import FunctionCounts, FunctionTrace, OnCpuCapture, SampleRow
+from powerprof.tracing.symbols import bare, is_stepped, matches, split_pattern
 
 
 @pytest.mark.parametrize(

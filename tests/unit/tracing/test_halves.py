@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.tracing.bpf import halves
-from powerprof.tracing.bpf.halves import Halves
+from powerprof.tracing.bpf import maps
 from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.maps import Halves
 
 KEY = np.dtype([("thread", "<u4"), ("flags", "<u4")])
 SUM = np.dtype([("count", "<u8"), ("latest", "<u8"), ("states", "<u4", (2,))])
@@ -72,7 +72,7 @@ def table(kernel: Kernel) -> Halves:
 )
 def test_all_reads_together_say_what_came_once(rounds: list[list[int]], late: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(halves, "GRACE_S", 0.0)
+        patch.setattr(maps, "GRACE_S", 0.0)
         kernel = Kernel(150)
         kernel.late = late
         read, came = table(kernel), np.zeros(41, dtype=int)
@@ -94,7 +94,7 @@ def test_all_reads_together_say_what_came_once(rounds: list[list[int]], late: li
 
 
 def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(halves, "GRACE_S", 0.0)
+    monkeypatch.setattr(maps, "GRACE_S", 0.0)
     kernel = Kernel(90)
     read, said = table(kernel), 0
     for first in range(0, 10_000, 25):
@@ -108,7 +108,7 @@ def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.Monke
 
 def test_what_is_past_is_not_kept_in_a_table_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a read costs goes by what came since the last, not by all that ever came."""
-    monkeypatch.setattr(halves, "GRACE_S", 0.0)
+    monkeypatch.setattr(maps, "GRACE_S", 0.0)
     kernel = Kernel(100_000)
     read, said, most = table(kernel), 0, 0
     for first in range(0, 20_000, 100):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import CapabilityError, PowerprofError
+from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.tracing.bpf import headers
 
 ARCH = headers._architecture()[0]

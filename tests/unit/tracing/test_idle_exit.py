@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.attribution import idle
-from powerprof.attribution.idle import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
+from powerprof.attribution import causes
+from powerprof.attribution.causes import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
+from powerprof.tracing import idle_data
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.idle import layout
-from powerprof.tracing.idle.aggregate import cause_keys
-from powerprof.tracing.idle.layout import IDLE_EXIT
+from powerprof.tracing.idle_data import IDLE_EXIT, cause_keys
 
 from . import machine
 
@@ -24,7 +23,7 @@ EXIT = str(2**32 - 1)
 
 
 def mechanisms(exits: np.ndarray) -> np.ndarray:
-    return idle.mechanisms(cause_keys(exits))
+    return causes.mechanisms(cause_keys(exits))
 
 
 @pytest.fixture(scope="session")
@@ -39,12 +38,12 @@ def recording() -> list[machine.Event]:
 
 def test_the_python_layout_is_the_layout_of_the_c_structures(library: ctypes.CDLL) -> None:
     assert library.record_bytes() == IDLE_EXIT.itemsize
-    assert library.state_bytes() == layout.CPU_STATE.itemsize
-    assert library.phase_offset() == layout.CPU_STATE.fields["phase"][1]
-    assert library.key_bytes() == layout.CAUSE_KEY.itemsize
-    assert library.sum_bytes() == layout.CAUSE_SUM.itemsize
-    assert library.total_bytes() == layout.CPU_TOTAL.itemsize
-    assert library.gap_offset() == layout.CPU_STATE.fields["gap"][1]
+    assert library.state_bytes() == idle_data.CPU_STATE.itemsize
+    assert library.phase_offset() == idle_data.CPU_STATE.fields["phase"][1]
+    assert library.key_bytes() == idle_data.CAUSE_KEY.itemsize
+    assert library.sum_bytes() == idle_data.CAUSE_SUM.itemsize
+    assert library.total_bytes() == idle_data.CPU_TOTAL.itemsize
+    assert library.gap_offset() == idle_data.CPU_STATE.fields["gap"][1]
 
 
 def whole_periods(events: list[machine.Event]) -> int:
@@ -283,7 +282,7 @@ def test_the_load_meter_is_told_how_long_the_cpu_idled_whether_its_exit_was_seen
     library.switch_to(state, ctypes.c_uint64(6_000), 7, ctypes.c_uint64(0), None)
     library.enter(state, ctypes.c_uint64(10_000), 0, 1, period)
     library.switch_to(state, ctypes.c_uint64(10_500), 7, ctypes.c_uint64(0), None)
-    assert np.frombuffer(state.raw, dtype=layout.CPU_STATE)[0]["idled_ns"] == 4_500
+    assert np.frombuffer(state.raw, dtype=idle_data.CPU_STATE)[0]["idled_ns"] == 4_500
 
 
 def test_nothing_seen_stays_unknown(library: ctypes.CDLL) -> None:
@@ -302,8 +301,8 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     assert (exits["evidence"] == WakeEvidence.NONE).all()
     states = {0: ["POLL", "C1"], 1: ["POLL", "C1"]}
     # What ended C1 without a trace stays unknown.
-    assert idle.mechanisms(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
-    assert idle.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
+    assert causes.mechanisms(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
+    assert causes.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
 @pytest.fixture
@@ -362,7 +361,7 @@ def test_an_interrupt_does_not_end_a_poll(library: ctypes.CDLL, polling: None, c
 def test_a_poll_that_nobody_ended_came_to_its_limit(library: ctypes.CDLL, polling: None, interrupt: str) -> None:
     (record,) = in_state(library, 0, f"{TICK_AT_10}{interrupt}0 200 idle {EXIT}\n0 201 local_timer_entry")
     assert (record["evidence"], record["woken_tid"]) == (WakeEvidence.NONE, 0)
-    assert idle.mechanisms(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
+    assert causes.mechanisms(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
 
 
 def test_a_halt_is_ended_by_the_first_interrupt(library: ctypes.CDLL, polling: None) -> None:

@@ -6,10 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from powerprof.records import Window
-from powerprof.tracing.captures.edges import CpuEdge
-from powerprof.tracing.idle.idle_time import traced_residency
-from powerprof.tracing.idle.layout import CPU_TOTAL
+from powerprof.model.records import Window
+from powerprof.tracing.captures import CpuEdge
+from powerprof.tracing.idle_data import CPU_TOTAL, traced_residency
 
 MS = 1_000_000
 OWN = 4711

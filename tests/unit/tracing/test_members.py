@@ -10,12 +10,11 @@ from typing import Any, cast
 
 import pytest
 
-from powerprof.processes.targets import Target
 from powerprof.stacks.image import ProcessGoneError, ProcessImage
+from powerprof.system.processes import Target
+from powerprof.tracing import idle_members
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle import members
-from powerprof.tracing.idle.joining import Joining
-from powerprof.tracing.idle.members import TargetMembers, every_program
+from powerprof.tracing.idle_members import Joining, TargetMembers, every_program
 
 
 class Tables:
@@ -66,7 +65,7 @@ class Group:
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     found = Group(tmp_path, 10)
-    monkeypatch.setattr(members, "snapshot", found.snapshot)
+    monkeypatch.setattr(idle_members, "snapshot", found.snapshot)
     return found
 
 

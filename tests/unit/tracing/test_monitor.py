@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from powerprof.sources.base import CpuReading, StateInfo
+from powerprof.measure.clock import CpuReading, StateInfo
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
-from powerprof.tracing.idle.layout import CPU_STATE
-from powerprof.tracing.idle.monitor import completed
+from powerprof.tracing.idle_data import CPU_STATE
+from powerprof.tracing.monitor import completed
 
 STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 

@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from powerprof.errors import Interrupted
+from powerprof.system.errors import Interrupted
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.run_time import ENOUGH, Price
+from powerprof.tracing.bpf.maps import ENOUGH, Price
 
 
 class Runs:

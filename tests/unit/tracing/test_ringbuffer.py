@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.bpf.ringbuffer import RingBuffer
+from powerprof.tracing.bpf.loaded import RingBuffer
 
 PAGE, SIZE = mmap.PAGESIZE, mmap.PAGESIZE
 BUSY, DISCARD = 1 << 31, 1 << 30

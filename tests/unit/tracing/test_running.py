@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from powerprof.tracing.bpf.shared_numbers import RunKind
-from powerprof.tracing.idle.layout import CAUSE_SUM, CPU_STATE, RUN_SLOT
-from powerprof.tracing.idle.running import between
+from powerprof.tracing.idle_data import CAUSE_SUM, CPU_STATE, RUN_SLOT, between
 
 from . import machine
 

@@ -13,23 +13,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from powerprof.tracing import (
+    functions,
+    idle_data,
+    idle_members,
+    offcpu,
+    profile,
+    statement_places,
+    statements,
+    syscalls,
+)
 from powerprof.tracing.bpf.shared_numbers import WAITS
-from powerprof.tracing.functions import open_calls
-from powerprof.tracing.idle import layout, members
-from powerprof.tracing.offcpu import tracer as offcpu
-from powerprof.tracing.oncpu import tracer as oncpu
-from powerprof.tracing.statements import moments, tables, textplace
-from powerprof.tracing.statements import tracer as statements
-from powerprof.tracing.syscalls import tracer as syscalls
 from tests.conftest import REPOSITORY
 
 PROBES = REPOSITORY / "probes/bpf"
 Place = tuple[int, int]  # offset and bytes
 # What loaders put in front of a program; the sizes do not matter here.
 DEFINED = {
-    "FRAME_WORDS": layout.FRAMES_BYTES // 8 - 1,
+    "FRAME_WORDS": idle_data.FRAMES_BYTES // 8 - 1,
     "REGISTER_COUNT": 21,
-    "TEXT": tables.TEXT_BYTES,
+    "TEXT": statement_places.TEXT_BYTES,
     "FUNCTIONS": 202,
     "WAITS": WAITS,
 }
@@ -54,37 +57,37 @@ class Layout:
 
 PROCESS = {"pid": "tgid"}
 WHOSE = {"pid": "tgid", "waker_pid": "waker_tgid"}
-PAIR = tables._PAIR
+PAIR = statement_places._PAIR
 LAYOUTS = [
-    Layout("idle_period.h", "idle_exit", layout.IDLE_EXIT),
-    Layout("idle_period.h", "cpu_state", layout.CPU_STATE),
-    Layout("causes.h", "cause_key", layout.CAUSE_KEY),
-    Layout("causes.h", "cause_sum", layout.CAUSE_SUM),
-    Layout("causes.h", "cpu_total", layout.CPU_TOTAL),
-    Layout("running.bpf.h", "run_time", layout.RUN_SLOT),
-    Layout("sites.bpf.h", "woken_key", layout.WOKEN_KEY, called=WHOSE),
-    Layout("looks.bpf.h", "stack_record", layout.STACK_HEADER, begins=True),
-    Layout("filled.bpf.h", "filled", layout.FILLED),
+    Layout("idle_period.h", "idle_exit", idle_data.IDLE_EXIT),
+    Layout("idle_period.h", "cpu_state", idle_data.CPU_STATE),
+    Layout("causes.h", "cause_key", idle_data.CAUSE_KEY),
+    Layout("causes.h", "cause_sum", idle_data.CAUSE_SUM),
+    Layout("causes.h", "cpu_total", idle_data.CPU_TOTAL),
+    Layout("running.bpf.h", "run_time", idle_data.RUN_SLOT),
+    Layout("sites.bpf.h", "woken_key", idle_data.WOKEN_KEY, called=WHOSE),
+    Layout("looks.bpf.h", "stack_record", idle_data.STACK_HEADER, begins=True),
+    Layout("filled.bpf.h", "filled", idle_data.FILLED),
     Layout(
         "threads.bpf.h",
         "target",
-        members._TARGET,
+        idle_members._TARGET,
         [
             *("text_low", "text_bytes", "library_low", "library_bytes", "judged"),
             *(f"interpreter.{name}" for name in ("threads", "next", "thread_id", "current", "inner")),
             *(f"interpreter.{name}" for name in ("code", "previous", "instruction", "entry")),
         ],
     ),
-    Layout("paths.bpf.h", "target", oncpu._TARGET, ["text_low", "text_bytes", "library_low", "library_bytes"]),
-    Layout("paths.bpf.h", "sample", oncpu._SAMPLE, called=PROCESS),
+    Layout("paths.bpf.h", "target", profile._TARGET, ["text_low", "text_bytes", "library_low", "library_bytes"]),
+    Layout("paths.bpf.h", "sample", profile._SAMPLE, called=PROCESS),
     Layout(
         "paths.bpf.h",
         "user_record",
-        oncpu._HEADER,
+        profile._HEADER,
         ["kind", "bytes", "user", "tgid", "tid", "comm", "registers"],
         begins=True,
     ),
-    Layout("paths.bpf.h", "kernel_record", oncpu._KERNEL_HEADER, ["kind", "depth", "kernel"], begins=True),
+    Layout("paths.bpf.h", "kernel_record", profile._KERNEL_HEADER, ["kind", "depth", "kernel"], begins=True),
     Layout("offcpu.bpf.c", "thread", offcpu._THREAD),
     Layout("offcpu.bpf.c", "waker_key", offcpu._WAKER_KEY),
     Layout("offcpu.bpf.c", "waker", offcpu._WAKER),
@@ -93,24 +96,31 @@ LAYOUTS = [
     Layout("syscalls.bpf.c", "file_key", syscalls._FILE_KEY),
     Layout("syscalls.bpf.c", "file_use", syscalls._FILE_USE),
     Layout("syscalls.bpf.c", "open_call", syscalls._OPEN_CALL),
-    Layout("functions.bpf.c", "thread", open_calls._THREAD, begins=True),
-    Layout("functions.bpf.c", "frame_key", open_calls._PLACE),
-    Layout("functions.bpf.c", "frame", open_calls._FRAME),
-    Layout("queries.bpf.c", "thread", tables._THREAD, tables.ThreadCounters._fields, begins=True),
-    Layout("ended.bpf.h", "past", tables._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
+    Layout("functions.bpf.c", "thread", functions._THREAD, begins=True),
+    Layout("functions.bpf.c", "frame_key", functions._PLACE),
+    Layout("functions.bpf.c", "frame", functions._FRAME),
+    Layout("queries.bpf.c", "thread", statement_places._THREAD, statement_places.ThreadCounters._fields, begins=True),
+    Layout("ended.bpf.h", "past", statement_places._PAST, ["threads", "cpu_ns", "wakeups", "statements", "before_ns"]),
     Layout("ended.bpf.h", "off_clock", statements._OFF_CLOCK, ["off_ns"]),
     Layout(
-        "texts.bpf.h", "text", tables._TEXT, ["command", "length", "hashed", "kept", "statement", "tid"], begins=True
+        "texts.bpf.h",
+        "text",
+        statement_places._TEXT,
+        ["command", "length", "hashed", "kept", "statement", "tid"],
+        begins=True,
     ),
     Layout("uses.bpf.h", "total_key", PAIR, ["id", "tid"]),
     Layout("uses.bpf.h", "latency_key", PAIR, ["id", "bucket"]),
     Layout(
-        "uses.bpf.h", "total", tables._TOTAL, ["calls", "wakeups", "faults", "wall_ns", "cpu_ns", "waits", "squares"]
+        "uses.bpf.h",
+        "total",
+        statement_places._TOTAL,
+        ["calls", "wakeups", "faults", "wall_ns", "cpu_ns", "waits", "squares"],
     ),
-    Layout("moments.bpf.c", "moment", moments._MOMENT, ["id", "tid", "is_client"]),
-    Layout("moments.bpf.c", "met", moments._MET, ["count", "comm"]),
+    Layout("moments.bpf.c", "moment", statements._MOMENT, ["id", "tid", "is_client"]),
+    Layout("moments.bpf.c", "met", statements._MET, ["count", "comm"]),
     Layout("whole.bpf.h", "piece_key", PAIR, ["id", "number"]),
-    Layout("place.bpf.h", "place", textplace._PLACE, ["text", "client"]),
+    Layout("place.bpf.h", "place", statement_places._PLACE, ["text", "client"]),
 ]
 
 
@@ -239,8 +249,17 @@ def test_a_field_that_moves_is_found(tmp_path: Path, file: str, name: str, befor
 def test_no_layout_is_left_out() -> None:
     """Every type that tracing reads bytes by is above, or is made of those that are."""
     compared = {id(one.python) for one in LAYOUTS}
-    made = {id(kind) for kind in (layout.CAUSE, layout.CAUSE_BEFORE, layout.RUN_TIME, layout.WOKEN, layout.WOKEN_COUNT)}
-    modules = (layout, members, offcpu, oncpu, open_calls, tables, moments, statements, syscalls)
+    made = {
+        id(kind)
+        for kind in (
+            idle_data.CAUSE,
+            idle_data.CAUSE_BEFORE,
+            idle_data.RUN_TIME,
+            idle_data.WOKEN,
+            idle_data.WOKEN_COUNT,
+        )
+    }
+    modules = (idle_data, idle_members, offcpu, profile, functions, statement_places, statements, statements, syscalls)
     found = {
         f"{module.__name__}.{name}"
         for module in modules

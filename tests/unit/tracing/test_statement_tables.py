@@ -16,8 +16,8 @@ from powerprof.tracing.bpf.shared_numbers import (
     PREPARING,
     StatementWait,
 )
-from powerprof.tracing.captures.statements import StatementUse, TextSeen, ThreadUse, class_of, class_range
-from powerprof.tracing.statements.tables import (
+from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse, class_of, class_range
+from powerprof.tracing.statement_places import (
     TEXT_BYTES,
     ThreadCounters,
     add_open,

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.stacks.decoding import instructions
+from powerprof.stacks.effects import instructions
 from powerprof.stacks.elf import PT_TLS, parse_elf
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
-from powerprof.tracing.statements.textplace import Code, connection_offset, text_offset
-from powerprof.tracing.symbols.file_functions import thread_offset
+from powerprof.tracing.statement_places import Code, connection_offset, text_offset
+from powerprof.tracing.symbols import thread_offset
 from tests.unit.stacks.elves import Part, make, symbol
 
 

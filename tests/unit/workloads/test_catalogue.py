@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import UsageError
+from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_condition, find_one, find_workload, folders
 from powerprof.workloads.reading import read_workload, resolve
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import DataError
+from powerprof.system.errors import DataError
 from powerprof.workloads.definition import json_schema
 from powerprof.workloads.reading import line_of, read_workload, resolve
 

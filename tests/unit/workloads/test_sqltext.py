@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.workloads.sqltext import split_statements
+from powerprof.workloads.reading import split_statements
 from tests.programs.cpu_time import least_cpu_s
 
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.errors import DataError, UsageError
-from powerprof.workloads.catalogue import find_condition, find_one
+from powerprof.system.errors import DataError, UsageError
+from powerprof.workloads.catalogue import find_condition, find_one, find_study, names, read_study
 from powerprof.workloads.reading import resolve
-from powerprof.workloads.studies import find_study, names, read_study
 
 GOOD = """
 title = "T"

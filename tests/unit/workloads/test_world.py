@@ -9,9 +9,9 @@ from statistics import median
 
 import pytest
 
-from powerprof.workloads import world
+from powerprof.workloads import dataset
 
-WORLD = world.generate()
+WORLD = dataset.generate()
 
 
 def test_the_tables_have_the_published_sizes() -> None:
@@ -49,12 +49,12 @@ def test_cities_are_spread_over_the_countries_as_published() -> None:
 
 
 def test_the_data_never_change() -> None:
-    digest = hashlib.sha256("\n".join(world.row_statements()).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join(dataset.row_statements()).encode()).hexdigest()
     assert digest == "ed817cd57f28b8a4f4f0d5c2ddf5bc26a998013cbbb450d6f2f897078c317155"
-    assert world.generate(2).cities != WORLD.cities
+    assert dataset.generate(2).cities != WORLD.cities
 
 
 def test_rows_are_inserted_in_statements_that_a_default_server_takes() -> None:
-    statements = list(world.row_statements())
+    statements = list(dataset.row_statements())
     assert max(map(len, statements)) < 1 << 20  # max_allowed_packet is 16 MB in MariaDB, 1 MB in MySQL 5.5
-    assert world.huge_statements(5) == world.huge_statements(1) * 5
+    assert dataset.huge_statements(5) == dataset.huge_statements(1) * 5

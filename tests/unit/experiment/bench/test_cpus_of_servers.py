@@ -8,9 +8,9 @@ import os
 import pytest
 
 from powerprof.cli.bench import cpu_sets
-from powerprof.database.products.plans import plan
-from powerprof.errors import UsageError
-from powerprof.experiment.bench.options import BenchOptions, check_supported, cpus_of
+from powerprof.database.products.options import plan
+from powerprof.experiment.bench.plans import BenchOptions, check_supported, cpus_of
+from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
 

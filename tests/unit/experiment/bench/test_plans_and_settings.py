@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.errors import UsageError
 from powerprof.experiment.bench.plans import PlanMismatch, between, check_plan, plan_text, queries_in, rows_in
 from powerprof.experiment.bench.settings import _checked, global_change, literal
+from powerprof.system.errors import UsageError
 from powerprof.workloads.definition import Explain, PlanStep
 
 REF = {"id": 1, "select_type": "SIMPLE", "table": "city", "type": "ref", "key": "name_btree", "rows": "5"}

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from powerprof.experiment.judge import bursts
-from powerprof.experiment.measure.slices import Slicer, slices_of
+from powerprof.experiment.judge import metrics
+from powerprof.experiment.measure.observers import Slicer, slices_of
 
 
 def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:
@@ -17,22 +17,22 @@ def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:
         [(0.0, 0, 10), (0.25, 0, 20), (0.5, 1_000_000, 120), (0.75, 1_000_000, 130), (1.0, 1_000_000, 140)]
     )
     assert slices.write_bytes == [0, 1_000_000, 0, 0]
-    assert bursts.mean_hz(slices, bursts.written) == pytest.approx(1_000_000)
-    assert bursts.peak_hz(slices, bursts.written) == pytest.approx(4_000_000)
-    assert bursts.peak_hz(slices, bursts.woken) == pytest.approx(400)
+    assert metrics.mean_hz(slices, metrics.written) == pytest.approx(1_000_000)
+    assert metrics.peak_hz(slices, metrics.written) == pytest.approx(4_000_000)
+    assert metrics.peak_hz(slices, metrics.woken) == pytest.approx(400)
 
 
 def test_a_slice_that_the_windows_end_cut_is_no_burst() -> None:
     slices = slices_of([(0.0, 0, 0), (0.25, 100, 0), (0.5, 200, 0), (0.501, 300, 0)])
-    assert bursts.peak_hz(slices, bursts.written) == pytest.approx(400)
+    assert metrics.peak_hz(slices, metrics.written) == pytest.approx(400)
 
 
 def test_what_this_host_does_not_tell_has_no_figure() -> None:
     slices = slices_of([(0.0, None, 5), (0.25, 7, 9), (0.5, 8, 9)])
     assert slices.write_bytes == []
-    assert bursts.mean_hz(slices, bursts.written) is None
-    assert bursts.peak_hz(None, bursts.woken) is None
-    assert bursts.mean_hz(slices, bursts.woken) == pytest.approx(8)
+    assert metrics.mean_hz(slices, metrics.written) is None
+    assert metrics.peak_hz(None, metrics.woken) is None
+    assert metrics.mean_hz(slices, metrics.woken) == pytest.approx(8)
 
 
 def test_a_window_that_breaks_leaves_no_thread_that_wakes_cpus() -> None:

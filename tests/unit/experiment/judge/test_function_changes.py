@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from powerprof.attribution.oncpu import FunctionShare
-from powerprof.experiment.judge.functionchanges import SampledWindow, function_changes
+from powerprof.attribution.profile import FunctionShare
+from powerprof.experiment.judge.functions import SampledWindow, function_changes
 from powerprof.experiment.records import Arm
 
 _ARMS: tuple[Arm, Arm] = ("a", "b")

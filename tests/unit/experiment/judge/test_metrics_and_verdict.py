@@ -11,20 +11,17 @@ from msgspec.structs import replace
 
 from powerprof.experiment.judge.answer import answer as answer_of
 from powerprof.experiment.judge.answer import direction, headline, is_worse
-from powerprof.experiment.judge.disturbance import disturbed_pairs, leave_out
 from powerprof.experiment.judge.metrics import Baseline, compared, figures_of, measured_names, rest_percent
-from powerprof.experiment.judge.threats import crowded, doubts_of, find_threats
+from powerprof.experiment.judge.threats import crowded, disturbed_pairs, doubts_of, find_threats, leave_out
 from powerprof.experiment.judge.verdict import half_width_percent, judge_saved, own_control
 from powerprof.experiment.judge.verdict import judge as judge_compared
 from powerprof.experiment.measure.block import with_client
 from powerprof.experiment.records import Answer, Block, Metric, Threat, pairs_of
-from powerprof.figures import Figures
-from powerprof.records import EnergyReading
-from powerprof.report.wording.answers import worded
-from powerprof.report.wording.notes import texts
-from powerprof.report.wording.threats import of_control
-from powerprof.report.wording.threats import worded as threats_worded
-from powerprof.windows.joined import joined
+from powerprof.measure.sampling import joined
+from powerprof.model.records import EnergyReading, Figures
+from powerprof.report.answers import of_control, worded
+from powerprof.report.answers import word_threats as threats_worded
+from powerprof.report.labels import texts
 from tests.unit.experiment.builders import block, blocks, window
 
 BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from powerprof.experiment.judge.metrics import baseline_of, compared
-from powerprof.experiment.judge.modelrange import other_models
+from powerprof.experiment.judge.threats import other_models
 from powerprof.experiment.judge.verdict import judge
 from powerprof.experiment.records import Block, Metric, pairs_of
-from powerprof.records import EnergyReading, EstimateRange
+from powerprof.model.records import EnergyReading, EstimateRange
 from tests.unit.experiment import builders
 
 # Two CPUs: 1 W idle (0.5 to 4), 4 W more when both run (half to twice as much).

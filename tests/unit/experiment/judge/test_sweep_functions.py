@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from powerprof.experiment.judge.sweepfunctions import (
+from powerprof.experiment.judge.functions import (
     FunctionWindow,
     SampledFunction,
     function_window,

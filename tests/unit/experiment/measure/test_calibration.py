@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.errors import PowerprofError, UsageError
-from powerprof.experiment.measure.calibration import choose
+from powerprof.experiment.measure.plan import choose
 from powerprof.experiment.options import ExperimentOptions
+from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, resolve
 

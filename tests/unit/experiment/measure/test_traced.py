@@ -7,7 +7,7 @@ import pytest
 
 from powerprof.experiment.measure.traced import repeated_until_raging
 from powerprof.experiment.records import StormShare, TraceSummary
-from powerprof.report.terminal import servers
+from powerprof.report import servers
 from tests.unit.report.sample_records import attribution
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.calibration import Offer
-from powerprof.experiment.measure.turns import turn_length_s
+from powerprof.experiment.measure.block import turn_length_s
+from powerprof.experiment.measure.plan import Offer
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.workloads.reading import Case, read_workload, resolve
 

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers of other releases as Debian built them: packages of a suite, unpacked into a root of their own.
+
+All are built alike and run from their own libraries, so that what differs between them is the release.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import tarfile
+import urllib.parse
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from powerprof.database.isolation.runtree import RunTree
+from powerprof.database.private.template import need_room
+from powerprof.database.products import builds, products
+from powerprof.database.products.builds import Family, ServerBuild
+from powerprof.model.text import Say
+from powerprof.system import fetching, paths, programs
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
+from powerprof.system.files import reason_of
+
+# Packages of another Debian suite, had by the host's own apt with lists of its own: signatures, hashes, dependencies
+# and the network are its business, and nothing is installed.
+#
+# What is pinned is the archive's key and the suite's name, which is part of what is signed. A version cannot be: the
+# archive drops it at the next point release. So the packages that were had are recorded by version and SHA-256.
+
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_ARCHIVE = "http://deb.debian.org/debian"
+_VARIABLE = "POWERPROF_DEBIAN_MIRROR"
+_TOTAL_S = 1800.0
+_MOST_BYTES = 400 << 20
+# 'http://…/x_1%3a2_amd64.deb' x_1%3a2_amd64.deb 123 SHA256:…
+_LINE = re.compile(r"'(https?://\S+|file:/\S+)' ([A-Za-z0-9][\w.+%~-]{1,200}\.deb) (\d{1,12}) SHA256:([0-9a-f]{64})")
+# Of the host's own configuration: how it reaches the network, and whether it takes lists that are out of date.
+_PASSED = re.compile(r'Acquire::(http|https|Retries|Check-Valid-Until|Check-Date)(::[A-Za-z0-9_.:/-]+)? "[^"\n]*";')
+_CONFIGURATION = """
+Dir::Etc::main "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::sourcelist "{place}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::preferences "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::trusted "/dev/null";
+Dir::Etc::trustedparts "/dev/null";
+Dir::State "{place}/state";
+Dir::State::status "{place}/status";
+Dir::Cache "{place}/cache";
+Dir::Log "{place}";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+APT::Install-Recommends "false";
+"""
+
+
+@dataclass(frozen=True)
+class WantedPackage:
+    """A package that is wanted: its file, and what that must be."""
+
+    file_name: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def name_and_version(self) -> tuple[str, str]:
+        """`libc6`, `2.36-9`."""
+        name, version, *_ = urllib.parse.unquote(self.file_name).split("_")
+        return name, version
+
+
+def mirror() -> str:
+    """Where Debian's packages are had: $POWERPROF_DEBIAN_MIRROR, else deb.debian.org. Raises UsageError."""
+    chosen = os.environ.get(_VARIABLE) or _ARCHIVE
+    if not re.fullmatch(r"https?://[A-Za-z0-9._~:/%+-]{1,200}", chosen):
+        raise UsageError(f"{_VARIABLE}={chosen!r} is not an http(s) address", _ARCHIVE)
+    return chosen.rstrip("/")
+
+
+class Suite:
+    """One suite's packages, in a folder of the tree. Raises CapabilityError where the host has no apt or no key."""
+
+    def __init__(self, suite: str, tree: RunTree) -> None:
+        self._apt = programs.need("apt-get", "apt")
+        if not KEYRING.is_file():
+            raise CapabilityError(f"{KEYRING} is not there", "apt install debian-archive-keyring")
+        self._suite = suite
+        # apt's downloads are made by an account without rights, which has to come here.
+        tree.path.chmod(0o711)
+        self._place = place = tree.path / "apt"
+        for name in ("state/lists/partial", "cache/archives/partial"):
+            (place / name).mkdir(0o755, parents=True)
+        (place / "status").touch()
+        (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
+        (place / "apt.conf").write_text(_CONFIGURATION.format(place=place) + "\n".join(_passed()) + "\n")
+
+    def wanted(self, packages: Sequence[str]) -> list[WantedPackage]:
+        """These packages and all that they need, by the signed lists. Raises PowerprofError."""
+        self._run("update")
+        need_room(self._place, _MOST_BYTES)
+        output = self._run("install", "--print-uris", "--yes", *packages)
+        listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
+        if not listed:
+            raise PowerprofError(
+                f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",
+                "powerprof servers lists the others",
+            )
+        return sorted(listed, key=lambda package: package.file_name)
+
+    def download(self, packages: Sequence[str], wanted: Sequence[WantedPackage], shelf: Path) -> list[Path]:
+        """Their files, which apt compares with the signed lists.
+
+        What is whole when this ends early is put on `shelf`, and taken from there the next time. Raises PowerprofError,
+        DataError.
+        """
+        archives = self._place / "cache/archives"
+        for package in wanted:
+            kept = shelf / package.file_name
+            if kept.is_file() and _sha256(kept) == package.sha256:
+                shutil.copyfile(kept, archives / package.file_name)
+        try:
+            self._run("install", "--download-only", "--yes", *packages)
+        except BaseException:
+            for package in wanted:
+                had = archives / package.file_name
+                if had.is_file() and _sha256(had) == package.sha256:
+                    shutil.copyfile(had, shelf / package.file_name)
+            raise
+        return [archives / package.file_name for package in wanted]
+
+    def _run(self, *words: str) -> str:
+        environment = {"APT_CONFIG": str(self._place / "apt.conf"), "DEBIAN_FRONTEND": "noninteractive"}
+        proxies = {name: os.environ[name] for name in ("http_proxy", "https_proxy", "no_proxy") if name in os.environ}
+        done = programs.run(
+            [self._apt, "-q", "-o", "APT::Update::Error-Mode=any", *words],
+            timeout_s=_TOTAL_S,
+            env={**environment, **proxies},
+            check=False,
+        )
+        if done.returncode != 0:
+            errors = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err:"))]
+            raise PowerprofError(
+                f"cannot have packages of Debian's {self._suite} from {mirror()} "
+                f"({' / '.join(errors[:3])[:300] or done.tail()})",
+                f"check the network, or set {_VARIABLE}",
+            )
+        return done.stdout
+
+
+def _passed() -> list[str]:
+    done = programs.run([programs.need("apt-config", "apt"), "dump"], check=False)
+    return [line for line in done.stdout.splitlines() if _PASSED.fullmatch(line)]
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# Unpack what lies below /usr in a Debian package that apt has verified. None of its scripts is read or run.
+
+# Directories below /usr in releases that have no merged /usr yet (Debian 11).
+_MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# Read by people or by Perl, neither of which runs there.
+_LEFT_OUT = (
+    *(f"usr/share/{name}" for name in ("bug", "doc", "info", "lintian", "locale", "man", "perl", "perl5")),
+    *("usr/games", "usr/include", "usr/local", "usr/src"),
+)
+_LEFT_OUT_PARTS = frozenset({"perl", "perl5", "perl-base"})
+
+
+def unpack(package: Path, root: Path) -> None:
+    """Unpack the files below /usr into `root`, without owners, set-user-id bits and devices.
+
+    Raises DataError for a damaged package, PowerprofError if the file system has no room.
+    """
+    words: list[str | Path] = [programs.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
+    try:
+        with programs.start(words, stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None  # noqa: S101  for the type checker
+            with tarfile.open(fileobj=child.stdout, mode="r|") as archive:
+                for member in archive:
+                    _take(member, archive, root)
+            # The padding at its end: dpkg-deb would fail to write it.
+            child.stdout.read()
+        if child.returncode != 0:
+            raise DataError(package.name, "damaged package (dpkg-deb cannot unpack it)")
+    except tarfile.TarError as error:
+        raise DataError(package.name, f"damaged package ({error})") from error
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot unpack into {root} ({reason_of(error)})", "make room there, or set XDG_CACHE_HOME to another place"
+        ) from error
+
+
+def _take(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path) -> None:
+    place = _kept(member.name)
+    if place is None:
+        return
+    target = root / place
+    _make_folder(target if member.isdir() else target.parent)
+    if member.issym():
+        # Relative, so that the link works both inside the root and from outside.
+        text = member.linkname
+        name = text if text.startswith("/") else posixpath.join(posixpath.dirname(member.name), text)
+        kept = _kept(name)
+        # /etc/alternatives and other links that scripts make are missing.
+        if kept is not None:
+            target.symlink_to(posixpath.relpath(kept, posixpath.dirname(place)))
+    elif member.islnk():
+        source = _kept(member.linkname)
+        if source is not None:
+            os.link(root / source, target)
+    elif member.isreg():
+        given = archive.extractfile(member)
+        if given is not None:
+            with target.open("xb") as made:
+                shutil.copyfileobj(given, made)
+            target.chmod(0o755 if member.mode & 0o111 else 0o644)
+
+
+def _kept(name: str) -> str | None:
+    """Return the place below the root, with /usr merged; None for files that are left out."""
+    path = posixpath.normpath(name).lstrip("/")
+    parts = path.split("/")
+    if parts[0] in _MERGED:
+        path, parts = f"usr/{path}", ["usr", *parts]
+    left_out = any(
+        path == left_out or path.startswith(left_out + "/") for left_out in _LEFT_OUT
+    ) or _LEFT_OUT_PARTS & set(parts)
+    return path if parts[0] == "usr" and len(parts) > 1 and not left_out else None
+
+
+def _make_folder(path: Path) -> None:
+    """Make a folder and its parents with mode 0755, whatever the umask is: the server's account must enter."""
+    if not path.is_dir():
+        _make_folder(path.parent)
+        path.mkdir()
+        path.chmod(0o755)
+
+
+MANIFEST = "packages.json"
+# initdb and mariadb-install-db start a shell and these: of a root that is only a server's they are no dependencies.
+TOOLS = ("coreutils", "dash", "grep", "hostname", "sed")
+
+
+class Had(msgspec.Struct, frozen=True, kw_only=True):
+    """A package that was unpacked."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """The packages of a root: for people, in `packages.json` next to it."""
+
+    suite: str
+    packages: list[Had]
+
+
+@dataclass(frozen=True)
+class DebianPackages:
+    """A server of a suite: its packages, and the program in them that says to be of that family and version."""
+
+    suite: str
+    packages: tuple[str, ...]
+    family: Family
+    version: tuple[int, ...]
+    binary: Path
+    machine: str | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where it comes from, for people."""
+        return f"{mirror()} ({self.suite})"
+
+    def bring(self, place: Path, tree: RunTree, say: Say) -> None:
+        """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
+        shelf = paths.cache_folder("packages")
+        asked = (*self.packages, *TOOLS)
+        say(f"reading the lists of Debian's {self.suite}")
+        suite = Suite(self.suite, tree)
+        wanted = suite.wanted(asked)
+        say(f"downloading {len(wanted)} packages, {sum(package.size_bytes for package in wanted) / 1e6:.0f} MB")
+        files = suite.download(asked, wanted, shelf)
+        say("unpacking")
+        (place / "root").mkdir(0o755, parents=True)
+        for file in files:
+            unpack(file, place / "root")
+        had = []
+        for package in wanted:
+            name, version = package.name_and_version
+            had.append(Had(name=name, version=version, sha256=package.sha256))
+        manifest = Manifest(suite=self.suite, packages=had)
+        (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
+        for package in wanted:
+            (shelf / package.file_name).unlink(missing_ok=True)
+        shutil.rmtree(tree.path / "apt")
+
+    def build(self, place: Path) -> ServerBuild:
+        """The program. Raises PowerprofError where it does not run here, DataError where it is of another version."""
+        find = products.find_build if self.family == "postgresql" else builds.find_build
+        build = find(self.binary, root=place / "root")
+        if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
+            raise DataError(place, f"Debian's {self.suite} has {build.name} now")
+        return build
+
+
+# A file of Maven Central: downloaded, compared with its SHA-256, and trusted from then on.
+
+_CENTRAL = "https://repo.maven.apache.org/maven2"
+_ARCHIVE_VARIABLE = "POWERPROF_MAVEN_INDEX"
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A jar by its Maven coordinates, and what it must be."""
+
+    group: str
+    name: str
+    version: str
+    size_bytes: int
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        """As the repository calls it."""
+        return f"{self.name}-{self.version}.jar"
+
+
+@dataclass(frozen=True)
+class ArchiveMember:
+    """A file or (with a final /) a folder of the archive and its place; `inner.jar!path` lies in a jar within."""
+
+    source: str
+    target: str
+    executable: bool = False
+
+
+def index() -> str:
+    """The repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raises UsageError for what is no address."""
+    chosen = os.environ.get(_ARCHIVE_VARIABLE) or _CENTRAL
+    if urllib.parse.urlsplit(chosen).scheme not in ("http", "https"):
+        raise UsageError(f"{_ARCHIVE_VARIABLE}={chosen!r} is not an http(s) address", _CENTRAL)
+    return chosen.rstrip("/")
+
+
+def download(artifact: Artifact, tree: RunTree) -> Path:
+    """The jar, in the tree, checked.
+
+    Raises PowerprofError where it cannot be had, DataError where it is another file than expected.
+    """
+    place = tree.path / "download"
+    place.mkdir(0o700)
+    need_room(place, 2 * artifact.size_bytes)
+    path = place / artifact.file_name
+    address = "/".join([index(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name])
+    try:
+        with path.open("xb") as file:
+            fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_TOTAL_S)
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot download {address} ({str(error)[:200]})", f"check the network, or set {_ARCHIVE_VARIABLE}"
+        ) from error
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != artifact.sha256:
+        raise DataError(
+            path.name,
+            f"its SHA-256 is {digest}, not {artifact.sha256}: refused",
+            hint="somebody changed the file on its way, or the repository did; try again from another network",
+        )
+    return path
+
+
+def archive_unpack(jar: Path, members: tuple[ArchiveMember, ...], target: Path) -> None:
+    """Unpack the named members of a checked archive below `target`, which must not exist.
+
+    Raises PowerprofError if the file system has no room.
+    """
+    try:
+        target.mkdir(0o755)
+        with zipfile.ZipFile(jar) as outer:
+            for member in members:
+                nested, bang, path = member.source.partition("!")
+                if bang:
+                    with zipfile.ZipFile(io.BytesIO(outer.read(nested))) as inner:
+                        _archive_take(inner, member, path, target)
+                else:
+                    _archive_take(outer, member, nested, target)
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot unpack into {target} ({reason_of(error)})",
+            "make room there, or set XDG_CACHE_HOME to another place",
+        ) from error
+
+
+def _archive_take(archive: zipfile.ZipFile, member: ArchiveMember, prefix: str, target: Path) -> None:
+    for info in archive.infolist():
+        is_it = info.filename.startswith(prefix) if prefix.endswith("/") else info.filename == prefix
+        if info.is_dir() or not is_it:
+            continue
+        path = target / (member.target + info.filename[len(prefix) :])
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        with archive.open(info) as given, path.open("xb") as made:
+            shutil.copyfileobj(given, made)
+        path.chmod(0o755 if member.executable else 0o644)

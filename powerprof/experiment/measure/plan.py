@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Finding out how much both conditions can do, so that they are asked for the same."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from powerprof.experiment.bench import plans
+from powerprof.experiment.bench.servers import Bench
+from powerprof.experiment.loads import LoadFailed, LoadOrder, start_load
+from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.records import Design
+from powerprof.measure.residency import open_source
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.workloads.reading import Case
+
+# At 40 % of what the slower one can do, queues are short (M/M/1: the mean wait is two thirds of the service
+# time) and
+# the CPUs still idle in between, which is where power is saved.
+_UTILISATION = 0.4
+# Above this share of the capacity a Poisson stream keeps a queue that grows for longer than a window.
+_SATURATED = 0.85
+# Fewer queries in a window than this say more about chance than about the condition.
+_FEWEST = 20
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What both conditions are asked for: a rate, or a number of queries; `notes` say why."""
+
+    design: Design
+    rate_hz: float | None
+    queries: int | None
+    capacities_hz: tuple[float | None, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def easy_rate_hz(self) -> float | None:
+        """The rate, or for equal work one that all conditions keep up with; None where neither is known."""
+        known = [capacity for capacity in self.capacities_hz if capacity]
+        return self.rate_hz or (_UTILISATION * min(known) if known else None)
+
+
+def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, say: Callable[[str], None]) -> Offer:
+    """Run each condition as fast as it goes for a moment and choose. Raises PowerprofError, UsageError."""
+    kind = cases[0].load.kind
+    if cases[0].load.is_silent or kind == "tpcc":
+        return Offer("rate", None, None, (), ())
+    if kind == "command":
+        return _of_command(cases, options)
+    design = "work" if kind == "slap" else options.design
+    capacities = []
+    for case in cases:
+        say(f"calibrating {case.name}")
+        capacities.append(capacity(bench, case, options.calibrate_s))
+    return choose(design, capacities, cases, options)
+
+
+def capacity(bench: Bench, case: Case, duration_s: float) -> float:
+    """Queries/s of a condition with all its clients busy, by the server's count. Raises LoadFailed."""
+    bench.enter(case)
+    order = LoadOrder(duration_s=duration_s, seed=1)
+    if case.load.kind == "slap":
+        order = LoadOrder(queries=max(case.load.queries or 0, 20 * case.load.clients))
+    with bench.connect(case) as control:
+        before = plans.counters(control)
+        running = start_load(case, bench.context(case), order)
+        # A client that takes seconds to come up (Java) is waited for until it is connected.
+        start_s = time.monotonic()
+        try:
+            result = running.finish(max(120.0, 20 * duration_s))
+        except BaseException:
+            running.kill()
+            raise
+        elapsed_s = time.monotonic() - start_s
+        moved = plans.between(before, plans.counters(control))
+        done = plans.queries_in(moved, transactions=case.load.transaction)
+    bench.leave(case)
+    done = max(done, result.queries or 0)
+    if done == 0:
+        raise LoadFailed(f"{case.qualified} finished no query in {elapsed_s:.1f} s")
+    return done / elapsed_s
+
+
+def choose(
+    design: Design | None, capacities: Sequence[float], cases: Sequence[Case], options: ExperimentOptions
+) -> Offer:
+    """Pure: the offer that follows from the capacities."""
+    slowest = min(capacities)
+    limit = min(case.load.maximum_rate_hz for case in cases)
+    wanted = options.rate_hz or cases[0].load.rate_hz
+    rate = wanted or min(limit, _UTILISATION * slowest)
+    notes = []
+    if design != "work":
+        saturated = rate > _SATURATED * slowest
+        sparse = rate < 1 or rate * options.window_s < _FEWEST
+        if not saturated and not (sparse and wanted is None):
+            return Offer("rate", _rounded(rate), None, tuple(capacities), ())
+        slow = cases[capacities.index(slowest)].name
+        notes.append(
+            f"{slow} is saturated: it does {slowest:.3g} queries/s, {rate:.3g} were to be offered; "
+            "equal work is measured instead"
+            if saturated
+            else f"{slow} does only {slowest:.3g} queries/s: equal work is measured instead of an equal rate"
+        )
+        if design == "rate":
+            raise PowerprofError(notes[0].replace("; equal work is measured instead", ""), "use --design work")
+    fixed = options.queries or cases[0].load.queries
+    # The slower one is to take about a window.
+    clients = max(case.load.clients for case in cases)
+    queries = fixed or max(clients, int(slowest * options.window_s * 0.9))
+    return Offer("work", None, queries, tuple(capacities), tuple(notes))
+
+
+def _rounded(rate: float) -> float:
+    """Two digits, a whole number: sysbench takes no other."""
+    if rate < 10:
+        return float(max(1, round(rate)))
+    step = 10 ** (len(str(int(rate))) - 2)
+    return float(int(rate // step * step))
+
+
+def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
+    """A program of the user's knows best; its arguments get the rate or the number of queries where they ask."""
+    words = " ".join(cases[0].load.argv)
+    rate = options.rate_hz or cases[0].load.rate_hz
+    queries = options.queries or cases[0].load.queries
+    if "{rate_hz}" in words and rate is None:
+        raise UsageError(f"{cases[0].qualified} needs a rate", "set --rate, or rate_hz in its [load]")
+    if "{queries}" in words and queries is None:
+        raise UsageError(f"{cases[0].qualified} needs a number of queries", "set queries in its [load]")
+    if "{duration_s}" in words:
+        return Offer("rate", rate, None, (), ())
+    return Offer("work", rate, queries, (), ())
+
+
+# The order of measuring: randomised balanced blocks, so that neither condition is always the first.
+
+Arm = Literal["a", "b"]
+
+
+def round_order(points: int, rounds: int, seed: int) -> list[list[int]]:
+    """In which order the points are measured in each round.
+
+    Two rounds make a block: an order shuffled by `seed`, then the same backwards, so that every point has the same
+    place on average and a linear drift cancels. An odd last round has an order of its own.
+    """
+    orders: list[list[int]] = []
+    for number in range(rounds):
+        if number % 2:
+            orders.append(orders[-1][::-1])
+            continue
+        order = list(range(points))
+        random.Random(1000 * seed + number).shuffle(order)  # noqa: S311 - an order, not a secret
+        orders.append(order)
+    return orders
+
+
+def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
+    """`pairs` pairs in the order in which each is run.
+
+    Two pairs make a block, ABBA or BAAB: a linear drift cancels within it. Blocks of both kinds come
+    equally often (± one), shuffled by `seed`; an odd last pair takes either order.
+    """
+    if pairs < 1:
+        raise ValueError("a comparison needs a pair")
+    generator = random.Random(seed)  # noqa: S311 - an order of blocks, not a secret
+    blocks = pairs // 2
+    kinds: list[Arm] = ["a" if index % 2 == 0 else "b" for index in range(blocks)]
+    if blocks % 2 and generator.random() < 0.5:
+        kinds = ["b" if kind == "a" else "a" for kind in kinds]
+    generator.shuffle(kinds)
+    order: list[tuple[Arm, Arm]] = []
+    for kind in kinds:
+        order += [("a", "b"), ("b", "a")] if kind == "a" else [("b", "a"), ("a", "b")]
+    if pairs % 2:
+        order.append(("a", "b") if generator.random() < 0.5 else ("b", "a"))
+    return order
+
+
+# Requests that change nothing or cannot be met, reported before a server starts.
+
+
+def check_asked(cases: Sequence[Case], options: ExperimentOptions) -> None:
+    """Raises UsageError for options that these loads do not heed, and what `open_source` raises."""
+    open_source(options.residency_source).close()
+    for case in cases:
+        for option, reason in _ignored(case, options):
+            raise UsageError(f"{option} has no effect on {case.qualified}: {reason}", "leave it out")
+
+
+def check_comparable(cases: Sequence[Case]) -> None:
+    """Raises UsageError for conditions whose clients do not do the same kind of thing."""
+    first = cases[0]
+    for other in cases[1:]:
+        if other.load.kind != first.load.kind and not (other.load.is_silent and first.load.is_silent):
+            raise UsageError(
+                f"{first.qualified} and {other.qualified} have loads of different kinds, "
+                f"{first.load.kind} and {other.load.kind}",
+                "name conditions of one workload: powerprof workloads lists them",
+            )
+
+
+def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
+    """The options that a load has no use for, each with the reason."""
+    kind = case.load.kind
+    design = [] if options.design is None or options.queries is not None else [f"--design {options.design}"]
+    rate = [] if options.rate_hz is None else ["--rate"]
+    queries = [] if options.queries is None else ["--queries"]
+    if case.load.is_silent:
+        return [(option, f"its clients ask nothing (load {kind})") for option in (*design, *rate, *queries)]
+    if kind == "tpcc":
+        return [(option, "its clients ask as fast as they can (load tpcc)") for option in (*design, *rate, *queries)]
+    if kind == "slap":
+        wrong = design if options.design == "rate" else []
+        return [(option, "mysqlslap runs a number of queries as fast as it goes") for option in (*wrong, *rate)]
+    if kind == "command":
+        words = " ".join(case.load.argv)
+        unasked = [*design, *(rate if "{rate_hz}" not in words else []), *(queries if "{queries}" not in words else [])]
+        return [(option, "its command does not ask for it") for option in unasked]
+    return []

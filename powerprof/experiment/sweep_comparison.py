@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two saved sweeps compared: where they diverge, by how much, and which figure of the system changes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.judge.functions import PartingFunction, parting_functions
+from powerprof.experiment.judge.metrics import rest_percent, system_values, with_mean
+from powerprof.experiment.judge.threats import OTHERS_PERCENT, differences
+from powerprof.experiment.judge.verdict import claimed, judge_saved
+from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
+from powerprof.experiment.saved import Half, read_half
+from powerprof.experiment.sweep_record import Point, Sweep
+from powerprof.model.records import Kind, Note, Notes, RunMetric
+from powerprof.model.runs import RunInfo, RunStore, decode, schema_of
+from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
+from powerprof.system.errors import DataError, UsageError
+
+_SCHEMA = "powerprof.sweep/1"
+_LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as one interval that misses
+
+
+Value = bool | int | float | str
+_System = dict[str, RunMetric]
+
+
+@dataclass(frozen=True)
+class JudgedMetric:
+    """The metric that is judged at one value of the parameter; `parted`: it differs significantly there."""
+
+    value: Value
+    metric: Metric
+    parted: bool
+
+
+class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the two sweeps: its run, what was run in it and where."""
+
+    name: str
+    run: str
+    started_at: str
+    condition: ConditionRecord
+    host: dict[str, Any] = {}
+    server: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    interrupted: bool = False
+
+
+class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A value that both sweeps measured: the metrics of both, the one that is judged first. `parted`: that differs."""
+
+    value: Value
+    parted: bool
+    metrics: list[Metric]
+
+
+class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
+    """A figure of the system over the values at which the sweeps diverged, and over those at which they did not.
+
+    `percent` is the mean over the values of 200 (b − a) / (a + b).
+    """
+
+    name: str
+    unit: str
+    kind: Kind
+    a_mean: float
+    b_mean: float
+    percent: float
+    ci95: Range | None
+    elsewhere_percent: float | None
+    elsewhere_ci95: Range | None
+    verdict: Verdict
+
+
+class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """Two sweeps over one parameter: `powerprof.sweepcomparison/1`. `metric` is what they are judged by; report
+    writes the `text`."""
+
+    id: str | None
+    command: str
+    started_at: str
+    a: SweepSide
+    b: SweepSide
+    parameter: str
+    metric: str
+    points: list[ComparedPoint]
+    text: str = ""
+    parted_with: list[PartingWith] = []
+    functions: list[PartingFunction] = []
+    differences: list[str] = []
+    threats: list[Threat] = []
+    seed: int = 1
+    host: dict[str, Any] = {}
+    notes: Notes = []
+    interrupted: bool = False
+    schema: Literal["powerprof.sweepcomparison/1"] = "powerprof.sweepcomparison/1"
+
+
+def are_sweeps(a: str, b: str, runs_dir: Path | None) -> bool:
+    """True where both names are saved sweeps. Raises UsageError where only one is, or a name is unknown."""
+    store = RunStore(runs_dir)
+    both = []
+    for name in (a, b):
+        try:
+            both.append(schema_of(store.find(name)) == _SCHEMA)
+        except UsageError:  # RUN:condition, which no sweep is
+            both.append(False)
+    if both[0] != both[1]:
+        sweep, other = (a, b) if both[0] else (b, a)
+        raise UsageError(f"{sweep} is a sweep and {other} is not", "a sweep is compared with a sweep")
+    return both[0]
+
+
+def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepComparison:
+    """Compare two saved sweeps. Raises UsageError where they did different work, DataError for damaged ones."""
+    store = RunStore(runs_dir)
+    paths = [store.find(name) for name in (a, b)]
+    first, second = (decode(path, Sweep) for path in paths)
+    sides = [_side(sweep, sweep.id or path.parent.name) for sweep, path in zip((first, second), paths, strict=True)]
+    if sides[0].run == sides[1].run:
+        sides = [msgspec.structs.replace(side, name=name) for side, name in zip(sides, (a, b), strict=True)]
+    _refuse_different_work(first, second)
+    both = [(x, y) for x in first.points for y in second.points if _usable(x) and _usable(y) and x.value == y.value]
+    if not both:
+        raise UsageError(f"{a} and {b} have no point in common", f"sweep the same values of {first.parameter}")
+    judged_by = _judged_by(first, both)
+    systems = [(_system(a, first), _system(b, second)) for a, b in both]
+    points = _points(both, systems, judged_by, seed)
+    return SweepComparison(
+        id=None,
+        command="compare",
+        started_at=max(first.started_at, second.started_at),
+        a=sides[0],
+        b=sides[1],
+        parameter=first.parameter,
+        metric=judged_by,
+        points=points,
+        parted_with=_parted_with(systems, points),
+        functions=_functions(both, points, seed),
+        differences=differences(first, second),
+        threats=[*_threats(sides), *_others(sides, both)],
+        seed=seed,
+        host=second.host,
+        notes=_left_out(first, second, both),
+    )
+
+
+def _side(sweep: Sweep, run: str) -> SweepSide:
+    return SweepSide(
+        name=run,
+        run=run,
+        started_at=sweep.started_at,
+        condition=sweep.condition,
+        host=sweep.host,
+        server=sweep.server,
+        options=sweep.options,
+        interrupted=sweep.interrupted,
+    )
+
+
+def _refuse_different_work(first: Sweep, second: Sweep) -> None:
+    if first.workload != second.workload:
+        raise UsageError(
+            f"one sweep ran {first.workload} and the other {second.workload}: different work cannot be compared",
+            "compare sweeps of one workload",
+        )
+    if first.key != second.key:
+        raise UsageError(f"one sweep varied {first.key} and the other {second.key}", "sweep the same parameter")
+    if first.condition.name == second.condition.name and first.condition.work != second.condition.work:
+        raise UsageError(
+            f"the two sweeps ran different statements or data under the name {first.condition.name}",
+            "different work cannot be compared: run one of them again",
+        )
+
+
+def _usable(point: Point) -> bool:
+    return point.error is None and bool(point.metrics)
+
+
+def _judged_by(sweep: Sweep, both: Sequence[tuple[Point, Point]]) -> str:
+    """As fast as it goes the throughput, at an offered rate the server's CPU time, of idle servers the wake-ups."""
+    names = {metric.name for pair in both for point in pair for metric in point.metrics}
+    offered = sweep.options.get("rate_hz") is not None or sweep.key == "load.rate_hz"
+    wanted = ("c0_ms_per_query_server", "c0_ms_per_query") if offered else ("queries_hz",)
+    return next((name for name in (*wanted, "queries_hz", "wakeups_hz") if name in names), min(names))
+
+
+def _points(
+    both: Sequence[tuple[Point, Point]], systems: Sequence[tuple[_System, _System]], judged_by: str, seed: int
+) -> list[ComparedPoint]:
+    """The metrics at each value. The one that is judged is a family over the values: one question, asked once."""
+    points: list[ComparedPoint] = []
+    p_values: list[float | None] = []
+    for (a, b), (system_a, system_b) in zip(both, systems, strict=True):
+        metrics = judge_saved(_every(a, system_a), _every(b, system_b), judged_by, seed, paired=False)
+        chosen = next((metric for metric in metrics if metric.name == judged_by), None)
+        sides = (chosen.a, chosen.b) if chosen else ()
+        each = [[value for value in side.values if value is not None] for side in sides]
+        p_values.append(compare_unpaired(each[0], each[1], seed=seed).p_value if each else None)
+        points.append(ComparedPoint(value=a.value, parted=False, metrics=metrics))
+    sure = survivors(p_values, _LEVEL)
+    return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
+
+
+def judged(record: SweepComparison) -> list[JudgedMetric]:
+    """The judged metric at every value."""
+    each = ((point, metric) for point in record.points for metric in point.metrics)
+    return [JudgedMetric(point.value, metric, point.parted) for point, metric in each if metric.name == record.metric]
+
+
+def is_worse(record: SweepComparison) -> bool:
+    """True where B is significantly worse at some value: less throughput, or more of anything else."""
+    parted = [point for point in judged(record) if point.parted]
+    return any(direction(record.metric, point.metric.verdict) == "worse" for point in parted)
+
+
+def _every(point: Point, system: _System) -> list[RunMetric]:
+    """A point's own metrics, and those of the system."""
+    every = [*point.metrics, *system.values()]
+    return list({metric.name: metric for metric in reversed(every)}.values())[::-1]
+
+
+def _cpus(sweep: Sweep) -> int | None:
+    cpus = sweep.host.get("cpus")
+    return cpus if isinstance(cpus, int) and cpus > 0 else None
+
+
+def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[ComparedPoint]) -> list[PartingWith]:
+    """What the system did otherwise where the sweeps diverged; what differs most beside the other values first."""
+    apart = [pair for pair, point in zip(system, points, strict=True) if point.parted]
+    elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
+    named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
+    judged = [found for metric in named.values() if (found := _pooled(metric, apart, elsewhere)) is not None]
+    return sorted(claimed(judged), key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
+
+
+def _functions(
+    both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint], seed: int
+) -> list[PartingFunction]:
+    """Whose share of the server's running time differs where the sweeps diverge."""
+    windows = [(a.on_cpu, b.on_cpu) for a, b in both]
+    apart = [pair for pair, point in zip(windows, points, strict=True) if point.parted]
+    return parting_functions(apart, [pair for pair in windows if pair not in apart], seed)
+
+
+def _system(point: Point, sweep: Sweep) -> _System:
+    """What the system did at a point, and how the CPUs idled there."""
+    idle = [metric for metric in point.metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
+    return {metric.name: metric for metric in (*system_values(point.metrics, point.os, _cpus(sweep)), *idle)}
+
+
+def _pooled(
+    metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
+) -> tuple[PartingWith, float | None] | None:
+    """One figure over the values at which the sweeps diverged and over the others, and its p-value over the first."""
+    there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
+    if there is None:
+        return None
+    parting = PartingWith(
+        name=metric.name,
+        unit=metric.unit,
+        kind=metric.kind,
+        a_mean=there.a_mean,
+        b_mean=there.b_mean,
+        percent=there.percent,
+        ci95=_range(there.interval),
+        elsewhere_percent=others.percent if others else None,
+        elsewhere_ci95=_range(others.interval) if others else None,
+        verdict=verdict_of(there.interval),
+    )
+    return parting, there.p_value
+
+
+def _strata(name: str, pairs: Sequence[tuple[_System, _System]]) -> list[Stratum]:
+    return [(a[name].known, b[name].known) for a, b in pairs if name in a and name in b]
+
+
+def _range(interval: Interval | None) -> Range | None:
+    return None if interval is None else (interval.low, interval.high)
+
+
+def _beside(parting: PartingWith) -> float:
+    """How much more it differs where the sweeps diverged than where they did not."""
+    return abs(parting.percent - (parting.elsewhere_percent or 0.0))
+
+
+def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
+    threats = [Threat(name="unpaired")]
+    threats += [
+        Threat(name="interrupted", form="unfinished", serious=True, values={"run": side.run})
+        for side in sides
+        if side.interrupted
+    ]
+    return threats
+
+
+def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> list[Threat]:
+    """CPUs that other programs used make a server slower, and look like what is compared."""
+    threats = []
+    for number, side in enumerate(sides):
+        blocks = [block for pair in both for block in pair[number].blocks]
+        shares = [share for block in blocks if (share := rest_percent(block.window)) is not None]
+        if shares and (mean := sum(shares) / len(shares)) > OTHERS_PERCENT:
+            threats.append(Threat(name="others", serious=True, values={"run": side.run, "percent": mean}))
+    return threats
+
+
+def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) -> list[Note]:
+    shared = {str(a.value) for a, _ in both}
+    every = dict.fromkeys(str(point.value) for sweep in (first, second) for point in sweep.points)
+    missing = [value for value in every if value not in shared]
+    return [Note("not_in_both", {"parameter": first.parameter, "values": ", ".join(missing)})] if missing else []
+
+
+# All saved runs of one condition in the order of time: `powerprof runs RUN --trend`, and between which it changed.
+
+
+class TrendStep(msgspec.Struct, frozen=True, kw_only=True):
+    """How the judged metric changed since the run before. Verdicts are a family's (Holm, 95 % over all steps)."""
+
+    difference: Difference
+    verdict: Verdict
+
+
+class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A run: its metrics over its windows; what else differs from the run before, and how the figure changed."""
+
+    run: str
+    started_at: str
+    labels: list[str] = []
+    metrics: list[RunMetric] = []
+    differences: list[str] = []
+    step: TrendStep | None = None
+
+
+class Trend(msgspec.Struct, frozen=True, kw_only=True):
+    """Runs of one condition, oldest first: `powerprof.trend/1`. `metric` is judged; report writes the `text`."""
+
+    id: str | None
+    command: str
+    started_at: str
+    condition: ConditionRecord
+    metric: str
+    points: list[TrendPoint]
+    text: str = ""
+    notes: Notes = []
+    schema: Literal["powerprof.trend/1"] = "powerprof.trend/1"
+
+
+def trend_of(name: str, runs_dir: Path | None) -> Trend:
+    """The trend of the condition of a saved run. Raises UsageError, DataError."""
+    store = RunStore(runs_dir)
+    this = read_half(name, runs_dir)
+    halves: list[tuple[RunInfo, Half]] = []
+    notes: list[str | Note] = []
+    for run in store.list():
+        if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
+            continue
+        try:
+            half = read_half(run.id, runs_dir)
+        except (UsageError, DataError):
+            continue  # a comparison, or damaged: `runs` says so
+        if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
+            halves.append((run, half))
+    if not halves:
+        raise UsageError(f"{name} does not belong to a series of runs", "powerprof runs lists them")
+    metric = this.primary
+    kinds = {(judged.kind, judged.source) for _, half in halves for judged in half.metrics if judged.name == metric}
+    if len(kinds) > 1:
+        notes.append(Note("sources_differ", {"metric": metric}))
+    steps = _steps([half for _, half in halves], metric)
+    points = [
+        TrendPoint(
+            run=run.id,
+            started_at=half.started_at,
+            labels=list(run.labels),
+            metrics=[with_mean(figures) for figures in half.metrics if figures.known],
+            differences=differences(halves[index - 1][1], half) if index else [],
+            step=steps[index],
+        )
+        for index, (run, half) in enumerate(halves)
+    ]
+    notes.append(Note("unpaired"))
+    return Trend(
+        id=None,
+        command="trend",
+        started_at=points[-1].started_at,
+        condition=this.condition,
+        metric=metric,
+        points=points,
+        notes=notes,
+    )
+
+
+def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
+    """Each run's step since the run before; None for the first and where the two were not measured alike."""
+    judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
+    for before, after in pairwise(halves):
+        a, b = (next((metric for metric in half.metrics if metric.name == name), None) for half in (before, after))
+        if a is None or b is None or (a.kind, a.source) != (b.kind, b.source):
+            judged.append((None, None))
+            continue
+        left, right = a.known, b.known
+        if not left or not right:
+            judged.append((None, None))
+            continue
+        result = compare_unpaired(left, right, seed=1)
+        interval = result.difference_interval
+        ends = None if interval is None else (interval.low, interval.high)
+        difference = Difference(b_minus_a=result.difference, ci95=ends, percent=result.percent)
+        judged.append((TrendStep(difference=difference, verdict=verdict_of(interval)), result.p_value))
+    sure = survivors([p for _, p in judged], _LEVEL)
+    return [
+        step if step is None or stays else msgspec.structs.replace(step, verdict="inconclusive")
+        for (step, _), stays in zip(judged, sure, strict=True)
+    ]

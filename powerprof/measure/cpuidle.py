@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel's idle counters, `/sys/devices/system/cpu/cpu*/cpuidle/state*/`.
+
+They count what the kernel *requested*; the hardware may have done less. `time` (µs) and `usage` move only
+when a CPU leaves the state: see `edges` for how an open idle period is brought to account.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import re
+import resource
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from powerprof.measure.clock import CpuReading, Snapshot, StateInfo, is_polling, kernel_ns
+from powerprof.system import files, paths
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import DataError, PowerprofError
+from powerprof.system.files import loader, read_fields, read_outside_text
+
+COUNTERS = ("time", "usage", "above", "below", "rejected")
+_REQUIRED = 2  # `above` and `below` came with Linux 5.0 (04dab58a39d7), `rejected` with 5.9 (8a6b3abbd0b7)
+_GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.EIO})
+_CPU = re.compile(r"cpu(\d+)")
+_STATE = re.compile(r"state(\d+)")
+
+
+def parse_cpu_list(text: str, what: object) -> list[int]:
+    """The kernel's CPU lists: `0-3,8` → 0, 1, 2, 3, 8. Raises PowerprofError where it is none."""
+    cpus: set[int] = set()
+    for part in text.strip().split(",") if text.strip() else []:
+        match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
+        if match is None or (match[2] and int(match[2]) < int(match[1])):
+            raise files.not_understood(what, f"not a list of CPUs: {text.strip()[:40]!r}")
+        cpus.update(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return sorted(cpus)
+
+
+def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+    try:
+        entries = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise PowerprofError(f"cannot list {folder} ({files.reason_of(error)})", "run as root") from error
+    folders = [(int(match[1]), entry) for entry in entries if (match := pattern.fullmatch(entry.name))]
+    return sorted(folders)
+
+
+def online_cpus(root: Path | None = None) -> list[int]:
+    """The CPUs that are online; where the tree does not say, all that it has."""
+    folder = (root or paths.sysfs()) / "devices/system/cpu"
+    path = folder / "online"
+    if path.exists():
+        return parse_cpu_list(files.read_text(path), path)
+    return [cpu for cpu, _ in _numbered(folder, _CPU)]
+
+
+def driver(root: Path | None = None) -> str | None:
+    """The cpuidle driver in use; None where there is none (many guests and containers)."""
+    name = files.try_text((root or paths.sysfs()) / "devices/system/cpu/cpuidle/current_driver")
+    return None if name in (None, "", "none") else name
+
+
+class _Cpu:
+    """The open counter files of one CPU."""
+
+    def __init__(self, cpu: int, folders: Sequence[Path]) -> None:
+        self.cpu = cpu
+        infos = []
+        for folder in folders:
+            name = files.read_text(folder / "name")
+            description = files.try_text(folder / "desc") or ""
+            disabled = files.try_text(folder / "disable") not in (None, "0")
+            infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled))
+        self.states = tuple(infos)
+        # One list a counter, so that a reading can take `usage` alone. None: this kernel has no such counter.
+        self.files: list[list[Path | None]] = [
+            [folder / counter if index < _REQUIRED or (folder / counter).exists() else None for folder in folders]
+            for index, counter in enumerate(COUNTERS)
+        ]
+        self.handles: list[list[int | None]] = [[None] * len(folders) for _ in COUNTERS]
+
+
+class CpuidleReader(Closeable):
+    """Reads the counters of every CPU through descriptors that stay open: about 3 µs a counter.
+
+    A machine with more counters than half the limit of open files has the rest opened at every reading.
+    Raises PowerprofError where a counter cannot be read. `cpus` is empty where there is no cpuidle driver.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or paths.sysfs()
+        self.notes: list[str] = []
+        self._cpus: dict[int, _Cpu] = {}
+        self._budget = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        without = []
+        for cpu in online_cpus(self.root):
+            states = _numbered(self.root / f"devices/system/cpu/cpu{cpu}/cpuidle", _STATE)
+            if states:
+                self._cpus[cpu] = _Cpu(cpu, [folder for _, folder in states])
+            else:
+                without.append(cpu)
+        if without and self._cpus:
+            self.notes.append(f"no idle states for CPU {list_of(without)}: left out")
+
+    def close(self) -> None:
+        """Close every descriptor."""
+        for cpu in self._cpus.values():
+            for row in cpu.handles:
+                for position, handle in enumerate(row):
+                    if handle is not None:
+                        os.close(handle)
+                    row[position] = None
+
+    @property
+    def cpus(self) -> list[int]:
+        """The CPUs that have idle states."""
+        return list(self._cpus)
+
+    def states(self, cpu: int) -> tuple[StateInfo, ...]:
+        """The idle states of one CPU, shallowest first."""
+        return self._cpus[cpu].states
+
+    def polls(self) -> set[int]:
+        """The numbers of the states that are polls; without a driver that of `idle=poll`."""
+        found = {number for cpu in self._cpus.values() for number, state in enumerate(cpu.states) if state.polling}
+        return found if self._cpus else {0}
+
+    def state_names(self) -> dict[int, list[str]]:
+        """The names of every CPU's idle states, shallowest first."""
+        return {cpu: [state.name for state in entry.states] for cpu, entry in self._cpus.items()}
+
+    def _read(self, entry: _Cpu, counter: int, position: int) -> int | None:
+        path = entry.files[counter][position]
+        if path is None:
+            return None
+        handle = entry.handles[counter][position]
+        try:
+            if handle is not None:
+                data = os.pread(handle, 32, 0)
+            else:
+                handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    data = os.pread(handle, 32, 0)
+                except OSError:
+                    os.close(handle)
+                    raise
+                if self._budget > 0:
+                    self._budget -= 1
+                    entry.handles[counter][position] = handle
+                else:
+                    os.close(handle)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise _CpuGone from error
+            raise PowerprofError(f"cannot read {path} ({files.reason_of(error)})", "run as root") from error
+        try:
+            return int(data)
+        except ValueError:
+            raise files.not_understood(path, f"not a number: {data[:20]!r}") from None
+
+    def usage(self, cpu: int) -> tuple[int, ...] | None:
+        """The entries of each state of one CPU; None where the CPU has gone."""
+        entry = self._cpus[cpu]
+        try:
+            return tuple(self._read(entry, 1, position) or 0 for position in range(len(entry.states)))
+        except _CpuGone:
+            return None
+
+    def read_cpu(self, cpu: int) -> CpuReading | None:
+        """All counters of one CPU, with the time just before; None where the CPU has gone (hotplug)."""
+        entry = self._cpus[cpu]
+        width = range(len(entry.states))
+        at_ns = kernel_ns()
+        try:
+            rows = [
+                tuple(self._read(entry, counter, position) for position in width) for counter in range(len(COUNTERS))
+            ]
+        except _CpuGone:
+            return None
+        time_us, usage = (tuple(value or 0 for value in row) for row in rows[:_REQUIRED])
+        return CpuReading(cpu, at_ns, entry.states, time_us, usage, rows[2], rows[3], rows[4])
+
+    def snapshot(self) -> Snapshot:
+        """All CPUs that are online now, one after the other, open idle periods left open."""
+        readings = {}
+        online = set(online_cpus(self.root))
+        for cpu in self._cpus:
+            reading = self.read_cpu(cpu) if cpu in online else None
+            if reading is not None:
+                readings[cpu] = reading
+        return Snapshot(readings, tuple(self.notes))
+
+
+class _CpuGone(Exception):
+    """A CPU was taken offline while its counters were open."""
+
+
+def list_of(cpus: Sequence[int]) -> str:
+    """CPU numbers as the kernel writes them: 0-3,8."""
+    runs: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if runs and cpu == runs[-1][1] + 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
+
+
+# Resolves the idle periods that are open at a window's edge: without BPF, without root.
+#
+# The counters of a CPU move only when it leaves an idle state, so a sleeping CPU's are stale by as long as it
+# has slept: on a quiet guest plain differences over 6 s err by ±3 points of C0, where 0.5 is true. Here we move
+# ourselves onto each CPU in turn. It wakes for that, its counters are brought to account at the exit, and while
+# we run there no period can be open: time and counters read at that moment belong together. Each CPU so has an
+# exact window of its own. The exits that this causes are counted, from the CPU's usage just before.
+
+_LIBC = ctypes.CDLL(None)
+
+
+@contextmanager
+def affinity_restored() -> Iterator[None]:
+    """Whatever happens inside, this thread may run afterwards where it might before."""
+    allowed = _allowed()
+    try:
+        yield
+    finally:
+        try:
+            os.sched_setaffinity(0, allowed)
+        except OSError:
+            # All CPUs that we were bound to have gone offline meanwhile: any other is better than one of
+            # them.
+            os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def _allowed() -> set[int]:
+    """The CPUs that this thread may run on, offline ones included: sched_getaffinity(2) leaves those out, and bound to
+    the others alone it would not run on one that comes back.
+    """
+    path = Path("/proc/thread-self/status")
+    listed = read_fields(path).get("Cpus_allowed_list", "")
+    return set(parse_cpu_list(listed, path)) if listed else os.sched_getaffinity(0)
+
+
+def move_to(cpu: int) -> bool:
+    """Run on this CPU from now on; False where our cpuset (a container's, say) does not have it."""
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError:
+        return False
+    return True
+
+
+def _from_here(cpus: Sequence[int]) -> list[int]:
+    """The same CPUs, beginning with the one that is awake because we are on it: it need not be woken again."""
+    here = _LIBC.sched_getcpu()
+    return [cpu for cpu in cpus if cpu >= here] + [cpu for cpu in cpus if cpu < here]
+
+
+def _stateless(cpu: int) -> CpuReading:
+    """The edge of a CPU without idle states: a moment at which we keep it awake."""
+    resolved = move_to(cpu)
+    return CpuReading(cpu, kernel_ns(), (), (), (), (), (), (), resolved=resolved)
+
+
+def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
+    """One CPU's counters, read while we keep it awake; unresolved where we may not run on it."""
+    if cpu not in reader.cpus:
+        return _stateless(cpu)
+    before = reader.usage(cpu)
+    resolved = move_to(cpu)
+    reading = reader.read_cpu(cpu)
+    if reading is None or before is None or not resolved:
+        return reading
+    forced = tuple(max(0, now - then) for now, then in zip(reading.usage, before, strict=True))
+    return replace(reading, resolved=True, forced=forced)
+
+
+def edge_snapshot(
+    reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[CpuReading], object] | None = None
+) -> Snapshot:
+    """All CPUs' counters with no idle period left open; about 0.1 ms a CPU that sleeps.
+
+    `every_cpu`: the edges of CPUs without idle states as well; those readings have a time and no counters.
+    `at_edge` is called with each CPU's reading while we keep it awake.
+    CPUs that we may not run on are read as they are, which `notes` says. So are all of them where the trees
+    have been moved: those CPUs are not ours to wake. Raises PowerprofError where a counter cannot be read.
+    """
+    if not paths.is_this_host():
+        snapshot = reader.snapshot()
+        note = "recorded counters: open idle periods are not resolved"
+        return replace(snapshot, notes=(*snapshot.notes, note))
+    readings: dict[int, CpuReading] = {}
+    online = set(online_cpus(reader.root))
+    with affinity_restored():
+        for cpu in _from_here(sorted(online) if every_cpu else reader.cpus):
+            reading = _read_awake(reader, cpu) if cpu in online else None
+            if reading is not None:
+                readings[cpu] = reading
+                if at_edge is not None:
+                    at_edge(reading)
+    readings = dict(sorted(readings.items()))
+    notes = list(reader.notes)
+    unresolved = [cpu for cpu, reading in readings.items() if not reading.resolved]
+    if unresolved:
+        which = list_of(unresolved)
+        notes.append(f"CPU {which} is outside our CPU set: its open idle periods are not resolved")
+    return Snapshot(readings, tuple(notes))
+
+
+# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in either of the two layouts that are
+# about.
+#
+#     /sys/…/cpu0/cpuidle/state1/time:        /sys/…/cpu0/cpuidle/state1/time|1253058
+#     1253058
+#
+# They come from outside: whatever is missing, no number or out of order is refused with its line. Other files
+# of the tree may be in the dump too and are passed over.
+
+_FILE = re.compile(r"/\S*?/cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
+_DRIVER = re.compile(r"/\S*?/cpu/cpuidle/(current_driver|current_governor_ro)")
+_NUMBER = re.compile(r"\d{1,20}")
+_COUNTERS = ("time", "usage", "above", "below", "rejected")
+_NEEDED = ("name", "time", "usage")
+_LONGEST = 4096
+
+Cell = tuple[str, int]  # a value and the line it stands on
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One dump. `lines` maps (cpu, state index, counter) to the line of its value."""
+
+    path: Path
+    snapshot: Snapshot
+    lines: Mapping[tuple[int, int, str], int]
+    driver: str | None = None
+    governor: str | None = None
+
+
+def _cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]]:
+    """(file, value or None where it is missing, line) of either layout."""
+    number = 0
+    while number < len(lines):
+        line = lines[number].strip()
+        number += 1
+        if not line:
+            continue
+        if len(line) > _LONGEST:
+            raise DataError(path, "line too long", number)
+        name, bar, value = line.partition("|")
+        if bar and name.startswith("/"):
+            yield name, value.strip() or None, number
+        elif line.startswith("/") and line.endswith(":"):
+            following = lines[number].strip() if number < len(lines) else ""
+            if not following or (following.startswith("/") and following.endswith(":")):
+                yield line[:-1], None, number
+            else:
+                yield line[:-1], following[:_LONGEST], number + 1
+                number += 1
+        elif not line.startswith("/"):
+            # A multi-line value of a file that is not ours would look like this; a cpuidle file never does.
+            raise DataError(path, f"neither a sysfs path nor its value ({line[:40]!r})", number)
+        else:
+            raise DataError(path, f"a path without a value ({line[-60:]!r})", number)
+
+
+def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]]], dict[str, str]]:
+    cpus: dict[int, dict[int, dict[str, Cell]]] = {}
+    about: dict[str, str] = {}
+    for name, value, line in _cells(text.splitlines(), path):
+        head = _DRIVER.fullmatch(name)
+        if head and value:
+            about[head[1]] = value
+        match = _FILE.fullmatch(name)
+        if match is None:
+            continue
+        cpu, state, leaf = int(match[1]), int(match[2]), match[3]
+        short = f"cpu{cpu}/cpuidle/state{state}/{leaf}"
+        if value is None:
+            if leaf in _COUNTERS or leaf == "name":
+                raise DataError(path, f"{short} has no value", line)
+            continue
+        if leaf in _COUNTERS and (not _NUMBER.fullmatch(value) or int(value) >= 1 << 64):
+            raise DataError(path, f"{short} is not a counter ({value[:30]!r})", line)
+        if not value.isprintable():
+            raise DataError(path, f"{short} is not text ({value[:30]!r})", line)
+        files = cpus.setdefault(cpu, {}).setdefault(state, {})
+        if leaf in files:
+            raise DataError(path, f"{short} appears twice, first on line {files[leaf][1]}", line)
+        files[leaf] = (value, line)
+    return cpus, about
+
+
+@loader
+def parse_dump(text: str, path: Path) -> Dump:
+    """Parse a dump. Raises DataError(path, reason, line)."""
+    cpus, about = _collect(text, path)
+    if not cpus:
+        hint = "a dump has lines like …/cpu0/cpuidle/state1/time"
+        raise DataError(path, "no cpuidle counters in it", hint=hint)
+    readings: dict[int, CpuReading] = {}
+    lines: dict[tuple[int, int, str], int] = {}
+    for cpu, states in sorted(cpus.items()):
+        infos: list[StateInfo] = []
+        for position, (state, leaves) in enumerate(sorted(states.items())):
+            for leaf in _NEEDED:
+                if leaf not in leaves:
+                    first = min(line for _, line in leaves.values())
+                    raise DataError(path, f"cpu{cpu}/cpuidle/state{state} has no {leaf}", first)
+            name = leaves["name"][0]
+            disabled = leaves.get("disable", ("0", 0))[0] != "0"
+            infos.append(StateInfo(name, is_polling(name, leaves.get("desc", ("", 0))[0]), disabled))
+            lines.update({(cpu, position, leaf): cell[1] for leaf, cell in leaves.items()})
+        ordered = [leaves for _, leaves in sorted(states.items())]
+        rows = [tuple(int(leaves[leaf][0]) if leaf in leaves else None for leaves in ordered) for leaf in _COUNTERS]
+        time_us, usage = (tuple(value or 0 for value in row) for row in rows[:2])
+        readings[cpu] = CpuReading(cpu, None, tuple(infos), time_us, usage, rows[2], rows[3], rows[4])
+    governor = about.get("current_governor_ro")
+    return Dump(path, Snapshot(readings), lines, about.get("current_driver"), governor)
+
+
+def read_dump(path: Path) -> Dump:
+    """As `parse_dump`, from a file of at most 64 MiB."""
+    return parse_dump(read_outside_text(path, 64 << 20), path)
+
+
+def check_pair(before: Dump, after: Dump) -> None:
+    """Refuse two dumps that are not two moments of one machine. Raises DataError with the line of `after`."""
+    old_cpus, new_cpus = before.snapshot.cpus, after.snapshot.cpus
+    missing = sorted(set(old_cpus) ^ set(new_cpus))
+    if missing:
+        inside, outside = (before, after) if missing[0] in old_cpus else (after, before)
+        raise DataError(outside.path, f"CPU {missing[0]} is missing, but {inside.path.name} has it")
+    for cpu, old in old_cpus.items():
+        new = new_cpus[cpu]
+        if [state.name for state in old.states] != [state.name for state in new.states]:
+            names = [", ".join(state.name for state in reading.states) for reading in (old, new)]
+            line = min(line for (number, _, _), line in after.lines.items() if number == cpu)
+            reason = f"CPU {cpu} has other idle states ({names[1]}) than before ({names[0]})"
+            raise DataError(after.path, reason, line)
+        for leaf in _COUNTERS:
+            rows = [getattr(reading, "time_us" if leaf == "time" else leaf) for reading in (old, new)]
+            for position, (then, now) in enumerate(zip(*rows, strict=True)):
+                if then is not None and now is not None and now < then:
+                    what = f"cpu{cpu}/cpuidle/{new.states[position].name}/{leaf}"
+                    line = after.lines[cpu, position, leaf]
+                    raise DataError(
+                        after.path,
+                        f"{what} went backwards ({now} after {then})",
+                        line,
+                        hint="are the two dumps in order, and from one boot of one machine?",
+                    )
+
+
+def since_boot(dump: Dump) -> Snapshot:
+    """The same CPUs with all counters at 0: what a single dump is compared with."""
+
+    def zero(counters: tuple[int | None, ...]) -> tuple[int | None, ...]:
+        return tuple(None if value is None else 0 for value in counters)
+
+    zeros = {}
+    for cpu, reading in dump.snapshot.cpus.items():
+        none = (0,) * len(reading.states)
+        zeros[cpu] = replace(
+            reading,
+            time_us=none,
+            usage=none,
+            above=zero(reading.above),
+            below=zero(reading.below),
+            rejected=zero(reading.rejected),
+        )
+    return Snapshot(zeros)

@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parses PowerTOP's CSV report.
+
+The report is a text of sections made for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14):
+blocks of `Package;0`, `;Core 0`, `CPU;0;CPU;2` and below them `STATE;percent;average ms` for each CPU side by
+side. States of CPUs are what the kernel requested; `C6 (pc6)`, `C7 (cc7)` are what the hardware did.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from powerprof.measure.clock import is_polling
+from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.model.records import AchievedResidency, StateResidency, Window
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.system.files import loader, printable
+
+Scope = Literal["package", "core"]
+
+_LONGEST = 64 << 10
+_PERCENT = re.compile(r"\s*(-?[\d.]+|-?nan|-?inf)\s*%\s*", re.I)
+_MS = re.compile(r"\s*([\d.]+)\s*ms\s*")
+_WAKEUPS = re.compile(r"System:\s*([\d.]+) wakeup/s")
+_HARDWARE = re.compile(r".*\((?:pc|cc)\d+\)")
+_USAGE = re.compile(r"\s*([\d.]+) (us|ms)/s\s*")
+
+
+@dataclass
+class CpuStates:
+    """One CPU's column: percent and average residency (None where not printed) by state; PowerTOP's own C0."""
+
+    active_percent: float | None = None
+    states: dict[str, tuple[float, float | None]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class PowertopCause:
+    """A row of the overview: events a second that PowerTOP credits with ending idle, CPU time in ms a second."""
+
+    category: str
+    description: str
+    pid: int | None
+    wakeups_hz: float | None
+    cpu_ms_per_s: float | None
+
+
+@dataclass(frozen=True)
+class PowertopReport:
+    """A whole report. `hardware` is by (package or core, id), then by state."""
+
+    path: str
+    version: str | None
+    wakeups_hz: float | None
+    cpus: dict[int, CpuStates]
+    hardware: dict[tuple[Scope, str], dict[str, float]]
+    causes: tuple[PowertopCause, ...]
+
+
+@loader
+def parse_powertop(text: str, path: Path | str) -> PowertopReport:
+    """Parse PowerTOP's CSV. Raises DataError(path, reason, line) where it is none or damaged."""
+    version: str | None = None
+    wakeups: float | None = None
+    idle: list[tuple[int, str]] = []
+    overview: list[tuple[int, str]] = []
+    section = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > _LONGEST:
+            raise DataError(path, "line too long", number)
+        if line.startswith(" *  *  *"):
+            section = line.strip(" *")
+        elif line.startswith("PowerTOP Version;"):
+            version = line.split(";", 1)[1].split(" ran at ")[0].strip()
+        elif (match := _WAKEUPS.search(line)) and wakeups is None and line.startswith("Target:"):
+            wakeups = _number(match[1], path, number)
+        elif section == "Processor Idle State Report":
+            idle.append((number, line))
+        elif section == "Overview of Software Power Consumers":
+            overview.append((number, line))
+    if not idle:
+        raise DataError(path, "no PowerTOP idle state report in it")
+    cpus, hardware = _idle_states(idle, path)
+    if not cpus:
+        raise DataError(path, "no CPU in PowerTOP's idle state report", idle[0][0])
+    return PowertopReport(str(path), version, wakeups, cpus, hardware, _causes(overview, path))
+
+
+def is_hardware_state(name: str) -> bool:
+    """`C6 (pc6)`, `C7 (cc7)`: counted by the hardware. A guest's package block repeats the requested states."""
+    return _HARDWARE.fullmatch(name) is not None
+
+
+def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0.0 <= value <= most:
+        raise DataError(path, f"not a figure from 0 to {most:g} ({text.strip()[:30]!r})", line)
+    return value
+
+
+def _plain(text: str) -> str:
+    """A command line as it may be printed: processes choose theirs, also with control sequences in it."""
+    return printable(text).strip()
+
+
+def _state_name(cell: str, path: Path | str, line: int) -> str:
+    name = cell.strip()
+    if not name or len(name) > 64 or not name.isprintable():
+        raise DataError(path, f"not the name of a state ({cell[:30]!r})", line)
+    return name
+
+
+def _percent(cell: str, path: Path | str, line: int) -> float:
+    match = _PERCENT.fullmatch(cell)
+    if match is None:
+        raise DataError(path, f"not a percentage ({cell.strip()[:30]!r})", line)
+    # PowerTOP overshoots by its clocks' difference; far more is damage.
+    return _number(match[1], path, line, most=110.0)
+
+
+def _idle_states(
+    lines: list[tuple[int, str]], path: Path | str
+) -> tuple[dict[int, CpuStates], dict[tuple[Scope, str], dict[str, float]]]:
+    cpus: dict[int, CpuStates] = {}
+    hardware: dict[tuple[Scope, str], dict[str, float]] = {}
+    columns: list[CpuStates] = []
+    block: dict[str, float] | None = None
+    package = "0"
+    for number, line in lines:
+        cells = line.split(";")
+        if not line.strip("; _"):
+            continue
+        if cells[0] == "CPU":
+            columns, block = _cpu_columns(cells, cpus, path, number), None
+        elif cells[0] == "Package" and len(cells) > 1:
+            package = cells[1].strip()[:16]
+            columns, block = [], hardware.setdefault(("package", package), {})
+        elif cells[0] == "" and cells[1].startswith("Core "):
+            columns, block = [], hardware.setdefault(("core", f"{package}:{cells[1][5:].strip()[:16]}"), {})
+        elif cells[0] == "" and cells[1].startswith("GPU"):
+            columns, block = [], None
+        elif columns:
+            _state_row(cells, columns, path, number)
+        elif block is not None and len(cells) > 1:
+            block[_state_name(cells[0], path, number)] = _percent(cells[1], path, number)
+    return cpus, hardware
+
+
+def _cpu_columns(cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int) -> list[CpuStates]:
+    columns = []
+    for word, cell in zip(cells[::2], cells[1::2], strict=False):
+        if word.strip() != "CPU" or not re.fullmatch(r"\s*\d{1,6}\s*", cell):
+            raise DataError(path, f"damaged CPU header ({word[:10]};{cell[:20]})", line)
+        if int(cell) in cpus:
+            raise DataError(path, f"CPU {int(cell)} appears twice", line)
+        columns.append(cpus.setdefault(int(cell), CpuStates()))
+    return columns
+
+
+def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
+    name, figures = _state_name(cells[0], path, line), cells[1:]
+    if name == "C0 active":
+        for column, cell in zip(columns, figures, strict=False):
+            column.active_percent = _percent(cell, path, line)
+        return
+    if len(figures) < 2 * len(columns):
+        raise DataError(path, f"{name}: {len(figures)} figures for {len(columns)} CPUs", line)
+    for column, percent, average in zip(columns, figures[::2], figures[1::2], strict=False):
+        match = _MS.fullmatch(average)
+        ms = _number(match[1], path, line) if match else None
+        if name in column.states:
+            raise DataError(path, f"state {name} appears twice", line)
+        column.states[name] = (_percent(percent, path, line), ms)
+
+
+def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
+    causes = []
+    for number, line in lines:
+        cells = line.split(";")
+        usage = _USAGE.fullmatch(cells[0])
+        if len(cells) < 7 or (usage is None and cells[0].strip()):
+            continue  # the table's header and the lines of the battery below it
+        wakeups = _number(cells[1], path, number) if cells[1].strip() else None
+        scale = 1.0 if usage and usage[2] == "ms" else 1e-3
+        pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
+        causes.append(
+            PowertopCause(
+                _plain(cells[5])[:40],
+                _plain(pid[2] if pid else cells[6])[:200],
+                int(pid[1]) if pid else None,
+                wakeups,
+                _number(usage[1], path, number) * scale if usage else None,
+            )
+        )
+    return tuple(causes)
+
+
+# PowerTOP as a residency source: `powertop --csv`, run as long as the window, and its report as a window.
+
+
+def _state(report: PowertopReport, name: str) -> StateResidency:
+    cells = [cpu.states[name] for cpu in report.cpus.values() if name in cpu.states]
+    percent = sum(cell[0] for cell in cells) / len(report.cpus)
+    # Entries go as percent ÷ average; their sum gives the average over the CPUs, where each is known.
+    used = [(share, ms) for share, ms in cells if share > 0]
+    known = [(share, ms) for share, ms in used if ms]
+    complete = bool(known) and len(known) == len(used)
+    average = sum(share for share, _ in known) / sum(share / ms for share, ms in known) if complete else None
+    polling = is_polling(name, "")
+    return StateResidency(
+        name=name,
+        polling=polling,
+        residency_percent=0.0 if polling else percent,
+        polling_percent=percent if polling else None,
+        average_residency_ms=average,
+        entries_hz=None,
+    )
+
+
+def _achieved(report: PowertopReport) -> list[AchievedResidency]:
+    """Means over all packages, cores and CPUs."""
+    percents: dict[tuple[Literal["cpu", "core", "package"], str], list[float]] = {}
+    for (scope, _), block in report.hardware.items():
+        for name, percent in block.items():
+            if is_hardware_state(name):
+                percents.setdefault((scope, name), []).append(percent)
+    for cpu in report.cpus.values():
+        if cpu.active_percent is not None:
+            percents.setdefault(("cpu", "C0 active"), []).append(cpu.active_percent)
+    return [
+        AchievedResidency(scope=scope, name=name, residency_percent=sum(values) / len(values))
+        for (scope, name), values in percents.items()
+    ]
+
+
+def window_from(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
+    """The report as a window: means over the CPUs. C0 is what the requested states leave of the time, as in
+    every source; PowerTOP's own `C0 active` (from APERF and MPERF, where they exist) is among the achieved
+    ones."""
+    names = list(dict.fromkeys(name for cpu in report.cpus.values() for name in cpu.states))
+    states = [_state(report, name) for name in names]
+    idle = sum(state.residency_percent or 0.0 for state in states) if states else None
+    achieved = _achieved(report)
+    version = f"PowerTOP {report.version}" if report.version else "PowerTOP"
+    return Window(
+        started_at=started_at,
+        window_s=window_s,
+        cpus=len(report.cpus),
+        states=states,
+        achieved=achieved,
+        c0_percent=None if idle is None else max(0.0, 100.0 - idle),
+        idle_percent=None if idle is None else min(100.0, idle),
+        residual_percent=None if idle is None else max(0.0, idle - 100.0),
+        wakeups_hz=report.wakeups_hz,
+        residency_source="powertop",
+        notes=[f"as {version} counts: residency to 0.1 %, wake-ups are the events that it credits"],
+    )
+
+
+class PowertopResidency:
+    """Runs `powertop --csv` as long as the window, in whole seconds.
+
+    Raises CapabilityError where it is not installed or we are not root. `report` has the causes too.
+    """
+
+    def __init__(self) -> None:
+        self._program = TimedProgram("powertop", "powertop")
+        self._outcome: Outcome | None = None
+        self._seconds = 0
+        self.report: PowertopReport | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        if duration_s is None:
+            raise RuntimeError("powertop must know the length of the window in advance")
+        self._seconds = max(1, math.ceil(duration_s))
+        self._program.launch([f"--csv={OUTPUT}", f"--time={self._seconds}"], duration_s)
+
+    def stop(self) -> None:
+        self._outcome = self._program.outcome()
+
+    def finish(self, started_at: str) -> Window:
+        outcome = self._outcome
+        if outcome is None:
+            return self._program.unknown_window(started_at)
+        if outcome.returncode != 0:
+            reason = outcome.messages[0] if outcome.messages else f"exit {outcome.returncode}"
+            if "root privileges" in reason:
+                raise CapabilityError("powertop needs root", "run with sudo, or --residency-source cpuidle")
+            raise PowerprofError(
+                f"powertop failed: {reason[:200]}", "--residency-source cpuidle reads the kernel's own counters"
+            )
+        self.report = parse_powertop(self._program.report(), "PowerTOP's report")
+        return window_from(self.report, started_at, float(self._seconds))
+
+    def close(self) -> None:
+        self._program.close()

@@ -1,0 +1,407 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From two readings of the idle counters to residencies: pure arithmetic.
+
+    C0                   = wall time − Σ time in states that do not poll  (polling is a busy loop and counts as running)
+    residency of a state = its time / wall time                           (all of them and C0 sum to 100 %)
+    average residency    = its time / its entries
+    wake-ups             = Σ entries of all states, polling ones too      (each entry ends with one idle exit)
+
+The exits that reading the counters caused (`forced`) are taken out of entries and wake-ups and reported
+beside them. Without wall time only shares of the idle time are known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, get_args
+
+import msgspec
+
+from powerprof.measure import powertop, procfs, turbostat
+from powerprof.measure.clock import CpuReading, Snapshot
+from powerprof.measure.cpuidle import (
+    CpuidleReader,
+    check_pair,
+    edge_snapshot,
+    list_of,
+    online_cpus,
+    parse_dump,
+    read_dump,
+    since_boot,
+)
+from powerprof.measure.perf_events import IdleEvents
+from powerprof.model.records import Notes, StateResidency, Window
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError, DataError, UsageError
+from powerprof.system.files import loader, read_outside_text
+
+
+@dataclass
+class _StateTotal:
+    """The sums of one state, by its name, over all CPUs that have it."""
+
+    polling: bool
+    time_us: int = 0
+    entries: int = 0
+    above: int | None = 0
+    below: int | None = 0
+    rejected: int | None = 0
+
+    def add(self, before: CpuReading, after: CpuReading, index: int, forced: int) -> None:
+        self.time_us += after.time_us[index] - before.time_us[index]
+        self.entries += max(0, after.usage[index] - before.usage[index] - forced)
+        self.above = _plus(self.above, before.above[index], after.above[index])
+        self.below = _plus(self.below, before.below[index], after.below[index])
+        self.rejected = _plus(self.rejected, before.rejected[index], after.rejected[index])
+
+
+def _plus(total: int | None, before: int | None, after: int | None) -> int | None:
+    return None if total is None or before is None or after is None else total + after - before
+
+
+@dataclass
+class _Sums:
+    totals: dict[str, _StateTotal] = field(default_factory=dict)
+    cpus: list[int] = field(default_factory=list)
+    wall_us: float | None = 0.0
+    forced: int = 0
+    unresolved: list[int] = field(default_factory=list)
+    unresolved_us: float = 0.0
+
+
+def went_back(before: CpuReading, after: CpuReading) -> str | None:
+    """Why these two readings of one CPU cannot be subtracted; None where they can."""
+    if before.states != after.states:
+        return "its set of idle states changed"
+    for index, state in enumerate(before.states):
+        pairs = ((before.time_us, after.time_us), (before.usage, after.usage))
+        if any(new[index] < old[index] for old, new in pairs):
+            return f"the counters of {state.name} went backwards"
+    return None
+
+
+def compute(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
+    """The residencies between two snapshots. `elapsed_s` is the wall time where the snapshots carry none.
+
+    CPUs that are not in both, or whose counters cannot be subtracted, are left out, and `notes` say so.
+    """
+    notes = list(dict.fromkeys((*before.notes, *after.notes)))
+    sums = _sum(before, after, elapsed_s, notes)
+    if not sums.cpus:
+        return Window(
+            started_at=started_at,
+            window_s=elapsed_s,
+            cpus=0,
+            c0_percent=None,
+            idle_percent=None,
+            wakeups_hz=None,
+            states=[],
+            notes=[*notes, "no CPU with idle counters at both ends"],
+        )
+    window_s = None if sums.wall_us is None else sums.wall_us / len(sums.cpus) / 1e6
+    idle_us = sum(total.time_us for total in sums.totals.values() if not total.polling)
+    raw_c0 = None if not sums.wall_us else 100.0 * (1.0 - idle_us / sums.wall_us)
+    c0 = None if raw_c0 is None else max(0.0, raw_c0)
+    if raw_c0 is None:
+        notes.append("no wall time: percentages are shares of the idle time, C0 is unknown")
+    if sums.unresolved:
+        notes.append(_bound(sums))
+    entries = sum(total.entries for total in sums.totals.values())
+    return Window(
+        started_at=started_at,
+        window_s=window_s,
+        cpus=len(sums.cpus),
+        c0_percent=c0,
+        idle_percent=None if c0 is None else 100.0 - c0,
+        wakeups_hz=None if not window_s else entries / window_s,
+        states=_states(sums.totals, sums.wall_us, window_s, idle_us),
+        residual_percent=None if raw_c0 is None else max(0.0, -raw_c0),
+        edge_exits_count=sums.forced,
+        percent_of="idle_time" if raw_c0 is None else "wall_time",
+        notes=notes,
+    )
+
+
+def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list[str]) -> _Sums:
+    sums = _Sums()
+    both = sorted(set(before.cpus) & set(after.cpus))
+    changed = sorted(set(before.cpus) ^ set(after.cpus))
+    if changed:
+        notes.append(f"CPU {list_of(changed)} came or went during the window: left out")
+    silent = []
+    for cpu in both:
+        old, new = before.cpus[cpu], after.cpus[cpu]
+        reason = went_back(old, new)
+        if reason:
+            notes.append(f"CPU {cpu}: {reason}: left out")
+            continue
+        resolved = old.resolved and new.resolved
+        if not resolved and old.usage == new.usage:
+            silent.append(cpu)
+            continue
+        _add(sums, old, new, elapsed_s, resolved)
+    if silent:
+        # Its counters stand still whether it slept all the time or ran all the time: they cannot tell which.
+        which = list_of(silent)
+        notes.append(f"CPU {which} entered and left no idle state (asleep or busy throughout): left out")
+    return sums
+
+
+def _add(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None, resolved: bool) -> None:
+    sums.cpus.append(old.cpu)
+    wall_us = None if elapsed_s is None else elapsed_s * 1e6
+    if wall_us is None and old.at_ns is not None and new.at_ns is not None:
+        wall_us = (new.at_ns - old.at_ns) / 1e3
+    sums.wall_us = None if sums.wall_us is None or wall_us is None else sums.wall_us + wall_us
+    for index, state in enumerate(old.states):
+        total = sums.totals.setdefault(state.name, _StateTotal(state.polling))
+        forced = new.forced[index] if new.forced else 0
+        sums.forced += forced
+        total.add(old, new, index, forced)
+    if not resolved:
+        sums.unresolved.append(old.cpu)
+        exits = sum(new.usage) - sum(old.usage)
+        sums.unresolved_us += 2.0 * (sum(new.time_us) - sum(old.time_us)) / max(1, exits)
+
+
+def _bound(sums: _Sums) -> str:
+    """Each edge may hide or show one open period: about one average residency of that CPU."""
+    which = f"{len(sums.unresolved)} CPUs" if len(sums.unresolved) > 1 else f"CPU {sums.unresolved[0]}"
+    text = f"idle periods open at the edges of {which} are not resolved"
+    if not sums.wall_us:
+        return text
+    return f"{text}: about ±{100.0 * sums.unresolved_us / sums.wall_us:.2g} points of C0"
+
+
+def _states(
+    totals: Mapping[str, _StateTotal], wall_us: float | None, window_s: float | None, idle_us: int
+) -> list[StateResidency]:
+    base_us = wall_us or float(idle_us)
+    residencies = []
+    for name, total in totals.items():
+        percent = 100.0 * total.time_us / base_us if base_us else None
+        residencies.append(
+            StateResidency(
+                name=name,
+                polling=total.polling,
+                time_us=float(total.time_us),
+                entries_count=total.entries,
+                residency_percent=0.0 if total.polling and percent is not None else percent,
+                polling_percent=percent if total.polling else None,
+                average_residency_ms=total.time_us / total.entries / 1e3 if total.entries else None,
+                entries_hz=_rate(total.entries, window_s),
+                above_hz=_rate(total.above, window_s),
+                below_hz=_rate(total.below, window_s),
+                rejected_hz=_rate(total.rejected, window_s),
+            )
+        )
+    return residencies
+
+
+def _rate(count: int | None, window_s: float | None) -> float | None:
+    return None if count is None or not window_s else count / window_s
+
+
+def merge_notes(*lists: Notes) -> Notes:
+    """Notes of several parts, without repetitions."""
+    return list(dict.fromkeys(note for notes in lists for note in notes))
+
+
+# Where a window's residency comes from: one small class a source, all with start, finish and close.
+#
+# `cpuidle` is what the kernel requested, to the microsecond; `procfs` knows idle and running only; `powertop`
+# and `turbostat` are those programs, run for the length of the window.
+
+_NO_DRIVER = "no cpuidle driver: idle states are unknown, C0 is /proc/stat's"
+Name = Literal["cpuidle", "procfs", "powertop", "turbostat"]
+
+
+class ResidencySource(Protocol):
+    """Measures one window at a time: `stop` is its end, which may come before the announced duration is over.
+
+    `finish` says afterwards what was between; what that costs is in no window.
+    """
+
+    def start(self, duration_s: float | None) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def finish(self, started_at: str) -> Window: ...
+
+    def close(self) -> None: ...
+
+
+class CpuidleResidency:
+    """The kernel's idle counters, with the idle periods that are open at the edges resolved."""
+
+    def __init__(self, reader: CpuidleReader) -> None:
+        self._reader = reader
+        self._before: Snapshot | None = None
+        self._after: Snapshot | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        self._before, self._after = edge_snapshot(self._reader), None
+
+    def stop(self) -> None:
+        self._after = edge_snapshot(self._reader)
+
+    def finish(self, started_at: str) -> Window:
+        if self._before is None or self._after is None:
+            raise RuntimeError("the window was never opened")
+        return compute(self._before, self._after, started_at=started_at)
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class ProcfsResidency:
+    """/proc/stat: idle and running in units of 10 ms, no idle states. Open idle periods are in it already.
+
+    `events` count the wake-ups, where they can be counted.
+    """
+
+    def __init__(self, notes: tuple[str, ...] = (), events: IdleEvents | None = None) -> None:
+        self._notes = notes
+        self._events = events
+        self._before: procfs.Stat | None = None
+        self._after: procfs.Stat | None = None
+        self._exits: tuple[dict[int, int], dict[int, int]] = ({}, {})
+
+    def start(self, duration_s: float | None) -> None:
+        self._exits = (self._count(), {})
+        self._before, self._after = procfs.read_stat(), None
+
+    def stop(self) -> None:
+        self._after = procfs.read_stat()
+        self._exits = (self._exits[0], self._count())
+
+    def _count(self) -> dict[int, int]:
+        return {} if self._events is None else self._events.read()
+
+    def _wakeups(self) -> int | None:
+        before, after = self._exits
+        both = set(before) & set(after)
+        return sum(after[cpu] - before[cpu] for cpu in both) if both else None
+
+    def finish(self, started_at: str) -> Window:
+        after = self._after
+        if self._before is None or after is None:
+            raise RuntimeError("the window was never opened")
+        spent = procfs.accounting(self._before, after)
+        notes = list(self._notes)
+        if spent is None:
+            notes.append("/proc/stat stood still: C0 is unknown")
+        idle = None if spent is None else spent.idle_percent
+        window_s, wakeups = (after.at_ns - self._before.at_ns) / 1e9, self._wakeups()
+        return Window(
+            started_at=started_at,
+            window_s=window_s,
+            cpus=len(set(self._before.cpus) & set(after.cpus)),
+            c0_percent=None if idle is None else 100.0 - idle,
+            idle_percent=idle,
+            wakeups_hz=None if wakeups is None or window_s <= 0 else wakeups / window_s,
+            states=[],
+            residency_source="procfs",
+            residual_percent=None if idle is None else 0.0,
+            notes=notes,
+        )
+
+    def close(self) -> None:
+        self._before = None
+        if self._events is not None:
+            self._events.close()
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError where there is no such source."""
+    if name not in get_args(Name):
+        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
+
+
+def open_source(name: str) -> ResidencySource:
+    """The source of that name; /proc/stat in place of cpuidle where the host has no driver, which notes say.
+
+    Raises UsageError for an unknown name, CapabilityError (exit 3) where the program is missing,
+    PowerprofError where counters cannot be read.
+    """
+    if name == "cpuidle":
+        reader = CpuidleReader()
+        if reader.cpus:
+            return CpuidleResidency(reader)
+        try:
+            events = IdleEvents(online_cpus())
+        except CapabilityError:
+            return ProcfsResidency((f"{_NO_DRIVER}; wake-ups are known only where they are traced",))
+        return ProcfsResidency((f"{_NO_DRIVER}, wake-ups are counted by perf",), events=events)
+    if name == "procfs":
+        return ProcfsResidency()
+    check_name(name)
+    if not paths.is_this_host():
+        raise UsageError(
+            f"{name} measures this host, but POWERPROF_SYSFS or POWERPROF_PROCFS is set",
+            "unset them, or --residency-source cpuidle",
+        )
+    if name == "powertop":
+        from powerprof.measure.powertop import PowertopResidency
+
+        return PowertopResidency()
+    from powerprof.measure.turbostat import TurbostatResidency
+
+    return TurbostatResidency()
+
+
+# Recorded residency: cpuidle dumps, a turbostat log or a PowerTOP report of another machine, as a window.
+
+_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class ResidencyRecording:
+    """A window of another machine, and the idle driver that it named."""
+
+    window: Window
+    driver: str | None
+
+
+@loader
+def read_recording(
+    before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
+) -> ResidencyRecording:
+    """Two cpuidle dumps, or one file: a dump (its figures since boot), a turbostat log, a PowerTOP report.
+
+    `source` None: whatever a single file looks like. Raises UsageError where the options do not fit,
+    DataError where a file is damaged.
+    """
+    if after is None and source != "cpuidle":
+        text = read_outside_text(before, _LIMIT_BYTES)
+        if source == "turbostat" or (source is None and turbostat.looks_like_turbostat(text)):
+            if elapsed_s is not None:
+                raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times", "leave it out")
+            log = turbostat.parse_turbostat(text, before)
+            window = turbostat.window_from(log, read_at)
+            if not window.states and window.c0_percent is None:
+                raise DataError(before, "a turbostat log without a column of idle states")
+            return ResidencyRecording(window, log.header.idle_driver)
+        if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
+            return ResidencyRecording(
+                powertop.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None
+            )
+    if source in ("turbostat", "powertop", "procfs"):
+        takes = "no recordings" if source == "procfs" else "one recording"
+        raise UsageError(f"--residency-source {source} takes {takes}", "two files are two cpuidle dumps")
+    return _dumps(before, after, elapsed_s, read_at)
+
+
+def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> ResidencyRecording:
+    first = read_dump(before)
+    second = first if after is None else parse_dump(read_outside_text(after, _LIMIT_BYTES), after)
+    check_pair(first, second)
+    governor = f", governor {second.governor}" if second.governor else ""
+    driver = f"driver {second.driver}{governor}" if second.driver else None
+    if first.snapshot == second.snapshot:
+        window = compute(since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
+        note = "only one snapshot: the figures are those since boot"
+        return ResidencyRecording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
+    return ResidencyRecording(compute(first.snapshot, second.snapshot, started_at=read_at, elapsed_s=elapsed_s), driver)

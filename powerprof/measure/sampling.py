@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One window of measuring: an edge, sleep to an absolute deadline (`measure/window.py`), an edge.
+
+Nothing is polled in between, unless a meter's counter would wrap: the tool's own wake-ups are the noise of
+the measurement. What is costly to read (/proc/stat, frequencies, meters) is read outside of the two edges.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from statistics import fmean
+from typing import Any
+
+import msgspec
+
+from powerprof import __version__
+from powerprof.measure import cpufreq, disks, oslayer, procfs
+from powerprof.measure.clock import Meters
+from powerprof.measure.cpuidle import online_cpus
+from powerprof.measure.residency import merge_notes, open_source
+from powerprof.measure.window import Metered, OpenWindow, Part, Passed, pass_window
+from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_of
+from powerprof.model.text import Say
+from powerprof.statistics import bounded_interval
+from powerprof.system import paths
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import Interrupted, PowerprofError
+
+_WAITED_S = 0.1
+# The groups of processes that are servers, whose files' devices are listed separately.
+_SERVERS = ("server", "mysqld")
+_SHORTER = "interrupted: the window is shorter than asked"
+_SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
+_ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
+
+
+class WindowInterrupted(Interrupted):
+    """SIGINT or SIGTERM arrived during a window; `partial` is what was measured until then."""
+
+    def __init__(self, message: str, partial: Window) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+def now_text(ago_s: float = 0.0) -> str:
+    """This moment, or the one so long ago, as RFC 3339 in UTC, to the millisecond."""
+    return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class WindowMeter(Closeable, Part):
+    """Measures windows over the same open counters. A context manager.
+
+    `groups` names sets of processes whose CPU time is wanted. `parts` are it and its meters, for a runner.
+    """
+
+    def __init__(
+        self,
+        *,
+        meters: Meters | None = None,
+        groups: Mapping[str, Iterable[int]] | None = None,
+        residency_source: str = "cpuidle",
+    ) -> None:
+        self._meters = Metered(meters)
+        self.parts: tuple[Part, ...] = (self._meters, self)
+        self._processes = procfs.ProcessTimes(groups or {})
+        self._source = open_source(residency_source)
+        self._announced_s: float | None = None
+        self._started_at = ""
+        servers = [pid for name in _SERVERS for pid in (groups or {}).get(name, ())]
+        self._of_server, self._networks = disks.devices_of(servers), oslayer.networks_of(servers)
+        self._migrations: oslayer.Migrations | None = None
+        self._clocks: cpufreq.PerfClocks | None = None
+        self._system: oslayer.Reading | None = None
+        self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
+
+    def close(self) -> None:
+        self._source.close()
+        if self._migrations is not None:
+            self._migrations.close()
+        if self._clocks is not None:
+            self._clocks.close()
+
+    def follow(self, name: str, pids: Iterable[int]) -> None:
+        """Another group, of processes that were not there yet."""
+        self._processes.follow(name, pids)
+
+    def open(self) -> None:
+        if self._migrations is None and _has_proc():
+            cpus = online_cpus()
+            self._migrations, self._clocks = oslayer.Migrations(cpus), cpufreq.PerfClocks(cpus)
+
+    def begin(self) -> None:
+        self._started_at, self._system = now_text(), self._read_system()
+        self._source.start(self._announced_s)
+        # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
+        # would be nobody's share of it.
+        self._times = self._processes.read(), {}
+
+    def end(self) -> None:
+        times, asked_s = self._processes.read(), time.monotonic()
+        self._source.stop()
+        if time.monotonic() - asked_s > _WAITED_S:  # for a program that measures in whole seconds
+            times = self._processes.read()
+        self._times = self._times[0], times
+
+    def collect(self, passed: Passed) -> Window:
+        """What happened between the edges. Raises PowerprofError where the source cannot tell."""
+        energy, meter_notes = self._meters.collect()
+        window = self._source.finish(self._started_at)
+        wall_cpu_s = window.window_s * window.cpus if window.window_s else None
+        processes, notes = procfs.process_times(*self._times, wall_cpu_s)
+        before, after = self._system, self._read_system()
+        spent = procfs.accounting(before.stat, after.stat) if before and after and before.stat and after.stat else None
+        return msgspec.structs.replace(
+            window,
+            energy=energy,
+            processes=processes,
+            notes=merge_notes(window.notes, notes, passed.notes, meter_notes, [_SHORTER] if passed.interrupted else []),
+            frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
+            system=oslayer.between(before, after, self._of_server) if before and after else None,
+            tool_cpu_s=passed.tool_cpu_s,
+            tool_wakeups_count=passed.tool_wakeups_count,
+            **({} if spent is None else {name: getattr(spent, name) for name in _ACCOUNTED}),
+        )
+
+    def _read_system(self) -> oslayer.Reading | None:
+        if not _has_proc():
+            return None
+        return oslayer.read(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
+
+    def open_window(self) -> None:
+        """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
+        ends."""
+        self.running = OpenWindow(*self.parts)
+
+    def close_window(self) -> Window:
+        """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
+        return self.collect(self.running.end())
+
+    def measure(self, duration_s: float) -> Window:
+        """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
+        self._announced_s = duration_s
+        passed = pass_window(duration_s, *self.parts)
+        try:
+            window = self.collect(passed)
+        except PowerprofError as error:
+            raise passed.interrupted or error from error
+        if passed.interrupted is not None:
+            raise WindowInterrupted(passed.interrupted.message, window) from passed.interrupted
+        return window
+
+    def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
+        """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""
+        for number in range(1, count + 1):
+            say(f"{what}: window {number} of {count}, {duration_s:g} s")
+            yield self.measure(duration_s)
+
+
+def _has_proc() -> bool:
+    """Whether /proc belongs to the same host as sysfs: the running kernel is never mixed into a recorded one."""
+    return paths.is_this_host() or str(paths.procfs()) != "/proc"
+
+
+# Repeated windows put together: means, and 95 % intervals where the repetition gives one.
+
+_METRICS: tuple[str, ...] = (
+    "c0_percent",
+    "wakeups_hz",
+    "steal_percent",
+    "user_percent",
+    "system_percent",
+    "irq_percent",
+    "interrupts_hz",
+    "context_switches_hz",
+    "frequency_mhz",
+)
+
+
+def estimate(
+    values: Iterable[float | None], floor: float | None = None, ceiling: float | None = None
+) -> Estimate | None:
+    """As `interval` over the known values; None where there is none."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return interval(known, floor, ceiling) if known else None
+
+
+def interval(values: Sequence[float], floor: float | None = None, ceiling: float | None = None) -> Estimate:
+    """The mean with Student's 95 % interval, within what is possible. One value alone has none."""
+    bounds = bounded_interval(values, floor, ceiling)
+    return Estimate(mean=fmean(values), low=bounds.low if bounds else None, high=bounds.high if bounds else None)
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _state(name: str, windows: Sequence[Window]) -> StateResidency:
+    """The mean of one state over all windows: one that a window does not have was not entered in it."""
+    states = [state for window in windows for state in window.states if state.name == name]
+
+    def mean(pick: Callable[[StateResidency], float | None]) -> float | None:
+        values = [pick(state) for state in states]
+        if None in values:
+            return None
+        return math.fsum(value or 0.0 for value in values) / len(windows)
+
+    time_us = math.fsum(state.time_us for state in states)
+    entries = sum(state.entries_count for state in states)
+    counted = time_us / entries / 1e3 if entries and time_us else None
+    return StateResidency(
+        name=name,
+        polling=states[0].polling,
+        time_us=time_us,
+        entries_count=entries,
+        residency_percent=mean(lambda state: state.residency_percent),
+        polling_percent=mean(lambda state: state.polling_percent),
+        entries_hz=mean(lambda state: state.entries_hz),
+        above_hz=mean(lambda state: state.above_hz),
+        below_hz=mean(lambda state: state.below_hz),
+        rejected_hz=mean(lambda state: state.rejected_hz),
+        average_residency_ms=counted or _mean(state.average_residency_ms for state in states),
+    )
+
+
+def _system(windows: Sequence[Window]) -> OsRates | None:
+    """What the system did in all of them; None where one does not know."""
+    known = [(window.system, window.window_s) for window in windows if window.system and window.window_s]
+    if not known or len(known) < len(windows):
+        return None
+    total, seconds = known[0]
+    for rates, more_s in known[1:]:
+        total, seconds = oslayer.joined(total, seconds, rates, more_s), seconds + more_s
+    return total
+
+
+def states_of(windows: Sequence[Window]) -> list[StateResidency]:
+    """The states of all windows by name, in the order in which they are first seen."""
+    names = dict.fromkeys(state.name for window in windows for state in window.states)
+    return [_state(name, windows) for name in names]
+
+
+def phase_of(name: str, windows: Sequence[Window]) -> Phase:
+    """Put the windows of a phase together; energy and causes are not this module's. `windows` is not empty.
+
+    `intervals` holds the estimates by the name of the figure, a state's as `residency_percent:C1`.
+    """
+    intervals = {}
+    for metric in _METRICS:
+        ceiling = 100.0 if metric.endswith("_percent") else None
+        intervals[metric] = estimate((getattr(window, metric) for window in windows), 0.0, ceiling)
+    states = states_of(windows)
+    for state in states:
+        shares = [
+            next((other.residency_percent for other in window.states if other.name == state.name), 0.0)
+            for window in windows
+        ]
+        intervals[metric_of("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
+    return Phase(
+        name=name,
+        window_s=_mean(window.window_s for window in windows),
+        cpus=max(w.cpus for w in windows),
+        c0_percent=_mean(window.c0_percent for window in windows),
+        idle_percent=_mean(window.idle_percent for window in windows),
+        wakeups_hz=_mean(window.wakeups_hz for window in windows),
+        states=states,
+        steal_percent=_mean(window.steal_percent for window in windows),
+        system=_system(windows),
+        intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
+        windows=list(windows),
+        notes=merge_notes(*(window.notes for window in windows)),
+    )
+
+
+def run_of(window: Window, *, host: dict[str, Any], interrupted: bool = False) -> Run:
+    """The record of a run that is one window: `powerprof residency`."""
+    wakeups = window.tool_wakeups_count
+    return Run(
+        id=None,
+        command="residency",
+        started_at=window.started_at,
+        host=host,
+        tool=ToolCost(
+            version=__version__,
+            cpu_s=window.tool_cpu_s,
+            wakeups_hz=wakeups / window.window_s if wakeups is not None and window.window_s else None,
+        ),
+        phases=[phase_of("residency", [window])],
+        notes=window.notes,
+        interrupted=interrupted,
+    )
+
+
+# Pure: windows that follow one another, as one.
+
+_RATES = (
+    "c0_percent",
+    "idle_percent",
+    "wakeups_hz",
+    "steal_percent",
+    "user_percent",
+    "system_percent",
+    "irq_percent",
+    "interrupts_hz",
+    "context_switches_hz",
+    "residual_percent",
+)
+
+
+def joined_all(windows: Sequence[Window]) -> Window:
+    """At least one window, as one."""
+    return reduce(joined, windows)
+
+
+def joined(first: Window, second: Window) -> Window:
+    """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
+    first_s, second_s = first.window_s or 0.0, second.window_s or 0.0
+    total = first_s + second_s
+    if not total:
+        return first
+
+    def mean(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else (a * first_s + b * second_s) / total
+
+    later = {(reading.source, reading.domain): reading for reading in second.energy}
+    energy = []
+    for reading in first.energy:
+        other = later.get((reading.source, reading.domain))
+        joules = None
+        if other is not None and other.joules is not None and reading.joules is not None:
+            joules = reading.joules + other.joules
+        energy.append(msgspec.structs.replace(reading, joules=joules, watts=None if joules is None else joules / total))
+    more = {process.name: process for process in second.processes}
+    processes = []
+    for process in first.processes:
+        cpu_s = process.cpu_s + (more[process.name].cpu_s if process.name in more else 0.0)
+        share = 100 * cpu_s / (total * first.cpus) if first.cpus else None
+        processes.append(msgspec.structs.replace(process, cpu_s=cpu_s, percent=share))
+    others = {state.name: state for state in second.states}
+    states = []
+    for state in first.states:
+        same = others.get(state.name)
+        if same is None:
+            continue
+        time_us, entries = state.time_us + same.time_us, state.entries_count + same.entries_count
+        states.append(
+            msgspec.structs.replace(
+                state,
+                time_us=time_us,
+                entries_count=entries,
+                entries_hz=entries / total,
+                residency_percent=mean(state.residency_percent, same.residency_percent),
+                average_residency_ms=time_us / entries / 1e3 if entries else None,
+                above_hz=mean(state.above_hz, same.above_hz),
+                below_hz=mean(state.below_hz, same.below_hz),
+                rejected_hz=mean(state.rejected_hz, same.rejected_hz),
+            )
+        )
+
+    def summed(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a + b
+
+    system = None
+    if first.system is not None and second.system is not None:
+        system = oslayer.joined(first.system, first_s, second.system, second_s)
+    wakeups = summed(first.tool_wakeups_count, second.tool_wakeups_count)
+    return msgspec.structs.replace(
+        first,
+        window_s=total,
+        energy=energy,
+        processes=processes,
+        states=states,
+        edge_exits_count=first.edge_exits_count + second.edge_exits_count,
+        tool_cpu_s=summed(first.tool_cpu_s, second.tool_cpu_s),
+        tool_wakeups_count=None if wakeups is None else int(wakeups),
+        system=system,
+        notes=list(dict.fromkeys([*first.notes, *second.notes])),
+        **{name: mean(getattr(first, name), getattr(second, name)) for name in _RATES},
+    )

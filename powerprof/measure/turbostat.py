@@ -1,0 +1,429 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads turbostat's text: header, and one table of system, package and CPU rows an interval.
+
+turbostat prints the cells of a row from thread to core to package, and leaves away the core's and the
+package's on all but the first CPU of them: a short row is a prefix of the columns, not damage. `C6%` is what the
+kernel requested, `CPU%c6` and `Pkg%pc6` what the hardware did (turbostat(8)).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from powerprof.measure.clock import is_polling
+from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.model.records import AchievedResidency, StateResidency, Window
+from powerprof.system.errors import CapabilityError, DataError
+from powerprof.system.files import loader
+
+TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
+_TIME = "Time_Of_Day_Seconds"
+_FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt", "Pkg_J"})
+_COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
+_FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,8})", re.I)
+_STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
+_MAX_COLUMNS = 512
+# turbostat's intervals stretch by milliseconds, on a busy host by tenths.
+_GAP = 1.5
+_MAX_LINE = 64 << 10
+_MAX_CELL = 40
+
+
+@dataclass(frozen=True)
+class TurbostatHeader:
+    """What turbostat prints before its first table; None where it printed nothing (`--quiet`)."""
+
+    version: str | None = None
+    interval_s: float | None = None
+    vendor: str | None = None
+    family: int | None = None
+    model: int | None = None
+    stepping: int | None = None
+    kernel: str | None = None
+    idle_driver: str | None = None
+    idle_governor: str | None = None
+    states: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TurbostatRow:
+    """One line of a table: its ids (None where it says `-` or has no such column) and its cells by column.
+
+    A column that the line leaves out, or whose figure is not finite, is absent from `values`.
+    """
+
+    line: int
+    package: int | None
+    core: int | None
+    cpu: int | None
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class TurbostatInterval:
+    """One table. `time_s`: epoch time at its end, `duration_s`: how long it measured; None where unknown."""
+
+    time_s: float | None
+    duration_s: float | None
+    system: TurbostatRow | None
+    cpus: tuple[TurbostatRow, ...]
+
+
+@dataclass(frozen=True)
+class TurbostatLog:
+    """A whole log. `columns` are all of the table's, in its order; `notes` say what was left out."""
+
+    path: str
+    header: TurbostatHeader
+    columns: tuple[str, ...]
+    intervals: tuple[TurbostatInterval, ...]
+    notes: tuple[str, ...] = ()
+
+    def requested_states(self) -> tuple[str, ...]:
+        """Idle states as the kernel names them: those with a `NAME%` residency and a `NAME` count column."""
+        names = set(self.columns)
+        return tuple(c[:-1] for c in self.columns if c.endswith("%") and c[:-1] in names)
+
+    def achieved_columns(self) -> tuple[str, ...]:
+        """Columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
+        return tuple(c for c in self.columns if re.fullmatch(r"(CPU|Mod|Die|Pkg?)%p?c\d+", c))
+
+
+def looks_like_turbostat(text: str) -> bool:
+    """Whether the text starts as turbostat's output does."""
+    head = text[:20000]
+    if head.startswith("turbostat version"):
+        return True
+    return any(_is_header(line.split()) for line in head.splitlines()[:200])
+
+
+@loader
+def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
+    """Parse turbostat's stdout. Raises DataError(path, reason, line) where it is not an unbroken log.
+
+    An unfinished last interval (turbostat was killed while it printed) is left out, and `notes` says so.
+    """
+    lines = text.splitlines()
+    begin = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
+    table = next((i for i, line in enumerate(lines) if line.count("\t") >= 3), None)
+    if table is not None and (begin is None or table < begin):
+        rows = lines[table][:1].isdigit()
+        reason = "figures before any table header" if rows else f"damaged table header ({lines[table][:24]!r})"
+        raise DataError(path, reason, table + 1)
+    if begin is None:
+        raise DataError(path, "no turbostat table in it")
+    columns = _columns(lines[begin], path, begin + 1)
+    header = _header(lines[:begin])
+    groups = list(_groups(lines, begin, columns, path))
+    notes: list[str] = []
+    if groups and _unfinished(groups, text):
+        groups.pop()
+        notes.append("the last interval is cut off and was left out")
+    if not groups:
+        raise DataError(path, "a table header but no whole interval after it", begin + 1)
+    _check_widths(groups, path)
+    intervals: list[TurbostatInterval] = []
+    before: float | None = None
+    for group in groups:
+        interval = _interval(group, before, header.interval_s, path)
+        before = interval.time_s
+        intervals.append(interval)
+    intervals, gaps = _without_gaps(intervals, header.interval_s)
+    if gaps:
+        notes.append(f"{gaps} of its tables follow a gap, in which nothing was metered")
+    return TurbostatLog(str(path), header, columns, tuple(intervals), tuple(notes))
+
+
+def _is_header(words: list[str]) -> bool:
+    return bool(words) and words[0] in _FIRST and not any(word[:1].isdigit() for word in words)
+
+
+def _cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.rstrip("\r\n").split("\t")] if "\t" in line else line.split()
+
+
+def _columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
+    columns = _cells(line)
+    if len(columns) > _MAX_COLUMNS:
+        raise DataError(path, f"damaged table header ({len(columns)} columns)", number)
+    for index, column in enumerate(columns):
+        if not _COLUMN.fullmatch(column):
+            raise DataError(path, f"damaged table header (column {column[:30]!r})", number)
+        if column in columns[:index]:
+            raise DataError(path, f"damaged table header (column {column} twice)", number)
+    return tuple(columns)
+
+
+def _header(lines: list[str]) -> TurbostatHeader:
+    fields: dict[str, str] = {}
+    states: list[str] = []
+    for line in lines:
+        for key, pattern in (
+            ("version", r"turbostat version (\S+)"),
+            ("interval", r"Measurement interval: ([\d.]+) s"),
+            ("vendor", r"CPUID\(0\): (\S+)"),
+            ("kernel", r"Kernel command line: (.*)"),
+            ("driver", r"current_driver: (\S+)"),
+            ("governor", r"current_governor: (\S+)"),
+        ):
+            match = re.match(pattern, line)
+            if match:
+                fields.setdefault(key, match[1].strip())
+        match = _FAMILY.search(line)
+        if match:
+            fields.setdefault("fms", " ".join(match.groups()))
+        match = _STATE.match(line)
+        if match and match[1] not in states:
+            states.append(match[1])
+    ids = [int(word, 16) for word in fields["fms"].split()] if "fms" in fields else [None] * 3
+    family, model, stepping = ids
+    try:
+        interval_s: float | None = float(fields["interval"])
+    except (KeyError, ValueError):
+        interval_s = None
+    return TurbostatHeader(
+        fields.get("version"),
+        interval_s,
+        fields.get("vendor"),
+        family,
+        model,
+        stepping,
+        fields.get("kernel"),
+        fields.get("driver"),
+        fields.get("governor"),
+        tuple(states),
+    )
+
+
+def _groups(lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str) -> Iterator[list[TurbostatRow]]:
+    """Rows of one interval at a time: a header, the system's row or a CPU seen before begins the next."""
+    group: list[TurbostatRow] = []
+    seen: set[int | None] = set()
+    restarted = False
+    for number, line in enumerate(lines[begin:], begin + 1):
+        # Started again, into the same file: its banner is over where its next table begins.
+        restarted = (restarted or line.startswith("turbostat version")) and tuple(_cells(line)) != columns
+        if restarted:
+            continue
+        if len(line) > _MAX_LINE:
+            raise DataError(path, "line too long", number)
+        cells = _cells(line)
+        if not any(cells):
+            continue
+        is_header = tuple(cells) == columns
+        row = None if is_header else _row(cells, columns, path, number)
+        if group and (row is None or row.cpu in seen or (row.cpu is None)):
+            yield group
+            group, seen = [], set()
+        if row is not None:
+            group.append(row)
+            seen.add(row.cpu)
+    if group:
+        yield group
+
+
+def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: int) -> TurbostatRow:
+    if len(cells) > len(columns):
+        raise DataError(path, f"{len(cells)} figures under {len(columns)} columns", number)
+    ids: dict[str, int | None] = {}
+    values: dict[str, float] = {}
+    for column, cell in zip(columns, cells, strict=False):
+        if column in TOPOLOGY:
+            if cell != "-" and not re.fullmatch(r"\d{1,6}", cell):
+                raise DataError(path, f"damaged table (column {column} says {cell[:30]!r})", number)
+            ids[column] = None if cell == "-" else int(cell)
+            continue
+        if cell in ("", "-"):
+            continue
+        try:
+            value = float(int(cell, 16)) if cell.startswith("0x") and len(cell) <= _MAX_CELL else float(cell)
+        except ValueError:
+            raise DataError(path, f"damaged table (column {column} says {cell[:30]!r})", number) from None
+        if math.isfinite(value):
+            values[column] = value
+    return TurbostatRow(number, ids.get("Package"), ids.get("Core"), ids.get("CPU"), values)
+
+
+def _unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
+    return len(groups) > 1 and (
+        len(groups[-1]) < len(groups[-2])
+        or (not text.endswith("\n") and len(groups[-1][-1].values) < len(groups[-2][-1].values))
+    )
+
+
+def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
+    """The same CPU has the same cells in every interval: a row that lost some is damaged."""
+    width: dict[int | None, int] = {}
+    for group in groups:
+        for row in group:
+            expected = width.setdefault(row.cpu, len(row.values))
+            # NaN cells (0/0 in IPC) are absent too: a few less is no damage, a torn row is.
+            if len(row.values) < expected - 2:
+                reason = f"damaged table (a row of {len(row.values)} figures, {expected} in the first one)"
+                raise DataError(path, reason, row.line)
+
+
+def _without_gaps(intervals: Sequence[TurbostatInterval], nominal: float | None) -> tuple[list[TurbostatInterval], int]:
+    """A table is of one interval: where much more time went by since the last one, tables are missing in between."""
+    known = sorted(i.duration_s for i in intervals if i.duration_s)
+    usual = nominal or (known[len(known) // 2] if known else None)
+    if usual is None:
+        return list(intervals), 0
+    mended = [
+        replace(i, duration_s=usual) if i.duration_s is not None and i.duration_s > _GAP * usual else i
+        for i in intervals
+    ]
+    return mended, sum(a is not b for a, b in zip(mended, intervals, strict=True))
+
+
+def _interval(
+    group: list[TurbostatRow], before: float | None, nominal: float | None, path: Path | str
+) -> TurbostatInterval:
+    system = group[0] if group[0].cpu is None else None
+    times = [row.values[_TIME] for row in group if _TIME in row.values]
+    time_s = max(times) if times else None
+    if time_s is not None and before is not None and time_s <= before:
+        raise DataError(path, f"time runs backwards ({time_s:f} after {before:f})", group[0].line)
+    duration = time_s - before if time_s is not None and before is not None else nominal
+    return TurbostatInterval(time_s, duration, system, tuple(row for row in group if row.cpu is not None))
+
+
+# turbostat as a residency source: runs it for one window, and turns its tables into a window.
+#
+# `C6%` is what the kernel requested: those are the states, and with C0 they sum to 100. `Busy%`, `CPU%c6`,
+# `Pkg%pc6` are what the hardware did (turbostat(8)): they are the achieved ones.
+
+
+def _mean(log: TurbostatLog, column: str) -> float | None:
+    """The column's mean over the intervals, each weighted by how long it was; None where it is in none."""
+    total = weights = 0.0
+    for interval in log.intervals:
+        value = _of_system(interval, column)
+        if value is not None:
+            weight = interval.duration_s or 1.0
+            total += weight * value
+            weights += weight
+    return total / weights if weights else None
+
+
+def _of_system(interval: TurbostatInterval, column: str) -> float | None:
+    if interval.system is not None:
+        return interval.system.values.get(column)
+    values = [row.values[column] for row in interval.cpus if column in row.values]
+    return sum(values) / len(values) if values else None
+
+
+def _states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
+    states = []
+    for name in log.requested_states():
+        percent, entries = _mean(log, f"{name}%"), _entries_hz(log, name)
+        polling = is_polling(name, "")
+        busy_ms = None if percent is None else percent / 100.0 * cpus * 1e3  # a second, over all CPUs
+        states.append(
+            StateResidency(
+                name=name,
+                polling=polling,
+                residency_percent=0.0 if polling and percent is not None else percent,
+                polling_percent=percent if polling else None,
+                entries_hz=entries,
+                average_residency_ms=busy_ms / entries if busy_ms and entries else None,
+            )
+        )
+    return states
+
+
+def _entries_hz(log: TurbostatLog, name: str) -> float | None:
+    """Entries a second over all CPUs: the system row's count is their sum or, in other versions, their mean."""
+    count = seconds = 0.0
+    for interval in log.intervals:
+        values = [row.values[name] for row in interval.cpus if name in row.values]
+        if not values or not interval.duration_s:
+            continue
+        count += sum(values)
+        seconds += interval.duration_s
+    return count / seconds if seconds else None
+
+
+def _scope(column: str) -> Literal["cpu", "core", "package"]:
+    return "package" if column.startswith("P") else "core"
+
+
+def window_from(log: TurbostatLog, started_at: str) -> Window:
+    """The whole log as one window; C0 is what the requested states leave of the time."""
+    cpus = max((len(interval.cpus) for interval in log.intervals), default=0)
+    lengths = [interval.duration_s for interval in log.intervals]
+    window_s = sum(length for length in lengths if length) if all(lengths) else None
+    states = _states(log, cpus)
+    shares = [state.residency_percent for state in states if not state.polling]
+    idle = sum(share for share in shares if share is not None)
+    known = bool(shares) and None not in shares
+    rates = [state.entries_hz for state in states]
+    columns = (("Busy%", "cpu"), *((column, _scope(column)) for column in log.achieved_columns()))
+    achieved = [
+        AchievedResidency(scope=scope, name=column, residency_percent=mean)
+        for column, scope in columns
+        if (mean := _mean(log, column)) is not None
+    ]
+    which = "states are what the kernel requested (C6%), achieved ones the hardware's (CPU%c6, Pkg%pc6)"
+    return Window(
+        started_at=started_at,
+        window_s=window_s,
+        cpus=cpus,
+        states=states,
+        achieved=achieved,
+        c0_percent=max(0.0, 100.0 - idle) if known else None,
+        idle_percent=min(100.0, idle) if known else None,
+        residual_percent=max(0.0, idle - 100.0) if known else None,
+        wakeups_hz=sum(rate or 0.0 for rate in rates) if rates and None not in rates else None,
+        frequency_mhz=_mean(log, "Bzy_MHz"),
+        residency_source="turbostat",
+        notes=[*log.notes, which],
+    )
+
+
+class TurbostatResidency:
+    """Runs turbostat for one interval as long as the window. Raises CapabilityError where it cannot run here."""
+
+    def __init__(self) -> None:
+        self._program = TimedProgram("turbostat", "linux-cpupower")
+        self._outcome: Outcome | None = None
+
+    def start(self, duration_s: float | None) -> None:
+        if duration_s is None:
+            raise RuntimeError("turbostat must know the length of the window in advance")
+        self._program.launch(
+            [
+                "--enable",
+                "Time_Of_Day_Seconds",
+                "--interval",
+                f"{max(0.1, duration_s):.3f}",
+                "--num_iterations",
+                "1",
+                "--out",
+                OUTPUT,
+            ],
+            duration_s,
+        )
+
+    def stop(self) -> None:
+        self._outcome = self._program.outcome()
+
+    def finish(self, started_at: str) -> Window:
+        outcome = self._outcome
+        if outcome is None:
+            return self._program.unknown_window(started_at)
+        table = self._program.report()
+        if outcome.returncode != 0 or not table:
+            message = outcome.messages[-1] if outcome.messages else f"exit {outcome.returncode}"
+            reason = message.removeprefix("turbostat: ")[:200]
+            hint = "it needs root and /dev/cpu/*/msr; or use --residency-source cpuidle"
+            raise CapabilityError(f"turbostat cannot run here: {reason}", hint)
+        return window_from(parse_turbostat(table, "turbostat's output"), started_at)
+
+    def close(self) -> None:
+        self._program.close()

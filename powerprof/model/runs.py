@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The run store: one folder a run, `run.json` in it, and what else a command wants to keep.
+
+Files are written beside their place and renamed, so that a run is there whole or not at all, and with the caller's
+rights. Runs come from other machines too: they are read as hostile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from powerprof.system import paths
+from powerprof.system.caller import as_caller
+from powerprof.system.errors import DataError, PowerprofError, UsageError
+from powerprof.system.files import check_json, loader, read_outside, reason_of
+from powerprof.system.folders import Folder
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+_NAME = re.compile(r"[a-z][a-z-]{,30}-\d{4,18}")
+_RUN_FILE = "run.json"
+_ABOUT_FILE = "about.json"
+# A label is a word of a release or a branch; `last` means the newest run, the others are commands.
+_LABEL = re.compile(r"[A-Za-z0-9][\w.+/-]{0,39}")
+_NO_LABELS = ("last", "prune", "export")
+_LIMIT_BYTES = 64 << 20
+_SHOWN_NAME = 80
+# A capture of a busy host is some MB, all other runs less than one.
+_NEEDED_BYTES = 1 << 20
+
+
+class Record(msgspec.Struct):
+    """What all records begin with."""
+
+    schema: str
+    command: str | None = None
+    started_at: str | None = None
+    interrupted: bool = False
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept beside a run: the caller's labels, what was measured, and its answer in a sentence."""
+
+    labels: list[str] = []
+    target: str | None = None
+    answer: str | None = None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A line of `powerprof runs`. `problem` says why a run cannot be read."""
+
+    id: str
+    path: Path
+    schema: str | None
+    started_at: str | None
+    interrupted: bool
+    problem: str | None = None
+    labels: Sequence[str] = ()
+    target: str | None = None
+    answer: str | None = None
+
+
+def check_label(label: str) -> str:
+    """The label. Raises UsageError for what is none."""
+    if not _LABEL.fullmatch(label) or label in _NO_LABELS or _NAME.fullmatch(label):
+        shown = label if len(label) <= _SHOWN_NAME else label[:_SHOWN_NAME] + "…"
+        raise UsageError(f"--label {shown} is not a label", "letters, digits and . _ + / -, at most 40, not a run's id")
+    return label
+
+
+@loader
+def decode(path: Path, kind: type[T]) -> T:
+    """Read one record. Raises DataError with the field that does not fit."""
+    data = read_outside(path, _LIMIT_BYTES)
+    check_json(data, path)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise DataError(path, f"not a record of powerprof ({error})", hint="powerprof runs lists them") from None
+
+
+def head_of(path: Path) -> Record:
+    """What a record says of itself first. Raises DataError."""
+    return decode(path, Record)
+
+
+def schema_of(path: Path) -> str:
+    """The schema that a record names. Raises DataError."""
+    return head_of(path).schema
+
+
+class RunStore:
+    """Saved runs below one directory (default: the state directory of the caller)."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self.directory = directory or paths.state_dir() / "runs"
+
+    def prepare(self) -> None:
+        """Make the directory. Raises PowerprofError where it cannot be made or written."""
+        try:
+            if self.directory.exists() and not self.directory.is_dir():
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        except OSError as error:  # also where it lies in somebody else's closed home
+            raise self._cannot(error) from error
+        paths.private_directory(self.directory)
+        with as_caller():
+            # By the effective ids, which include those that files are written with; access(2) asks for the real ones.
+            if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=True):
+                raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+    def check(self) -> None:
+        """Make the directory and see that a run can be saved now. Raises PowerprofError."""
+        self.prepare()
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
+                store.check_room(_NEEDED_BYTES)
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def create(self, command: str) -> tuple[str, Path]:
+        """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""
+        self.prepare()
+        taken = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
+        number = max(taken, default=0) + 1
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
+                while True:
+                    name = f"{command}-{number:04d}"
+                    try:
+                        store.make(name)
+                    except FileExistsError:
+                        number += 1
+                    else:
+                        return name, self.directory / name
+        except OSError as error:
+            raise self._cannot(error) from error
+
+    def write(self, folder: Path, name: str, data: bytes) -> Path:
+        """Write one file of a run, whole or not at all. Raises PowerprofError (disk full, no permission)."""
+        try:
+            with as_caller(), Folder.open(folder) as run:
+                run.write(name, data)
+        except OSError as error:
+            raise self._cannot(error) from error
+        return folder / name
+
+    def save(self, command: str, record: T, extra: dict[str, bytes] | None = None, about: About | None = None) -> T:
+        """Save a record that has an `id` field, with other files beside it; returns it with its id."""
+        name, folder = self.create(command)
+        named = msgspec.structs.replace(record, id=name)
+        try:
+            for file, data in (extra or {}).items():
+                self.write(folder, file, data)
+            if about is not None:
+                self.write(folder, _ABOUT_FILE, encode(about))
+            self.write(folder, _RUN_FILE, encode(named))
+        except PowerprofError:
+            with contextlib.suppress(PowerprofError):
+                self.remove(name)
+            raise
+        return named
+
+    def remove(self, name: str) -> None:
+        """Remove a run by its id with all that is beside it. Raises UsageError, PowerprofError."""
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is not a run's id", "powerprof runs lists them")
+        try:
+            with as_caller(), Folder.open(self.directory) as store:
+                with store.folder(name) as run:
+                    for leftover in run.names():
+                        run.remove(leftover)
+                store.remove_folder(name)
+        except OSError as error:
+            raise PowerprofError(
+                f"cannot remove {self.directory / name} ({reason_of(error)})",
+                "remove it as the user that it belongs to",
+            ) from error
+
+    def about(self, name: str) -> About:
+        """What is kept beside a run; nothing where it was saved by an older version, or is damaged."""
+        path = self.directory / name / _ABOUT_FILE
+        try:
+            return decode(path, About) if path.is_file() else About()
+        except DataError:
+            return About()
+
+    def describe(self, name: str, about: About) -> None:
+        """Keep this beside a run of the store, its labels after those that it has.
+
+        Raises UsageError where there is no such run, PowerprofError where it cannot be written.
+        """
+        if not _NAME.fullmatch(name) or not (self.directory / name / _RUN_FILE).is_file():
+            raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", "powerprof runs lists them")
+        old = self.about(name)
+        both = About(
+            labels=list(dict.fromkeys([*old.labels, *about.labels])),
+            target=about.target or old.target,
+            answer=about.answer or old.answer,
+        )
+        self.write(self.directory / name, _ABOUT_FILE, encode(both))
+
+    def find(self, name: str) -> Path:
+        """The record's file for a run id, a run folder or a JSON file. Raises UsageError where there is none."""
+        if _NAME.fullmatch(name) and (self.directory / name / _RUN_FILE).is_file():
+            return self.directory / name / _RUN_FILE
+        path = Path(name)
+        with contextlib.suppress(OSError):  # a name that is too long for a file
+            if path.is_dir() and (path / _RUN_FILE).is_file():
+                return path / _RUN_FILE
+            if path.is_file():
+                return path
+            if path.is_dir():
+                raise UsageError(f"{name} is a directory without a {_RUN_FILE}", "powerprof runs lists the saved runs")
+            if path.exists():
+                raise UsageError(f"{name} is not a regular file", "powerprof runs lists the saved runs")
+        shown = name if len(name) <= _SHOWN_NAME else name[:_SHOWN_NAME] + "…"
+        raise UsageError(f"no run {shown!r} in {self.directory}", "powerprof runs lists them")
+
+    def load(self, name: str, kind: type[T]) -> T:
+        """Read a run by id, folder or file."""
+        return decode(self.find(name), kind)
+
+    def list(self) -> list[RunInfo]:
+        """All runs, oldest first; damaged ones too, with the reason."""
+        infos = []
+        for name in self._names():
+            path = self.directory / name / _RUN_FILE
+            if not path.is_file():
+                continue
+            try:
+                head = decode(path, Record)
+            except DataError as error:
+                infos.append(RunInfo(name, path, None, None, False, error.reason))
+            else:
+                about = self.about(name)
+                infos.append(
+                    RunInfo(
+                        name,
+                        path,
+                        head.schema,
+                        head.started_at,
+                        head.interrupted,
+                        labels=about.labels,
+                        target=about.target,
+                        answer=about.answer,
+                    )
+                )
+        return sorted(infos, key=lambda run: (run.started_at or "", run.id))
+
+    def _names(self) -> Iterator[str]:
+        try:
+            names = sorted(entry.name for entry in self.directory.iterdir())
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise PowerprofError(
+                f"cannot read {self.directory} ({reason_of(error)})", "name another folder with --runs-dir"
+            ) from error
+        yield from (name for name in names if _NAME.fullmatch(name))
+
+    def _cannot(self, error: OSError) -> PowerprofError:
+        return PowerprofError(
+            f"cannot save the run in {self.directory} ({reason_of(error)})", "make room there, or use --runs-dir DIR"
+        )
+
+
+def encode(record: Any) -> bytes:
+    """A record as indented JSON with a final newline: the same record, the same bytes."""
+    return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=1) + b"\n"
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} is in no record")

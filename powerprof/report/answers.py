@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sentences of comparisons: how two conditions differ, what the answer rests on, speed and power."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any, TypeVar, get_args
+
+import msgspec
+
+from powerprof.experiment.judge.answer import SPEED, answered, direction
+from powerprof.experiment.judge.threats import doubts_of
+from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
+from powerprof.experiment.sweep_comparison import SweepComparison, Trend, TrendPoint, TrendStep, Value, judged
+from powerprof.model.records import Note
+from powerprof.report.documents import kind_of
+from powerprof.report.labels import filled, texts
+
+# The sentences of what threatens a comparison, and of its control.
+
+WORDS = {
+    "steal": "steal {percent:.2g} %",
+    "steal_varies": "steal {percent:.2g} %, up to {most_percent:.2g} %",
+    "no_frequency": "no frequency data on this host",
+    "frequency": "frequency {a_mhz:.0f} and {b_mhz:.0f} MHz",
+    "other_load": "other CPU use {a_percent:.1f} % and {b_percent:.1f} % (interrupts included), at most "
+    "{above_points:.1f} points above its median",
+    "no_baseline": "no idle baseline at both ends",
+    "drift": "idle baseline drift {points:+.2f} points of C0",
+    "drift_failed": "idle baseline drift {points:+.2f} points of C0: too much",
+    "rises": "C0 rises from block to block (Kendall's tau {tau:+.2f})",
+    "falls": "C0 falls from block to block (Kendall's tau {tau:+.2f})",
+    "saturated": "{condition} completed only {percent:.0f} % of the offered load",
+    "repeats": "{count} {count:block|blocks} failed and {count:was|were} repeated",
+    "unpaired": "measured at different times: a drift of the host is not cancelled out",
+    "interrupted": "{run} was ended early",
+    "unfinished": "{run} is not finished",
+    "others": "{run}: {percent:.0f} % of the CPUs were used by neither the server nor the client",
+    "no_pairs": "no complete pair was measured",
+}
+
+
+def word_threats(threats: Sequence[Threat], names: Mapping[str, str]) -> list[Threat]:
+    """Each with its sentence; one that has it already stays as it is. `names`: the conditions' names by their arms."""
+    return [threat if threat.text else msgspec.structs.replace(threat, text=_text(threat, names)) for threat in threats]
+
+
+def _text(threat: Threat, names: Mapping[str, str]) -> str:
+    values = dict(threat.values)
+    if "arm" in values:
+        values["condition"] = names.get(str(values["arm"]), "")
+    # A threat of a saved run has its text from there.
+    template = "{text}" if "text" in values else WORDS.get(threat.form or threat.name, threat.name)
+    if "run" in values and "{run}" not in template:
+        template = f"{{run}}: {template}"
+    return filled(template, values).replace(" -", " −")
+
+
+def of_control(control: ControlRecord) -> str:
+    """What A against A showed."""
+    width, difference = control.half_width_percent, control.difference_percent
+    if width is None:
+        return "the A/A control has too few pairs to judge"
+    if control.sound or difference is None:
+        return f"A/A ±{width:.2g} %"
+    return f"the A/A control differs by {difference:+.2g} %: something else changes, trust no verdict"
+
+
+_PERCENT = " %"
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """A metric in a sentence: its name, how N times as much of it is written, and N % more or less."""
+
+    noun: str
+    times: str
+    percent: str
+
+
+def _used(noun: str, thing: str, verb: str = "uses") -> _Phrase:
+    return _Phrase(noun, f"{verb} {{}} times as much {thing} as", f"{verb} {{}} % {{}} {thing} than")
+
+
+_WORDS = {
+    "c0_ms_per_query_server": _used("the server's CPU time per query", "server CPU time per query"),
+    "c0_ms_per_query": _used("the CPU time per query", "CPU time per query"),
+    "c0_ms_per_query_net": _used("the CPU time per query, net of idle", "CPU time per query, net of idle,"),
+    "joules_per_query": _used("the energy per query", "energy per query"),
+    "joules_per_query_net": _used("the energy per query, net of idle", "energy per query, net of idle,"),
+    "joules_per_execution": _used("the energy of an execution", "energy"),
+    "joules_per_execution_net": _used("the energy of an execution, net of idle", "energy, net of idle,"),
+    "cpu_s_per_execution": _used("the CPU time of an execution", "CPU time"),
+    "time_s_per_execution": _Phrase("the time of an execution", "takes {} times as long as", "takes {} % {} time than"),
+    "wakeups_per_query": _Phrase(
+        "the wake-ups per query",
+        "wakes a CPU {} times as often per query as",
+        "wakes a CPU {} % {} often per query than",
+    ),
+    "latency_p95_ms": _Phrase("the p95 latency", "has {} times the p95 latency of", "has {} % {} p95 latency than"),
+    "c0_percent": _Phrase(
+        "the time in C0", "keeps the CPUs in C0 {} times as long as", "keeps the CPUs in C0 for {} % {} time than"
+    ),
+    "wakeups_hz": _Phrase(
+        "the wake-ups per second", "wakes the CPUs {} times as often as", "wakes the CPUs {} % {} often than"
+    ),
+    "watts": _used("the power", "power", "draws"),
+}
+
+
+def words(name: str) -> str:
+    """A metric in words, for a sentence."""
+    return _WORDS[name].noun if name in _WORDS else name
+
+
+def of_comparison(record: Comparison) -> Comparison:
+    """The record with its answer, its control and its threats in words; what has its words already keeps them."""
+    a, b = record.a.name, record.b.name
+    control, verdict = record.control, record.verdict
+    if control is not None and not control.text:
+        control = msgspec.structs.replace(control, text=of_control(control))
+    found = word_threats(record.threats, {"a": a, "b": b})
+    if not verdict.text:
+        doubted = doubts_of(found, control, record.metrics, verdict.metric)
+        doubts = [threat.text for threat in word_threats(doubted, {})]
+        verdict = msgspec.structs.replace(worded(verdict, record.metrics, a, b), doubts=doubts)
+    return msgspec.structs.replace(record, verdict=verdict, threats=found, control=control)
+
+
+def worded(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
+    """The answer with its sentences."""
+    asked = answer.asked or answer.metric
+    parts = answered(metrics, asked)
+    if parts.chosen is None:
+        text = f"No answer: {words(asked)} was not measured." if asked else "No answer: nothing was measured."
+        return msgspec.structs.replace(answer, text=text)
+    family = len(metrics) - 1
+    return msgspec.structs.replace(
+        answer,
+        text=_sentence(parts.chosen, a, b),
+        ground=_sentence(parts.ground, a, b, family) if parts.ground else None,
+        speed=_apart(parts.speed, a, b) if parts.speed else None,
+        power=_apart(parts.power, a, b) if parts.power else None,
+    )
+
+
+def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
+    """`family`: with how many other metrics it was judged, each of which may differ by chance."""
+    what = words(metric.name)
+    difference, interval = metric.difference.b_minus_a, metric.difference.ci95
+    if difference is None or interval is None:
+        return f"Too few pairs to judge whether {a} and {b} differ in {what}."
+    scale, unit, figure = _scale(metric, difference, interval[0])
+    difference, (low, high) = scale * difference, (scale * end for end in interval)
+    level = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
+    if metric.verdict == "inconclusive":
+        reach = f"{_signed(figure(low))} to {_signed(figure(high))}, {level}"
+        if low > 0 or high < 0:
+            why = f" after correcting for {family} comparisons" if family > 1 else ""
+            shown = f"{_signed(figure(difference))}{unit} ({reach})"
+            return f"Inconclusive{why} whether {a} and {b} differ in {what}: {shown}."
+        return f"No measurable difference between {a} and {b} in {what}: {_less_than(metric)} ({reach})."
+    least, most = sorted((abs(low), abs(high)))
+    within = f"{figure(least)} – {figure(most)}{unit}, {level}"
+    more = "more" if difference > 0 else "less"
+    if unit != _PERCENT:
+        return (
+            f"{what[:1].upper()}{what[1:]}: {figure(abs(difference))}{unit} {more} with {b} than with {a} ({within})."
+        )
+    phrase = _WORDS.get(metric.name) or _Phrase(what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than")
+    ratio = metric.ratio
+    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
+        first, second, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
+        value = 1 / ratio.b_over_a if flip else ratio.b_over_a
+        times = sorted(1 / end if flip else end for end in ratio.ci95)
+        return (
+            f"{first} {phrase.times.format(_three(value))} {second} ({_three(times[0])} – {_three(times[1])}, {level})."
+        )
+    if difference < 0 and most > 100:
+        # Few windows that are no pairs: A's mean does not bound the difference. Nobody uses less than nothing.
+        within = f"at least {figure(least)} %, {level}"
+    return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
+
+
+# An interval wider than the figure itself bounds nothing.
+NO_BOUND_PERCENT = 100.0
+
+
+def _less_than(metric: Metric) -> str | None:
+    """`less than 9.5 %`: the most that a difference may be, either way; None without an interval."""
+    difference, ends = metric.difference.b_minus_a, metric.difference.ci95
+    if difference is None or ends is None:
+        return None
+    most = max(abs(end) for end in ends)
+    if not most:
+        return "every window read the same"  # its step is unknown, and so is what could hide in it
+    scale, unit, figure = _scale(metric, difference, ends[0])
+    # In its own unit a bound beyond the figure still says something, where the figure may be nought.
+    widest = NO_BOUND_PERCENT if unit == _PERCENT else 10 * NO_BOUND_PERCENT
+    if metric.a.mean and 100 * most / abs(metric.a.mean) > widest:
+        return "the interval is too wide for a bound"
+    return f"less than {figure(scale * most)}{unit}"
+
+
+def _scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
+    """What a difference is multiplied by to be shown, its unit, and the form of such a figure.
+
+    Percent of A; its own unit where A may be nought, of which nothing is a share: net of idle, and where the windows
+    leave room for less than nothing.
+    """
+    mean, interval = metric.a.mean, metric.a.ci95
+    nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
+    if not mean or nought or (low if metric.verdict == "inconclusive" else apart) < -abs(mean):
+        return 1.0, {"1": "", "1/s": "/s"}.get(metric.unit, f" {metric.unit}"), _three
+    return 100 / abs(mean), _PERCENT, lambda value: f"{value:,.1f}"
+
+
+def _signed(figure: str) -> str:
+    return f"−{figure[1:]}" if figure.startswith("-") else f"+{figure}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+_NAMES_APART = {
+    "time_to_solution_s": "time to solution",
+    "latency_p95_ms": "p95 latency",
+    "time_s_per_execution": "time of an execution",
+    "watts": "watts",
+    "c0_percent": "time in C0",
+}
+
+
+def _apart(metric: Metric, a: str, b: str) -> str:
+    lower, higher, what = (
+        ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
+    )
+    basis = f"{_NAMES_APART[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
+    if metric.verdict != "inconclusive":
+        return f"{b} is {lower if metric.verdict == 'b_lower' else higher} ({basis})"
+    bound = _less_than(metric)
+    if bound is None:
+        return f"too few pairs to judge whether {a} and {b} differ in {what} ({basis})"
+    return f"no measurable difference in {what} between {a} and {b}: {bound} ({basis}, 95 %)"
+
+
+# The sentences of what is compared over several runs: two sweeps, and the trend of a condition.
+
+
+def of_sweeps(record: SweepComparison) -> SweepComparison:
+    """The record with its answer and its threats in words."""
+    found = word_threats(record.threats, {})
+    return msgspec.structs.replace(record, text=record.text or _sweeps(record), threats=found)
+
+
+def of_trend(record: Trend) -> Trend:
+    """The record with its answer in words."""
+    return msgspec.structs.replace(record, text=record.text or _trend(record))
+
+
+def _sweeps(record: SweepComparison) -> str:
+    """Where b diverges from a, and by how much at the value where that is most."""
+    points = judged(record)
+    a, b, parameter = record.a.name, record.b.name, record.parameter
+    if not points:
+        return "No answer: the sweeps have no metric in common."
+    what = "queries/s" if record.metric == "queries_hz" else words(record.metric)
+    parts = []
+    for way in ("higher", "lower"):
+        moved = [point for point in points if point.parted and (_change(point.metric) > 0) == (way == "higher")]
+        if not moved:
+            continue
+        most = max(moved, key=lambda point: abs(_change(point.metric)))
+        where = _where([point.value for point in moved], [point.value for point in points], parameter)
+        at = f" at {most.value}" if len(moved) > 1 else ""
+        verb = "are" if what.endswith("/s") else "is"
+        parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_by(most.metric)}{at}")
+    if not parts:
+        where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
+        bounds = [_less_than_percent(point.metric) for point in points]
+        known = [bound for bound in bounds if bound is not None]
+        if len(known) < len(bounds):
+            return f"Inconclusive {where}: how large a difference may be is unknown at {len(bounds) - len(known)}."
+        if max(known) > NO_BOUND_PERCENT:
+            return f"Inconclusive {where}: the intervals are too wide for a bound."
+        return f"No measurable difference {where}: less than {max(known):,.1f} % (95 % at each)."
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _where(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
+    """`at every value of clients`, `from clients 16 on`, `at clients 4 and 64`."""
+    if len(points) == len(every) > 1:
+        return f"at every value of {parameter}"
+    if len(points) > 1 and list(points) == list(every[-len(points) :]):
+        return f"from {parameter} {points[0]} on"
+    *most, last = [str(value) for value in points]
+    return f"at {parameter} {', '.join(most)} and {last}" if most else f"at {parameter} {last}"
+
+
+def _change(metric: Metric) -> float:
+    return metric.difference.b_minus_a or 0.0
+
+
+def _less_than_percent(metric: Metric) -> float | None:
+    """The most that a difference may be, either way, in percent of A."""
+    ends, base = metric.difference.ci95, metric.a.mean
+    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
+
+
+def _by(metric: Metric) -> str:
+    """`+43.1 % (38.2 to 48.0, 95 %)`."""
+    percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
+    if percent is None or not base:
+        return "from nothing"
+    ends = (
+        ""
+        if interval is None
+        else " (" + " to ".join(_series_signed(100 * end / abs(base)) for end in interval) + ", 95 %)"
+    )
+    return f"{_series_signed(percent)} %{ends}"
+
+
+def _series_signed(percent: float) -> str:
+    return f"{percent:+,.1f}".replace("-", "−")
+
+
+def _trend(record: Trend) -> str:
+    """Between which runs the figure changed most, of those steps that are significant; or that none is."""
+    condition, points = record.condition, record.points
+    same = condition.workload in ("command", condition.name)
+    what = condition.name if same else f"{condition.workload}:{condition.name}"
+    if len(points) == 1:
+        return f"There is one run of {what}: nothing to compare it with."
+    every = [(before, after, after.step) for before, after in pairwise(points)]
+    steps = [
+        (before, after, step)
+        for before, after, step in every
+        if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
+    ]
+    metric = words(record.metric)
+    if not steps:
+        none = f"{what}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
+        bounds = [_step_less_than_percent(record.metric, before, step) for before, _, step in every]
+        known = [bound for bound in bounds if bound is not None]
+        if len(known) < len(bounds):
+            return f"{none}; how large one may be is unknown at {len(bounds) - len(known)} of {len(bounds)}."
+        if max(known) > NO_BOUND_PERCENT:
+            return f"{none}; the intervals are too wide for a bound."
+        return f"{none}: less than {max(known):,.1f} % (95 % at each)."
+    before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
+    percent = step.difference.percent or 0.0
+    more = "rose" if percent > 0 else "fell"
+    others = f"; {len(steps) - 1} more steps are significant" if len(steps) > 1 else ""
+    return (
+        f"{what}, {len(points)} runs: {metric} {more} by {abs(percent):,.1f} % "
+        f"({direction(record.metric, step.verdict)}) from {_named(before)} to {_named(after)}{others}."
+    )
+
+
+def _step_less_than_percent(name: str, before: TrendPoint, step: TrendStep | None) -> float | None:
+    """The most that a step may be, either way, in percent of the run before."""
+    base = next((metric.estimate.mean for metric in before.metrics if metric.name == name), None)
+    ends = step.difference.ci95 if step is not None else None
+    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
+
+
+def _named(point: TrendPoint) -> str:
+    return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")
+
+
+# A record with its sentences, as it is saved and shown.
+
+R = TypeVar("R")
+
+
+def word_record(record: R) -> R:
+    """The record with every sentence that is not written yet; one of before has its own, which stay."""
+    made: R = _with_notes(record)
+    kind = kind_of(made)
+    if kind is not None and kind.sentences:
+        made = kind.load("sentences")(made)
+    return made
+
+
+def _with_notes(value: Any) -> Any:
+    """The same with notes in words, wherever its type has some."""
+    if isinstance(value, Note):
+        return texts([value])[0]
+    if isinstance(value, list | tuple):
+        made = [_with_notes(each) for each in value]
+        return value if all(old is new for old, new in zip(value, made, strict=True)) else made
+    if not isinstance(value, msgspec.Struct):
+        return value
+    changed = {}
+    for name in _fields_with_notes(type(value)):
+        old = getattr(value, name)
+        if (new := _with_notes(old)) is not old:
+            changed[name] = new
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+@cache
+def _fields_with_notes(kind: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if _holds_notes(field.type, (kind,)))
+
+
+def _holds_notes(kind: Any, within: tuple[Any, ...]) -> bool:
+    if kind is Note:
+        return True
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        # A record may hold others of its own type.
+        fields = () if kind in within else msgspec.structs.fields(kind)
+        return any(_holds_notes(field.type, (*within, kind)) for field in fields)
+    return any(_holds_notes(part, within) for part in get_args(kind))

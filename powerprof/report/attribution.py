@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof attribute` for a terminal: how much of the waking is the target's, then who, from where, how often."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from markupsafe import Markup
+
+from powerprof.diagnosis.collect import rows_of, timers_hz
+from powerprof.diagnosis.evidence import Evidence
+from powerprof.diagnosis.slack import most_helpful, then_text
+from powerprof.model import text
+from powerprof.model.attribution import Attribution, StackFrame, Wakeup
+from powerprof.model.records import Cause
+from powerprof.model.text import number
+from powerprof.report import labels, metrics
+from powerprof.report.html.flames import flame_view
+from powerprof.report.html.page import Extras, clean, embedded, opened, page
+from powerprof.report.html.svg import Scale, step
+from powerprof.report.phases import split_table
+from powerprof.report.stacks import TimelineExit, flame, modules_of, stacks_of
+from powerprof.report.table import Places
+from powerprof.report.wakeups import (
+    beyond,
+    blamed,
+    causes_table,
+    elsewhere_table,
+    function_of,
+    headline,
+    ran_anyway,
+    ran_anyway_table,
+    thread_name,
+    wakeups_table,
+)
+
+if TYPE_CHECKING:
+    from powerprof.model.attribution import Attribution
+
+
+# What would help most against the wake-ups of a traced process, predicted from its window, and how to try it.
+
+_MOST = 3
+_WORTH_HZ = 2.0
+# Run-times whose timers hang on a few threads; `cure` refuses them.
+_RUNTIMES = ("libjvm.so", "libcoreclr.so", "beam.smp", "node", "nodejs")
+_GO = "runtime."
+
+
+def helps(record: Attribution) -> list[str]:
+    """A sentence a thread, most saved first; empty where nothing is predicted to save much, or nothing can be tried.
+
+    Timer slack is predicted; what the thread's absence would save is a bound: somebody else may end those periods.
+    """
+    if record.target.system or record.interrupted or _has_runtime(record):
+        return []
+    rows = [row for row in rows_of(record) if "one_connection" not in (row.name or "")]
+    evidence = Evidence(
+        version="",
+        family=record.target.label,
+        window_s=record.window_s,
+        wakeups=rows,
+        timers_hz=timers_hz(record),
+        cpus=record.cpus,
+    )
+    pids = {row.thread.tid: row.thread.pid for row in record.wakings_without_exit}
+    pids |= {row.thread.tid: row.thread.pid for row in record.wakeups}
+    suggestions: list[str] = []
+    for row, one in most_helpful(evidence):
+        pid = pids.get(row.tid) or record.target.pid
+        if one.saved_hz < _WORTH_HZ or pid is None or len(suggestions) == _MOST:
+            continue
+        exits_hz = sum(each.rate_hz for each in rows if each.tid == row.tid)
+        label = (row.name or row.comm).removeprefix("thread/")
+        # Where others kept the CPUs busy, its idle exits bound nothing.
+        absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
+        then = then_text(one.then_hz, one.most_hz, one.is_bound)
+        suggestions.append(
+            f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {then} wake-ups/s (predicted){absent}. "
+            f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
+        )
+    return suggestions
+
+
+def _has_runtime(record: Attribution) -> bool:
+    stacks = [row.stack for row in record.wakeups] + [row.stack for row in record.wakings_without_exit]
+    frames = [frame for stack in stacks for frame in stack]
+    return any(
+        frame.module.rpartition("/")[2] in _RUNTIMES or (frame.function or "").startswith(_GO) for frame in frames
+    )
+
+
+BY = ("stack", "function", "thread", "device", "unit")
+_SHOWN = 20
+# Of a process that had ended, in a control group that is gone too; and of runs that were saved before units were read.
+UNKNOWN_UNIT = "unit unknown"
+# Interpreters have stacks of a hundred frames: the innermost say where it waits, the page has all.
+_STACK_LINES, _WAKER_LINES = 8, 3
+
+
+@dataclass(frozen=True)
+class _LabelGroup:
+    """Rows that share a label, summed."""
+
+    label: str
+    count: int
+    rate_hz: float
+    each_ms: float
+    period_ms: float | None
+
+
+def _each_ms(rows: Sequence[Wakeup]) -> float:
+    """What a wake-up cost: of all, where those that found a CPU running were counted, too."""
+    times = sum(row.count if row.wakings_count is None else max(row.count, row.wakings_count) for row in rows)
+    return sum(row.c0_ms for row in rows) / times
+
+
+def _stack(frames: Sequence[StackFrame], width: int, indent: str, sources: bool, most: int = _STACK_LINES) -> list[str]:
+    """Frames innermost first, in at most so many lines; the last one counts those that are left out."""
+    lines: list[str] = []
+    line = ""
+    for position, frame in enumerate(frames):
+        name = text.without_parameters(frame.label)
+        word = name if position == 0 else f"← {name}"
+        # The place is of more use than the end of a long name.
+        place = frame.placed[len(frame.label) :] if sources else ""
+        room = max(20, width - len(indent))
+        word = text.cut(word, max(20, room - len(place))) + place
+        if line and len(indent) + len(line) + 1 + len(word) > width:
+            lines.append(indent + line)
+            line = word
+            if len(lines) == most - 1 and len(frames) - position > 2:
+                more = f" ← {len(frames) - position - 1} more"
+                return [*lines, indent + text.cut(word, max(20, room - len(more))) + more]
+        else:
+            line = f"{line} {word}" if line else word
+    return [*lines, *([indent + line] if line else [])]
+
+
+def _rows(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+    lines = [f"{'/s':>8}  {'every':>8}  {'C0':>9}  thread and stack (innermost first)"]
+    indent = " " * 31
+    causes = blamed(record.wakeups)
+    for cause in causes[:limit]:
+        row, every = cause.first, text.period(cause.period_ms).removeprefix("every ")
+        head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
+        lines.append(text.cut(f"{head}{thread_name(row.thread)} · {cause.why}", width))
+        lines += _stack(row.stack, width, indent, sources)
+        if not row.stack_complete and row.stack:
+            lines.append(f"{indent}(the rest of this stack was not captured)")
+        if row.waker is not None and row.waker.stack:
+            lines += _stack(row.waker.stack, width, indent + "   ", sources, _WAKER_LINES)
+    return lines + _rest([cause.rate_hz for cause in causes[limit:]])
+
+
+def _rest(rates_hz: Sequence[float], indent: int = 29) -> list[str]:
+    """The rows that are not shown, as one."""
+    if not rates_hz:
+        return []
+    return [f"{text.number(sum(rates_hz), 1):>8}{'':>{indent - 8}}  {len(rates_hz)} more (--top N, or --json)"]
+
+
+def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+    """Where the target ended nothing: what woke it, which is what it would end on a quieter host."""
+    rows, span_s = record.wakings_without_exit, record.wakings_window_s
+    if not rows or not span_s:
+        return []
+    lines = [
+        "",
+        *text.wrap("On a quieter host these wakings would end idle periods:", width),
+        f"{'/s':>8}  {'C0':>9}  thread and stack (innermost first)",
+    ]
+    causes = ran_anyway(rows)
+    for cause in causes[:limit]:
+        each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
+        head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
+        lines.append(text.cut(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
+        lines += _stack(cause.first.stack, width, " " * 21, sources)
+    return lines + _rest([cause.rate_hz for cause in causes[limit:]], 19)
+
+
+def _function(row: Wakeup) -> str:
+    return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
+
+
+_LABELS: dict[str, Callable[[Wakeup], str]] = {
+    "function": _function,
+    "thread": lambda row: thread_name(row.thread),
+    "device": lambda row: f"{row.mechanism}  {row.detail or ''}".rstrip(),
+    "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
+}
+
+
+def _not_units(record: Attribution) -> list[_LabelGroup]:
+    """What no unit of a whole system caused: the kernel itself, and powerprof. With the units it is the host's sum."""
+    groups: dict[str, list[Cause]] = {}
+    for cause in record.other_causes if record.target.system else []:
+        label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
+        groups.setdefault(label, []).append(cause)
+    return [
+        _LabelGroup(
+            label,
+            sum(cause.count for cause in causes),
+            sum(cause.wakeups_hz for cause in causes),
+            sum(cause.c0_ms or 0.0 for cause in causes) / sum(cause.count for cause in causes),
+            None,
+        )
+        for label, causes in groups.items()
+    ]
+
+
+def _grouped(record: Attribution, by: str) -> list[_LabelGroup]:
+    groups: dict[str, list[Wakeup]] = {}
+    for row in record.wakeups:
+        groups.setdefault(_LABELS[by](row), []).append(row)
+    grouped = [
+        _LabelGroup(
+            label,
+            sum(row.count for row in rows),
+            sum(row.rate_hz for row in rows),
+            _each_ms(rows),
+            rows[0].period_ms if len(rows) == 1 else None,
+        )
+        for label, rows in groups.items()
+    ]
+    if by == "unit":
+        grouped += _not_units(record)
+    return sorted(grouped, key=lambda group: (-group.count, group.label))
+
+
+def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[str]:
+    lines = [f"{'/s':>8}  {'count':>8}  {'every':>8}  {'C0':>9}  {by}"]
+    groups = _grouped(record, by)
+    for group in groups[:limit]:
+        every = text.period(group.period_ms).removeprefix("every ")
+        c0 = text.number(group.each_ms, 2, " ms")
+        head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
+        lines.append(text.cut(head + group.label, width))
+    if left := groups[limit:]:
+        rate, count = text.number(sum(group.rate_hz for group in left), 1), sum(group.count for group in left)
+        lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(left)} more (--top N)")
+    return lines
+
+
+def _ran(record: Attribution) -> list[str]:
+    """Whose the CPUs' running time was; what rounds to nothing is not listed."""
+    ran = record.running
+    if ran is None or ran.c0_ms is None:
+        return []
+    parts = [
+        *((record.target.label, ran.target_ms), ("powerprof", ran.tool_ms), ("other threads", ran.others_ms)),
+        *(("the kernel alone", ran.kernel_ms), ("unknown", ran.rest_ms or 0.0)),
+    ]
+    shares = text.listed([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
+    return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {shares}' if shares else ''}."]
+
+
+def _foot(record: Attribution) -> list[str]:
+    """What the answer rests on, in three lines: the balance, the stacks, and what measuring cost."""
+    s, tool, lines = record.stacks, record.tool, [metrics.balance(record.conservation)]
+    if s.exits_complete_percent is not None:
+        share, unnamed = text.number(s.exits_complete_percent, 1), s.unnamed_frames_percent
+        nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
+        lines.append(f"Complete stacks: {share} % of its idle exits{nameless}.")
+    bpf_ms = 0.0 if tool.bpf_s is None else 1e3 * tool.bpf_s / record.window_s
+    lines.append(
+        f"powerprof itself: {text.number((tool.cpu_percent or 0.0) + bpf_ms / 10 / max(1, record.cpus), 2)} % CPU, "
+        f"{text.number(tool.wakeups_hz, 1)} wake-ups/s, {tool.lost_count or 0} events lost, "
+        f"{text.number((tool.memory_bytes or 0) / 1e6, 0)} MB."
+    )
+    return lines
+
+
+def _elsewhere(record: Attribution) -> list[str]:
+    count = sum(waking.count for waking in record.woken_elsewhere)
+    if not count:
+        return []
+    rates: Counter[str] = Counter()
+    for waking in record.woken_elsewhere:
+        rates[f"{waking.thread.label} woke {waking.process}"] += waking.count
+    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {_most(rates, record, 3)}."]
+
+
+def _others(record: Attribution) -> list[str]:
+    if not record.other_causes:
+        return []
+    rates: Counter[str] = Counter()
+    for cause in record.other_causes:
+        rates[_who(cause)] += cause.count
+    # Of a whole system what is left is the kernel's own: its threads, by the work that they did, and its ticks.
+    what = "Other causes" if record.target.system else "Other processes"
+    return [f"{what}: {_most(rates, record, 4)}."]
+
+
+def _who(cause: Cause) -> str:
+    """The process; of the kernel the thread, or what it did."""
+    if cause.process == "kernel":
+        thread = cause.thread if cause.thread not in (None, "kernel") else None
+        return f"kernel {thread or cause.name or cause.mechanism.replace('_', '-')}"
+    return cause.process or "unknown"
+
+
+def _most(counts: Counter[str], record: Attribution, most: int) -> str:
+    return ", ".join(f"{who} {text.number(count / record.window_s, 1)}/s" for who, count in counts.most_common(most))
+
+
+def lines(
+    record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN, sources: bool = False
+) -> list[str]:
+    """The whole report; `sources`: frames with file and line."""
+    printed = [*text.wrap(headline(record), width), ""]
+    if record.wakeups:
+        printed += _rows(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
+    else:
+        printed = printed[:-1] + _ran_anyway(record, width, top, sources)
+    printed.append("")
+    split = record.energy_split
+    for position, line in enumerate(helps(record)):
+        printed += [] if position else ["What would help most"]
+        printed += text.wrap(line, width, "  ")
+    if printed[-1]:
+        printed.append("")
+    for line in (
+        metrics.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
+        *_elsewhere(record),
+        *_others(record),
+        *_ran(record),
+        *_foot(record),
+    ):
+        printed += text.wrap(line, width)
+    printed += labels.lines(record, width)
+    if record.interrupted:
+        printed.append("Interrupted: this is what was traced until then.")
+    return printed
+
+
+# The timeline per CPU as inline SVG: idle periods, what ended them and what ran between.
+#
+# The whole window is an overview; of its parts the first is drawn, and the script draws any other from the data.
+
+MAX_EXITS = 1500
+EXITS_PER_CPU = 120
+"""More than that on one lane is a bar code."""
+MAX_KEPT = 15_000
+"""So many can be looked at: some 45 bytes each."""
+_LANE = 34
+_ROW = 22
+_BINS = 200
+_LEFT, _RIGHT = 9.0, 99.5
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The drawing and what part of the capture it shows."""
+
+    svg: Markup
+    overview: Markup
+    data: Markup
+    shown_count: int
+    kept_count: int
+    total_count: int
+    shown_s: float
+    whole_s: float
+
+
+def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
+    """A lane per CPU of the first exits, as many as a page can hold. None where there are none."""
+    if not exits:
+        return None
+    most = min(MAX_EXITS, EXITS_PER_CPU * len({period.cpu for period in exits}))
+    whole = sorted(exits, key=lambda period: (period.exit_ns, period.cpu))[:MAX_KEPT]
+    ordered = whole[:most]
+    origin = min(period.enter_ns for period in ordered)
+    end = max(period.next_ns or period.exit_ns for period in ordered)
+    across = Scale(0, (end - origin) / 1e6, _LEFT, _RIGHT)
+    cpus = {cpu: row for row, cpu in enumerate(sorted({period.cpu for period in ordered}))}
+    parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _LANE + 20, cpu) for cpu, row in cpus.items()]
+    for period in ordered:
+        enter, leave = (across((time - origin) / 1e6) for time in (period.enter_ns, period.exit_ns))
+        top = cpus[period.cpu] * _LANE
+        blame = f"{period.mechanism.replace('_', '-')}: {clean(period.cause, 80)}"
+        parts.append(
+            Markup(
+                '<rect class="idle" x="{:.3f}%" y="{}" width="{:.3f}%" height="20"><title>CPU {} in {} for '
+                "{:.3f} ms, ended by {}</title></rect>"
+            ).format(
+                enter,
+                top + 5,
+                max(0.02, leave - enter),
+                period.cpu,
+                clean(period.state, 40),
+                (period.exit_ns - period.enter_ns) / 1e6,
+                blame,
+            )
+        )
+        ran = "" if period.next_ns is None else f", ran {(period.next_ns - period.exit_ns) / 1e6:.3f} ms"
+        width = 0.0 if period.next_ns is None else across((period.next_ns - origin) / 1e6) - leave
+        parts.append(
+            Markup(
+                '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: '
+                "{}, {}{}</title></rect>"
+            ).format(
+                _mechanism(period),
+                leave,
+                top + 1,
+                max(0.12, width),
+                (period.exit_ns - origin) / 1e6,
+                blame,
+                clean(period.thread or "nobody ran", 80),
+                ran,
+            )
+        )
+    height = len(cpus) * _LANE
+    span_ms = (end - origin) / 1e6
+    distance = step(span_ms, 5)
+    for index in range(int(span_ms / distance) + 1):
+        at = across(index * distance)
+        parts.append(
+            Markup('<text x="{:.2f}%" y="{}" text-anchor="{}">{:g} ms</text>').format(
+                at, height + 14, "end" if at > 94 else "middle", round(index * distance, 6)
+            )
+        )
+    label = f"idle periods and wake-ups of {len(cpus)} CPUs over {span_ms:.0f} ms"
+    svg = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
+        label, height + 20, Markup().join(parts)
+    )
+    whole_ms = (max(period.next_ns or period.exit_ns for period in whole) - origin) / 1e6
+    return Lanes(
+        svg,
+        _overview(whole, origin, whole_ms),
+        embedded(_data(whole, origin, whole_ms)),
+        len(ordered),
+        len(whole),
+        len(exits),
+        span_ms / 1e3,
+        whole_ms / 1e3,
+    )
+
+
+def _overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Markup:
+    """A row a CPU: how many idle periods ended in each part of the window, in the colour of what ended most."""
+    cpus = {cpu: row for row, cpu in enumerate(sorted({period.cpu for period in exits}))}
+    parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _ROW + 16, cpu) for cpu, row in cpus.items()]
+    counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
+    for period in exits:
+        at = min(_BINS - 1, int((period.exit_ns - origin) / 1e6 / whole_ms * _BINS)) if whole_ms > 0 else 0
+        counts[period.cpu, at][_mechanism(period)] += 1
+    most = max(sum(count.values()) for count in counts.values())
+    width = (_RIGHT - _LEFT) / _BINS
+    for (cpu, at), count in sorted(counts.items()):
+        total = sum(count.values())
+        height = max(1.0, (_ROW - 4) * total / most)
+        parts.append(
+            Markup('<rect class="m-{}" x="{:.2f}%" y="{:.1f}" width="{:.2f}%" height="{:.1f}"/>').format(
+                count.most_common(1)[0][0], _LEFT + at * width, (cpus[cpu] + 1) * _ROW - 2 - height, width, height
+            )
+        )
+    parts.append(Markup('<rect class="window" x="0" y="0" width="0" height="{}"/>').format(len(cpus) * _ROW))
+    label = f"idle exits of {len(cpus)} CPUs over all of {whole_ms / 1e3:.1f} s"
+    return Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
+        label, len(cpus) * _ROW, Markup().join(parts)
+    )
+
+
+def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[str, object]:
+    """All exits in short: CPU, begin, end, next idling (µs), mechanism, and which of the words says who it was."""
+    words: dict[str, int] = {}
+    rows = []
+    for period in exits:
+        who = f"{clean(period.cause, 80)}, {clean(period.thread or 'nobody ran', 80)}"
+        times = [
+            None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
+        ]
+        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism(period)), words.setdefault(who, len(words))])
+    return {"whole_ms": whole_ms, "mechanisms": MECHANISMS, "words": list(words), "rows": rows}
+
+
+def _mechanism(period: TimelineExit) -> str:
+    return period.mechanism if period.mechanism in MECHANISMS else "unknown"
+
+
+MECHANISMS = ("timer", "device", "ipi", "no_ipi", "tick", "unknown")
+
+
+# The page of an attribution.
+
+# The page has to stay below 6 MiB whatever the names are.
+MAX_ROWS = 100
+_FRAMES = 2000
+_OPEN_ROWS = 20
+_CAUSES = 50
+
+
+def render(record: Attribution, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    modules = modules_of(record.wakeups)
+    exits, c0 = (stacks_of(record.wakeups, by) for by in ("count", "c0_ms"))
+    root = clean(record.target.label, 80)
+    views = [
+        flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
+        for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
+    ]
+    shown = ran_anyway_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
+    first, more = opened(shown, _OPEN_ROWS)
+    split = record.energy_split
+    return page(
+        "attribution.html.j2",
+        record,
+        places,
+        derived=extras.derived,
+        title=clean(headline(record)),
+        answer=headline(record),
+        rows=first,
+        more=more,
+        beyond=beyond(record, MAX_ROWS),
+        elsewhere=elsewhere_table(record, places),
+        others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
+        energy=split_table(split, places, "/energy_split") if split else None,
+        flames=[view for view in views if view],
+        helps=helps(record),
+        lanes=lanes(extras.timeline),
+        mechanisms=MECHANISMS,
+        notes=labels.all_of(record),
+    )

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof workloads` for a terminal: all of them in a list, or one explained."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from powerprof.attribution.symbols import SymbolFile, Symbols
+from powerprof.database.fetched import historical
+from powerprof.database.fetched.historical import Connector, HistoricalServer, is_fetched, size_text
+from powerprof.host.describe import Capability
+from powerprof.model import text
+from powerprof.report.answers import words
+from powerprof.workloads.reading import Case, LoadedWorkload, resolve
+
+
+def records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]]:
+    """What `--json` says of them: the folder, and what its workload.toml declares."""
+    return [{"folder": str(loaded.folder), **msgspec.to_builtins(loaded.definition)} for loaded in workloads]
+
+
+def listing(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Each workload with its conditions."""
+    printed = [f"{len(workloads)} workloads. One of them explained: powerprof workloads NAME"]
+    for workload in workloads:
+        printed += ["", text.cut(f"{workload.definition.name}: {workload.definition.title}", width)]
+        printed += text.wrap(", ".join(workload.definition.conditions), width, "  ")
+    return printed
+
+
+def explain(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """One workload: the question, the published figures, data, load and what each condition changes."""
+    definition = workload.definition
+    printed = text.wrap(f"{definition.name}: {definition.title}.", width)
+    printed += text.wrap(" ".join(definition.description.split()), width) if definition.description else []
+    if definition.origin:
+        printed += ["", *text.wrap(f"Published: {definition.origin}", width)]
+    printed.append("")
+    printed += text.wrap(
+        f"Judged by {words(definition.primary_metric).rstrip(',')} ({definition.primary_metric}).", width
+    )
+    printed += text.wrap(_dataset(workload), width)
+    for name in definition.conditions:
+        case = resolve(workload, name)
+        printed += ["", text.cut(f"{name}: {case.title}", width)]
+        for line in _case(case):
+            printed += text.wrap(line, width, "  ")
+    if definition.parameters:
+        printed.append("")
+        for name, parameter in definition.parameters.items():
+            values = ",".join(str(value) for value in parameter.values)
+            printed += text.wrap(f"powerprof sweep … --set {name}={values} varies {parameter.key}.", width)
+    names = list(definition.conditions)
+    if len(names) > 1:
+        printed += ["", f"powerprof compare {definition.name}:{names[0]} {definition.name}:{names[1]}"]
+    else:
+        printed += ["", f"powerprof run {definition.name}:{names[0]}"]
+    printed.append(f"Folder: {workload.folder}")
+    return printed
+
+
+def _dataset(workload: LoadedWorkload) -> str:
+    dataset = workload.definition.dataset
+    if dataset.kind == "world":
+        return f"Data: the generated world dataset, {dataset.engine}, city_huge = {dataset.huge_copies} copies of City."
+    if dataset.kind == "sql":
+        return f"Data: {', '.join(dataset.files)}."
+    return "Data: none."
+
+
+def _case(case: Case) -> list[str]:
+    load, server = case.load, case.server
+    printed = []
+    if case.topology.kind != "standalone":
+        printed.append(f"servers: {case.topology.kind}" + (f", {case.topology.count}" if case.topology.count else ""))
+        printed += [
+            f"{name}: server id {own.server_id}" for name, own in case.topology.members.items() if own.server_id
+        ]
+    if load.kind == "none":
+        printed.append("no clients")
+    elif load.kind == "idle":
+        printed.append(f"{load.clients} connections that send nothing")
+    elif load.kind == "tpcc":
+        printed.append(
+            f"{load.clients} clients run TPC-C's transactions" + (f", think × {load.think:g}" if load.think else "")
+        )
+    elif load.kind == "command":
+        printed.append(f"command: {' '.join(load.argv)}")
+    else:
+        how = {"text": "", "prepare-once": ", prepared once", "prepare-each": ", prepared for each execution"}
+        fresh = ", a connection for each" if load.reconnect else ""
+        statements = case.load_statements()
+        printed.append(f"{load.clients} clients{how[load.protocol]}{fresh}:")
+        printed += [" ".join(statement.split())[:300] + ";" for statement in statements[:4]]
+        if len(statements) > 4:
+            printed.append(f"… and {len(statements) - 4} more")
+    printed += [f"{name} = {value}" for name, value in server.settings.items()]
+    printed += [f"SET GLOBAL {name} = {value}" for name, value in server.set_global.items()]
+    if server.disk_operations_hz is not None:
+        printed.append(
+            f"disk: {server.disk_operations_hz} reads/s and as many direct writes/s at most, by control group"
+        )
+    printed += [f"environment {name}={value}" for name, value in server.environment.items()]
+    printed += [f"each connection first: {statement}" for statement in load.session]
+    return printed
+
+
+# `powerprof servers` for a terminal and as JSON: servers of other releases, and connectors.
+
+
+def record(thing: HistoricalServer | Connector) -> dict[str, object]:
+    """A server or a connector of `powerprof.servers/1`."""
+    fetched = is_fetched(thing)
+    machine = {"machine": thing.source.machine} if isinstance(thing, HistoricalServer) else {}
+    return {
+        "name": thing.name,
+        "version": thing.version,
+        "description": thing.description,
+        "licence": thing.licence,
+        "download_bytes": thing.download_bytes,
+        **machine,
+        "fetched": fetched,
+        "path": str(thing.place) if fetched else None,
+    }
+
+
+def historical_listing(things: Sequence[HistoricalServer | Connector]) -> list[str]:
+    """Two lines for each: what it is, and how it is had."""
+    printed = []
+    for thing in things:
+        machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
+        size = f"{machine}, {size_text(thing)}" if machine else size_text(thing)
+        state = f"fetched: {thing.place}" if is_fetched(thing) else f"powerprof servers fetch {thing.name}"
+        printed += [f"{thing.name}  {thing.description}", f"  {size} to download, {thing.licence} · {state}"]
+    return printed
+
+
+def ready(server: HistoricalServer, state: str) -> list[str]:
+    """That it is there, where, and under which licence."""
+    build = historical.build(server.name)
+    return [
+        f"{server.name} {state}: {server.place}",
+        f"{build.name}, licence {server.licence} ({server.licence_text}). {server.doubt}.",
+    ]
+
+
+# `powerprof doctor` for a terminal: what this host can do, and what fixes the rest.
+
+_WIDTH = 80
+
+
+def render(capabilities: Sequence[Capability]) -> str:
+    """Three aligned columns within 80; a command that fits stands on one line, so that it can be copied."""
+    names = max(len(capability.name) for capability in capabilities)
+    indent = names + 2 + len("missing") + 2
+    lines: list[str] = []
+    for capability in capabilities:
+        text = textwrap.wrap(capability.detail, _WIDTH - indent, break_on_hyphens=False) or [""]
+        if capability.remedy:
+            remedy = f"→ {capability.remedy}"
+            if len(text[-1]) + 1 + len(remedy) <= _WIDTH - indent:
+                text[-1] += f" {remedy}"
+            else:
+                text += textwrap.wrap(remedy, _WIDTH - indent, break_on_hyphens=False, break_long_words=False)
+        start = f"{capability.name:<{names}}  {capability.status:<7}  "
+        lines.append(start + text[0])
+        lines += [" " * indent + line for line in text[1:]]
+    return "\n".join(lines)
+
+
+# `powerprof symbols` for a terminal: which files have names, from where, and the command for the rest.
+
+_FROM = {
+    "symtab": "its symbol table",
+    "gopclntab": "the table of Go's runtime",
+    "gnu_debugdata": ".gnu_debugdata",
+    "dynsym": "exported symbols only",
+    None: "no symbols",
+    "build_id": "debug file, by build id",
+    "debuglink": "debug file, by its link",
+    "debuginfod": "debug file, by debuginfod",
+}
+
+
+def headline(record: Symbols) -> str:
+    """The share of wake-ups with a name where it is known, else how many files have all of theirs."""
+    complete = sum(file.is_complete for file in record.files)
+    completeness = f"complete in {complete} of {text.some(len(record.files), 'file')}"
+    if record.wakeups_named_percent is None or record.wakeups_count is None:
+        return f"Names of {record.label} are {completeness}."
+    share = text.number(record.wakeups_named_percent, 1)
+    ends = f"{share} % of {record.wakeups_count:,} wake-ups of {record.label} are for a function with a name"
+    return f"{ends}; names are {completeness}."
+
+
+def lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """The whole report."""
+    printed = [*text.wrap(headline(record), width), ""]
+    traced = record.wakeups_count is not None
+    printed.append(
+        f"{'functions named':>19}  {'wake-ups unnamed' if traced else '':>{16 if traced else 0}}  file".rstrip()
+    )
+    for file in record.files[:top]:
+        share = f"{text.number(file.unnamed_wakeups_percent, 1, ' %'):>16}" if traced else ""
+        printed.append(text.cut(f"{_named(file):>19}  {share}  {file.module}: {_source(file)}", width))
+        if file.package is not None and not file.fetched:
+            printed.append(f"{'':>19}  {'':>{16 if traced else 0}}  its debug package: {file.package}")
+    if left := len(record.files) - top:
+        printed += [f"{left} more (--top N, or --json)"] if left > 0 else []
+    came = [file for file in record.files if file.fetched]
+    refused = [file for file in record.files if file.fetched is False]
+    if came or refused:
+        got = f"{text.some(len(came), 'debug file')} fetched"
+        printed += ["", *text.wrap(f"{got}, {len(refused)} not.", width)]
+        printed += [line for note in record.notes for line in text.wrap(f"Note: {note}.", width)]
+    if record.command is not None:
+        # One line however long, so that it can be copied.
+        printed += ["", "To get the missing names:", f"  {record.command}"]
+    elif not all(file.is_complete for file in record.files):
+        printed += ["", *text.wrap("No package and no server is known to have the missing names.", width)]
+    return printed
+
+
+def _named(file: SymbolFile) -> str:
+    if file.functions_count is None or file.named_count is None:
+        return "unknown"
+    return f"{file.named_count:,} of {file.functions_count:,}"
+
+
+def _source(file: SymbolFile) -> str:
+    if file.note is not None and file.functions_count is None:
+        return file.note
+    return _FROM.get(file.debug_from or file.names_from, "unknown")

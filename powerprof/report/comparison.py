@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof compare` for a terminal: the answer, the metrics side by side, plans, threats, what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from markupsafe import Markup
+
+from powerprof.experiment.bench.plans import plan_text
+from powerprof.experiment.judge.metrics import rest_percent
+from powerprof.experiment.records import Block, Comparison, Metric
+from powerprof.model import text
+from powerprof.report import labels, servers
+from powerprof.report import table as terminal
+from powerprof.report.documents import answer_and_context
+from powerprof.report.html import charts, svg
+from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.flames import FlameView, flame_view
+from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
+from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
+from powerprof.report.stacks import flame, flame_difference
+from powerprof.report.table import Figure, Places, Table, Words
+
+_FUNCTIONS = 20
+
+
+def _counted(comparison: Comparison) -> list[Block]:
+    """The blocks that are in the figures."""
+    return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
+
+
+def _functions(comparison: Comparison, width: int) -> list[str]:
+    """What the servers ran more or less of, largest change first."""
+    sampled = comparison.on_cpu
+    if sampled is None:
+        return []
+    each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
+    shown = functions_table(comparison, Places(comparison), _FUNCTIONS)
+    if not shown.rows:
+        return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
+    rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
+    for row in shown.rows:
+        cells = [row.cells[key] for key in ("a", "b", "difference", "a_total", "b_total")]
+        figures = [
+            f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
+            for cell in cells
+            if isinstance(cell, Figure)
+        ]
+        name = row.words("name")
+        rows.append([*figures, f"{name.text} ({name.more})"])
+    printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
+    heads = text.columns([row[:-1] for row in rows], left=0)
+    printed += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
+
+
+def turns_of(comparison: Comparison) -> str:
+    """` in turns of 0.05 s`; empty where whole windows followed one another."""
+    turn_s = comparison.options.get("turn_s")
+    return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
+
+
+def executions_of(blocks: Sequence[Block]) -> str:
+    """`84 executions, exit code 0`; empty where no command was run."""
+    known = [block.executions_count for block in blocks if block.executions_count is not None]
+    codes = sorted({code for block in blocks for code in block.exit_codes})
+    exit_codes = (
+        f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
+    )
+    return f"{sum(known):,} executions{exit_codes}" if known else ""
+
+
+def speed_and_power(comparison: Comparison) -> str:
+    """The verdicts on speed and on power as one sentence; empty where there is none."""
+    sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
+    # A condition's name stays as it is.
+    return f"{sentence[:1].upper() if sentence.startswith('no ') else sentence[:1]}{sentence[1:]}." if sentence else ""
+
+
+def _is_a_hint(metric: Metric) -> bool:
+    ends = metric.difference.ci95
+    return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"
+
+
+def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    printed = text.wrap(comparison.verdict.text, width)
+    printed += text.wrap(_context(comparison), width)
+    if comparison.verdict.doubts:
+        printed += text.wrap(f"Caution: {'; '.join(comparison.verdict.doubts)}.", width)
+    if comparison.interrupted:
+        printed += text.wrap("Ended early: this is what was measured until then.", width)
+    if comparison.differences:
+        printed += ["", "What differs besides the condition"]
+        for difference in comparison.differences:
+            printed += text.wrap(difference, width, "  ")
+    printed.append("")
+    table = terminal.metrics(comparison_table(comparison, Places(comparison)), width)
+    printed += [*table, ""]
+    if any("[" in line for line in table) and any(map(_is_a_hint, comparison.metrics)):
+        printed += text.wrap(
+            "The rows after the first are judged together: an interval clear of 0 may be chance.", width
+        )
+    beneath = system_table(comparison, Places(comparison))
+    if beneath.of("terminal").rows:
+        printed.append("The system: what changed significantly, and the disk of the server's files")
+        printed += [*terminal.metrics(beneath, width), ""]
+    if comparison.verdict.ground:
+        printed += text.wrap(comparison.verdict.ground, width)
+    apart = speed_and_power(comparison)
+    if apart:
+        printed += text.wrap(apart, width)
+    shares = _shares(comparison)
+    if shares:
+        printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
+    plans = _plans(comparison)
+    if plans:
+        printed += text.wrap("Plans: " + " · ".join(plans), width)
+    printed += _functions(comparison, width)
+    printed += servers.lines(comparison, width)
+    threats = [threat.text for threat in comparison.threats]
+    if threats:
+        printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
+    printed += labels.lines(comparison, width)
+    cost = comparison.tool.get("cpu_percent")
+    if isinstance(cost, float):
+        printed.append(f"powerprof itself: {cost:.2f} % of one CPU.")
+    return printed
+
+
+def _context(comparison: Comparison) -> str:
+    windows = [block.window.window_s for block in _counted(comparison) if block.window.window_s]
+    pairs = comparison.blocks_count // 2
+    parts = []
+    if pairs:
+        order = "".join(comparison.order[:4]).upper()
+        parts.append(f"{pairs} pairs, {order}…")
+    executions = executions_of(_counted(comparison))
+    if executions:
+        parts.append(executions)
+    elif comparison.design == "work" and comparison.queries_per_block:
+        parts.append(f"{comparison.queries_per_block:,} queries in both")
+    elif comparison.offered_hz:
+        parts.append(f"{comparison.offered_hz:,.0f} queries/s in both")
+    if windows:
+        parts.append(f"{sum(windows) / len(windows):.1f} s each{turns_of(comparison)}")
+    energy = next((metric for metric in comparison.metrics if metric.name.startswith("joules_per_")), None)
+    if energy is not None:
+        doubt = ", intervals with the model's doubt" if energy.difference.sampling_ci95 else ""
+        parts.append(f"{energy.kind} joules ({energy.source}{doubt})")
+    if comparison.control is not None:
+        parts.append(comparison.control.text)
+    version = comparison.server.get("version")
+    if version:
+        parts.append(f"{version}{', private' if comparison.server.get('private') else ''}")
+    return " · ".join(parts)
+
+
+def _shares(comparison: Comparison) -> list[str]:
+    """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
+    printed = []
+    for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
+        windows = [block.window for block in _counted(comparison) if block.arm == arm]
+        if not windows:
+            continue
+        groups = {process.name for window in windows for process in window.processes}
+        parts = []
+        for group in ("server", "client", "command", "powerprof"):
+            if group in groups:
+                each = [p.percent or 0.0 for window in windows for p in window.processes if p.name == group]
+                parts.append(f"{group} {sum(each) / len(windows):.2f}")
+        rest = [value for window in windows if (value := rest_percent(window)) is not None]
+        if rest:
+            parts.append(f"rest {sum(rest) / len(rest):.2f}")
+        if parts:
+            printed.append(f"{name}: {', '.join(parts)}")
+    return printed
+
+
+def _plans(comparison: Comparison) -> list[str]:
+    names_of_plan: dict[str, list[str]] = {}
+    for plan in comparison.plans:
+        name = comparison.a.name if plan.arm == "a" else comparison.b.name
+        if name not in names_of_plan:
+            names_of_plan[name] = [plan_text(row) for row in plan.rows]
+    return [f"{name}: {', then '.join(steps)}" for name, steps in names_of_plan.items()]
+
+
+# The page of a comparison.
+
+_COMPARISON_FUNCTIONS = 40
+_FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
+
+
+def _interval(metric: Metric) -> DrawnInterval | None:
+    percent, ends = metric.difference.percent, metric.difference.ci95
+    if percent is None or ends is None or not metric.a.mean:
+        return None
+    low, high = (100 * end / abs(metric.a.mean) for end in ends)
+    # Work done is counted, not estimated, and may differ by thousands: effects would shrink to dots beside it.
+    return DrawnInterval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
+
+
+# What a reader looks for behind the headline; everything else is one click away.
+_FIRST = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
+
+
+def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, int]:
+    """The headline's metric, energy and latency; then the others, and how many they are."""
+    drawn = _drawn(record)
+    if drawn is None:
+        whole = without_empty(whole)
+    judged = record.verdict.metric
+    first = [
+        number
+        for number, metric in enumerate(record.metrics)
+        if metric.name == judged or metric.name.startswith(_FIRST) or not number
+    ]
+    first.sort(key=lambda number: record.metrics[number].name != judged)
+    rest = [number for number in range(len(record.metrics)) if number not in first]
+
+    def part(numbers: list[int], primary: bool, caption: str) -> Markup:
+        cells = None if drawn is None else replace(drawn, cells=[drawn.cells[n] for n in numbers], primary=primary)
+        return table(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
+
+    return part(first, True, whole.caption), part(rest, False, "") if rest else Markup(), len(rest)
+
+
+def _drawn(record: Comparison) -> Drawn | None:
+    """Each difference with its interval on one axis, relative to A; None where none has an interval."""
+    intervals = [_interval(metric) for metric in record.metrics]
+    known = [interval for interval in intervals if interval is not None]
+    if not known:
+        return None
+    axis = interval_axis(known)
+    ticks = interval_ticks(axis)
+    cells = []
+    for metric, interval in zip(record.metrics, intervals, strict=True):
+        difference = (
+            "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
+        )
+        # Where there is no room for the head of a table, the axis stands in each row.
+        row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
+        cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
+    return Drawn("verdict", ticks, cells)
+
+
+def _bars(record: Comparison) -> list[svg.Bar]:
+    named = [(window, "bar-idle", "idle baseline", "") for window in record.baseline]
+    for block in record.blocks:
+        look = f"bar-{block.arm}" + (" dropped" if block.dropped or block.disturbed else "")
+        what = record.a.name if block.arm == "a" else record.b.name
+        left_out = "warm-up" if block.dropped else "disturbed" if block.disturbed else ""
+        more = f", {left_out}, not counted" if left_out else ""
+        again = f", taken {block.attempts_count} times" if block.attempts_count > 1 else ""
+        named.append((block.window, look, f"{clean(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
+    named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]
+    return c0_bars(named)
+
+
+def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
+    bars = []
+    for arm, condition in (("a", record.a), ("b", record.b)):
+        shares = []
+        for row in states.rows:
+            name, share = row.cells["name"], row.cells[arm]
+            if isinstance(name, Words) and isinstance(share, Figure):
+                shares.append(svg.BarShare(clean(name.text, 40), share.value or 0.0, row.look))
+        bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
+    return bars
+
+
+def flames(record: Comparison, extras: Extras) -> list[FlameView]:
+    """A, B and their difference, as far as there are stacks: given ones, or of the comparison's own traced windows."""
+    if not extras.stacks and not extras.stacks_b and record.traced:
+        traced = {window.arm: window.attribution for window in record.traced}
+        extras = extras_of_two(traced.get("a"), traced.get("b"))
+    names = clean(record.a.name, 60), clean(record.b.name, 60)
+    views = [
+        flame_view(flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)
+        for stacks, name in ((extras.stacks, names[0]), (extras.stacks_b, names[1]))
+    ]
+    if extras.stacks and extras.stacks_b:
+        root = f"{names[1]} − {names[0]}"
+        graph = flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=root, limit=_FRAMES)
+        views.append(flame_view(graph, f"Difference, {names[1]} − {names[0]}", extras.modules))
+    return [view for view in views if view is not None]
+
+
+def render(record: Comparison, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    primary = next(
+        (metric for metric in record.metrics if metric.name == record.verdict.metric),
+        record.metrics[0] if record.metrics else None,
+    )
+    states = states_table(record, places)
+    names = (clean(record.a.name, 60), clean(record.b.name, 60))
+    over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
+    caption = (
+        f"The difference is {names[1]} − {names[0]} {over}. Drawn: B relative to A with its 95 % interval; filled "
+        "where the interval excludes no difference, an arrow where it continues beyond the axis."
+    )
+    return page(
+        "comparison.html.j2",
+        record,
+        places,
+        derived=extras.derived,
+        title=f"{names[0]} against {names[1]}",
+        context=answer_and_context(record)[1],
+        metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
+        system=system_table(record, places) if record.system else None,
+        names=names,
+        notes=labels.all_of(record),
+        primary_label=labels.metric(primary.name) if primary else "",
+        pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
+        strips=charts.of_comparison(record),
+        states=states,
+        apart=speed_and_power(record),
+        state_bars=_state_bars(record, states) if states.rows else [],
+        course=svg.course(_bars(record), "% C0"),
+        flames=flames(record, extras),
+        functions=functions_table(record, places, _COMPARISON_FUNCTIONS),
+        columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
+    )

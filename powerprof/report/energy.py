@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The terminal's view of an `EnergyResult`: the answer, the meters, then what is to be known of them."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from powerprof.energy.domains import EnergyResult
+from powerprof.energy.model import WIDE
+from powerprof.energy.models_file import PowerModel
+from powerprof.experiment.records import Comparison, LoadRun
+from powerprof.model import text
+from powerprof.model.records import EnergyReading, Kind
+from powerprof.report.labels import texts
+from powerprof.system.errors import UsageError
+
+if TYPE_CHECKING:
+    from powerprof.report.csv_file import Line
+
+
+_WIDTH = 80
+
+# How `powerprof energy` begins these notes.
+_DOUBT, _NO_METER = "doubt: ", "energy source: no meter on this host: "
+
+
+def csv_lines(result: EnergyResult) -> Iterator[Line]:
+    """A line a domain of each meter; `summed` says which of them make the total."""
+    yield [
+        *("source", "domain", "kind", "joules", "watts", "low_watts", "high_watts", "contained_in"),
+        *("dropped_samples", "summed", "window_s"),
+    ]
+    total = result.total
+    for meter in result.meters:
+        summed = meter.source == total.source and meter.domain in total.domains
+        yield [
+            *(
+                meter.source,
+                meter.domain,
+                meter.kind,
+                meter.joules,
+                meter.watts,
+                meter.low_watts,
+                meter.high_watts,
+                meter.contained_in,
+            ),
+            *(meter.dropped_samples_count, "yes" if summed else "no", result.window_s),
+        ]
+
+
+def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
+    """The whole report, at most 80 columns wide where names allow it."""
+    printed = textwrap.wrap(_answer(result), _WIDTH)
+    if result.meters:
+        names = max(24, *(len(_name(r)) + 2 for r in result.meters))
+        printed += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
+        printed += [_row(reading, names) for reading in result.meters]
+    if result.notes:
+        printed.append("")
+        for note in _notes(texts(result.notes)):
+            printed += textwrap.wrap(
+                note,
+                _WIDTH,
+                initial_indent="· ",
+                subsequent_indent="  ",
+                break_long_words=False,
+                break_on_hyphens=False,  # paths are to be copied whole
+            )
+    return printed
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    """Why each kind of meter is missing is doctor's answer, and all doubts of an estimate are one paragraph."""
+    doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
+    others = [
+        "no meter on this host (powerprof doctor)" if note.startswith(_NO_METER) else note
+        for note in notes
+        if not note.startswith(_DOUBT)
+    ]
+    return [*others, *([f"doubts: {'; '.join(doubts)}"] if doubts else [])]
+
+
+def _answer(result: EnergyResult) -> str:
+    total = result.total
+    window = "" if result.window_s is None else f" over {result.window_s:.1f} s"
+    if total.watts is None or total.joules is None:
+        bounds = next((r for r in result.meters if r.low_watts is not None and r.high_watts is not None), None)
+        if bounds is None or bounds.low_watts is None or bounds.high_watts is None:
+            return f"No energy figure{window}."
+        low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
+        return f"{low} to {high} W possible{window} (estimate): how long the CPUs ran is unknown."
+    if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
+        low, high = _rough(total.low_watts), _rough(total.high_watts)
+        return f"About {_rough(total.watts)} W{window} (estimate; {low} to {high} W possible)."
+    of = " + ".join(total.domains)
+    text = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
+    if total.low_watts is not None and total.high_watts is not None:
+        text += f", between {_figure(total.low_watts)} and {_figure(total.high_watts)} W"
+    return text + "."
+
+
+def _name(reading: EnergyReading) -> str:
+    return f"{reading.domain} ({reading.source})"
+
+
+def _row(reading: EnergyReading, width: int) -> str:
+    watts = "no figure" if reading.watts is None else _figure(reading.watts)
+    joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
+    kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
+    kind = "in no sum" if reading.scope in ("device", "other") else kind
+    return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
+
+
+def _rough(watts: float) -> str:
+    """As many digits as an estimate has: two."""
+    return f"{watts:.2g}" if watts < 100 else f"{watts:.0f}"
+
+
+def _figure(watts: float) -> str:
+    return f"{watts:.1f}" if watts >= 10 else f"{watts:.2f}"
+
+
+# `powerprof calibrate` for a terminal: what the model says, with its intervals and doubts.
+
+
+def calibration_lines(model: PowerModel) -> list[str]:
+    """The model's watts and joules."""
+    rows = [("C0 (running)", model.full_watts, model.full_range_watts)]
+    rows += [(state.name, state.watts, state.range_watts) for state in model.states]
+    printed = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
+    printed += [f"{title:<24}{watts:8.3f}   {low:.3f} – {high:.3f}" for title, watts, (low, high) in rows]
+    if model.wakeup is not None:
+        low, high = model.wakeup.range_joules
+        printed.append(f"{'a wake-up, µJ':<24}{model.wakeup.joules * 1e6:8.2f}   {low * 1e6:.2f} – {high * 1e6:.2f}")
+    if model.cross_validated_percent is not None:
+        printed.append(f"Error on levels that the fit had not seen: {model.cross_validated_percent:.1f} %.")
+    return [*printed, *(f"· {doubt}" for doubt in model.doubts)]
+
+
+# What a power draw is in a year, in energy, money and carbon: derived from a stated price and grid, never measured.
+
+HOURS = 8760.0
+_PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Z]{3})")
+_MOST = 1e6
+
+
+@dataclass(frozen=True)
+class Terms:
+    """The price of a kWh with its currency, and the grams of CO2 of a kWh; None where nobody gave it."""
+
+    price: float | None = None
+    currency: str = ""
+    grid_g: float | None = None
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Watts that something draws, or draws more than something else."""
+
+    watts: float
+    kind: Kind
+    what: str
+
+
+def terms(price: str | None, grid: float | None) -> Terms:
+    """`0.30EUR` and `380` as terms. Raises UsageError."""
+    match = _PRICE.fullmatch(price.strip()) if price is not None else None
+    if price is not None and (match is None or not 0 < float(match[1]) < _MOST):
+        raise UsageError(f"--price {price} is not a price per kWh", "a number and a currency, such as 0.30EUR")
+    if grid is not None and not (math.isfinite(grid) and 0 <= grid <= 5000):
+        raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 of a kWh, such as 380")
+    return Terms(float(match[1]) if match else None, match[2] if match else "", grid)
+
+
+def draw_of(record: object) -> Draw | None:
+    """What a record says of power: of a comparison B less A, of a load its own; None where it says nothing sure."""
+    if isinstance(record, Comparison):
+        metric = next((metric for metric in record.metrics if metric.name == "watts"), None)
+        change = metric.difference.b_minus_a if metric is not None else None
+        if metric is None or change is None or metric.verdict == "inconclusive":
+            return None
+        more = "more" if change > 0 else "less"
+        return Draw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
+    if isinstance(record, LoadRun):
+        own = next((metric for metric in record.metrics if metric.name == "watts"), None)
+        return None if own is None else Draw(own.estimate.mean, own.kind, "the host draws {} in this load")
+    return None
+
+
+def sentence(record: object, asked: Terms) -> str:
+    """The derived figures in a sentence that says that they are."""
+    draw = draw_of(record)
+    if draw is None:
+        return "No yearly figure: power is inconclusive."
+    kwh = draw.watts * HOURS / 1e3
+    parts = [f"{_three(kwh)} kWh"]
+    if asked.price is not None:
+        parts.append(f"{_three(kwh * asked.price)} {asked.currency} at {asked.price:g} {asked.currency}/kWh")
+    if asked.grid_g is not None:
+        parts.append(f"{_three(kwh * asked.grid_g / 1e3)} kg CO2 at {asked.grid_g:g} g/kWh")
+    watts = draw.what.format(f"{_three(draw.watts)} W ({draw.kind})")
+    return f"Derived, not measured: {watts}; all year round that is {text.listed(parts)}."
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Tables as text for others: CSV and Markdown."""

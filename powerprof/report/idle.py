@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof idle` for a terminal: the answer, the phases side by side, what woke the CPUs, cost and doubt."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
+from powerprof.energy.model import WIDE, ratio_ends, slope_ends
+from powerprof.experiment.judge.cost import (
+    Claim,
+    ServerCost,
+    busy_before,
+    busy_while_counted,
+    claims,
+    delta_of,
+    server_cost,
+)
+from powerprof.model import text
+from powerprof.model.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_of
+from powerprof.report import labels, metrics
+from powerprof.report import table as terminal
+from powerprof.report.labels import texts
+from powerprof.report.phases import phase_title, phases_table
+from powerprof.report.table import Places, Table
+from powerprof.report.wakeups import causes_table, same_sleepers
+
+# The answer of `powerprof idle`: what the server's own threads did, and the host's difference as its check.
+
+# A cost that may be as large as all that the host does, or this many points of C0, is not known at all.
+_USELESS_HZ, _USELESS_POINTS = 25.0, 10.0
+# An interval within these, a second or of the server's own rate, is narrow enough to say "none".
+_NARROW_HZ, _NARROW_SHARE = 0.5, 0.1
+
+
+def shown_of(run: IdleRun) -> list[Phase]:
+    """The phases that are compared, in their order."""
+    named = {phase.name: phase for phase in run.phases}
+    return [named[name] for name in ("baseline", "server", "clients") if name in named] or run.phases[:1]
+
+
+def headline(run: IdleRun) -> str:
+    """The answer in one or two sentences: from the server's own idle exits where they were traced, else from the
+    difference of the host's windows."""
+    for busy, when in ((busy_before(run), "before the server started"), (busy_while_counted(run), "all the time")):
+        if busy is not None:
+            known = _woken(run)
+            lost = f"{known}What this costs is unknown" if known else "No answer"
+            return f"{lost}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
+    cost = server_cost(run)
+    return _host(run) if cost is None else _server(run, cost)
+
+
+def _woken(run: IdleRun) -> str:
+    """How often the server's threads woke: known where no CPU idles, too. Empty where it was not counted."""
+    alone, connected = (
+        next((phase.server_exits for phase in run.phases if phase.name == name), None) for name in ("server", "clients")
+    )
+    first = alone or connected
+    if first is None or first.wakings_hz is None:
+        return ""
+    thread = ""
+    if first.most_woken is not None and first.most_woken_hz is not None:
+        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.cut(first.most_woken, 40)})"
+    known = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
+    if alone is not None and connected is not None and connected.wakings_hz is not None:
+        known += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
+    return f"{known}. "
+
+
+def check(run: IdleRun) -> str:
+    """The host's difference of windows, where the answer is the server's own count; else nothing."""
+    shown = shown_of(run)
+    if busy_before(run) or busy_while_counted(run) or server_cost(run) is None or len(shown) < 2:
+        return ""
+    claimed = claims(run, shown[0], shown[-1])
+    if not claimed:
+        return ""
+    findings = {claim.finding for claim in claimed}
+    figures = " and ".join(_figure(claim, sign=True) for claim in claimed)
+    words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
+    if findings == {"nothing"}:
+        if _is_useless(claimed, shown[0]):
+            return f"Whole host: its own noise hides the server ({_figure(claimed[0], sign=True)})."
+        bounds = " and ".join(_bound(claim) for claim in claimed)
+        return f"Whole host: no measurable difference, less than {bounds} (95 %)."
+    remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
+    return f"Whole host: {figures}{remarks}."
+
+
+def _server(run: IdleRun, cost: ServerCost) -> str:
+    name = product(run)
+    clients = _connections(run)
+    if cost.alone is None:
+        rate = cost.connected
+        what = f"An idle {name} with {clients}" if run.options.clients_count else f"An idle {name}"
+        return "The server was not traced." if rate is None else f"{what} {_ends(rate, cost.thread)}.{_hidden(cost)}"
+    first = f"An idle {name} {_ends(cost.alone, cost.thread)}"
+    if cost.added is not None:
+        first += f"; {_added(cost, cost.alone, cost.added, clients)}"
+    return f"{first}.{_hidden(cost)}"
+
+
+def _hidden(cost: ServerCost) -> str:
+    if cost.busy_percent is None:
+        return ""
+    unknown = ", and what connections add is unknown" if cost.alone is not None and cost.connected is not None else ""
+    busy = text.number(cost.busy_percent, 0)
+    return f" The CPUs were up to {busy} % busy meanwhile: an idle host may show more{unknown}."
+
+
+def _ends(rate: Estimate, thread: tuple[str, float] | None) -> str:
+    if not rate.mean:
+        return f"wakes no CPU (less than {text.number(rate.high, 1)} times a second)"
+    known = f"wakes the CPUs {_plus_minus(rate)} times a second"
+    if thread is None:
+        return known
+    of_it = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
+    return f"{known} ({of_it} of them its thread {text.cut(thread[0], 40)})"
+
+
+def _added(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
+    low, high = added.low or 0.0, added.high or 0.0
+    if low > 0:
+        return f"{clients} add {_plus_minus(added)}"
+    if high < 0:
+        rate = cost.connected.mean if cost.connected is not None else None
+        return f"with {clients} fewer: {text.number(rate, 1)}"
+    half = text.half_width(added) or 0.0
+    if half <= max(_NARROW_HZ, _NARROW_SHARE * alone.mean):
+        return f"{clients} add none ({_plus_minus(added)})"
+    return f"{clients} add less than {text.number(high, 1)} (95 %)"
+
+
+def _plus_minus(rate: Estimate) -> str:
+    return text.plus_minus(rate, 1)
+
+
+def product(run: IdleRun) -> str:
+    """`MariaDB 10.11`, `MySQL 9.7`; `server` where the version does not say."""
+    version = run.server.version if run.server is not None else ""
+    number = re.match(r"\D{0,20}(\d{1,3}\.\d{1,3})", version)
+    if number is None:
+        return "server"
+    return f"{'MariaDB' if 'mariadb' in version.lower() else 'MySQL'} {number[1]}"
+
+
+def _connections(run: IdleRun) -> str:
+    count = run.options.clients_count
+    return f"{text.count(count)} silent connection{'' if count == 1 else 's'}"
+
+
+def _host(run: IdleRun) -> str:
+    """What the last phase costs over the first, by the host's own figures in both."""
+    shown = shown_of(run)
+    if len(shown) < 2:
+        if not run.interrupted:
+            return "Only one phase was measured."
+        return f"{'Ended early' if run.failure else 'Interrupted'}, before there was anything to compare."
+    first, last = shown[0], shown[-1]
+    if last.name != "clients":
+        what, has = "An idle server costs", "has"
+    elif first.name == "baseline":
+        what = f"An idle server with {_connections(run)} costs"
+        has = "has"
+    else:
+        what = f"{_connections(run)} cost"
+        has = "have"
+    claimed = claims(run, first, last)
+    if not claimed:
+        return "C0 and wake-ups are unknown on this host."
+    kinds = {claim.finding for claim in claimed}
+    sure = [_figure(claim) for claim in claimed if claim.finding == "costs"]
+    rest = " and ".join(_figure(claim) for claim in claimed if claim.finding != "costs")
+    if not sure and "single" in kinds:
+        return f"One window a phase has no interval: {rest} more. A cost needs two or more (--repeat)."
+    if not sure and "drift" in kinds:
+        drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
+        others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
+        unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
+        return (
+            f"No answer: the host changed meanwhile: {drifted}, but the baseline drifted as far{unsure}. Measure again "
+            "when it is quiet."
+        )
+    if not sure:
+        bounds = " and ".join(_bound(claim) for claim in claimed)
+        if _is_useless(claimed, first):
+            return (
+                f"No answer: the host's windows differ too much: up to {bounds} are possible (95 %). Measure again "
+                "when it is quiet, or with longer windows (--duration)."
+            )
+        who = what.removesuffix(" costs").removesuffix(" cost")
+        return f"{who} {has} no measurable cost: less than {bounds} (95 %)."
+    if not rest:
+        return f"{what} {' and '.join(sure)}."
+    why = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
+    return f"{what} {sure[0]}; {why}: {rest}."
+
+
+def _bound(claim: Claim) -> str:
+    """The most that it may cost: what was not found is not nothing."""
+    high = max(0.0, claim.difference.high or 0.0)
+    if claim.metric == "wakeups_hz":
+        return f"+{text.number(high, 1)} wake-ups/s"
+    return f"+{text.number(high, 1)} points of C0"
+
+
+def _is_useless(claimed: Sequence[Claim], first: Phase) -> bool:
+    """Is an interval so wide that it excludes nothing?"""
+    most = {claim.metric: claim.difference.high or 0.0 for claim in claimed}
+    points = max((high for metric, high in most.items() if metric != "wakeups_hz"), default=0.0)
+    return most.get("wakeups_hz", 0.0) > max(_USELESS_HZ, first.wakeups_hz or 0.0) or points > _USELESS_POINTS
+
+
+def _figure(claim: Claim, *, sign: bool = False) -> str:
+    if claim.metric == "wakeups_hz":
+        return f"{text.plus_minus(claim.difference, 1, sign=sign)} wake-ups/s"
+    return f"{text.plus_minus(claim.difference, sign=sign)} points of C0"
+
+
+_SHOWN_CAUSES = 12
+_WHY = 24
+# The function of the timers of all threads that sleep.
+_SAYS_NOTHING = ("hrtimer_wakeup", "process_timeout")
+
+
+def _includes_zero(estimate: Estimate) -> bool:
+    return estimate.low is not None and estimate.high is not None and estimate.low <= 0.0 <= estimate.high
+
+
+def _context(run: IdleRun) -> str:
+    first = shown_of(run)[0]
+    kind = "private" if run.server and run.server.private else "given"
+    server = f"{run.server.version}, {kind} · " if run.server else ""
+    driver = run.host.get("idle_driver") or "no cpuidle driver"
+    return (
+        f"{server}{first.cpus} CPUs, {driver} · {len(first.windows)} × "
+        f"{text.number(first.window_s, 1).removesuffix('.0')} s windows a phase"
+    )
+
+
+def _table(run: IdleRun, width: int) -> list[str]:
+    shown = shown_of(run)
+    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
+    return terminal.phases(table, width, _power(run, shown)) + _power_note(run, shown)
+
+
+def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
+    totals = [host_of(run, phase) for phase in shown]
+    if not totals or totals[0].source is None:
+        return []
+    kind = "estimated" if totals[0].kind == "estimated" else f"{totals[0].source}"
+    digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
+    change = _power_change(run, shown)
+    last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
+    if _is_wide(totals[0]) and len(totals) > 1:
+        # Of an absolute figure this doubtful only the difference is worth a row; the figure stands below.
+        apart = [None if s.watts is None or totals[0].watts is None else s.watts - totals[0].watts for s in totals[1:]]
+        return [[f"power above {shown[0].name}", "", *(_more(watts, digits) for watts in apart), *last]]
+    return [[f"power, {kind}", *(text.number(s.watts, digits, " W") for s in totals), *last]]
+
+
+def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
+    host = host_of(run, shown[0])
+    if len(shown) < 2:
+        return None
+    change = delta_of(run, shown[0].name, shown[-1].name, "watts")
+    if change is None and host.source and len(host.domains) == 1:  # in runs saved before
+        change = delta_of(run, shown[0].name, shown[-1].name, metric_of("watts", host.source, host.domains[0]))
+    return change.difference if change else None
+
+
+def _is_wide(total: Total) -> bool:
+    low, high = total.low_watts, total.high_watts
+    return total.kind == "estimated" and low is not None and high is not None and high > WIDE * low
+
+
+def _more(watts: float | None, digits: int) -> str:
+    return text.number(watts, digits, " W") if watts is None or watts < 0 else f"+{text.number(watts, digits, ' W')}"
+
+
+def _meters(run: IdleRun) -> HostMeters | None:
+    """The meters that stand for the host in all phases; runs without windows have the phases' own figures only."""
+    return host_meters([energy for phase in run.phases for energy in _readings(phase)])
+
+
+def host_of(run: IdleRun, phase: Phase) -> Total:
+    """The host's energy in a phase, by the meters of the run."""
+    return mean_host_energy(_readings(phase), _meters(run))
+
+
+def _readings(phase: Phase) -> list[list[EnergyReading]]:
+    return [window.energy for window in phase.windows] or [phase.energy]
+
+
+def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
+    host = host_of(run, shown[0])
+    reading = next((r for r in shown[0].energy if r.domain in host.domains and r.source == host.source), None)
+    if reading is None:
+        return ["  no energy figure: no meter and no model for this CPU (powerprof doctor)"]
+    if reading.kind == "measured":
+        return [f"  measured by {reading.source}: {', '.join(host.domains)}"]
+    parts = [f"estimated, no meter: model “{reading.model}”, with power supply and memory"]
+    change = _power_change(run, shown)
+    if change is not None and reading.range is not None:
+        ends = [change.mean if end is None else end for end in (change.low, change.high)]
+        low, high = slope_ends(ends[0], ends[1], reading.range)
+        parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
+        if low > 0:
+            parts += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
+    if reading.low_watts is not None and reading.high_watts is not None:
+        parts.append(
+            f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
+            f"{text.number(reading.high_watts)} possible)"
+        )
+    return text.wrap(f"{'; '.join(parts)}. More: powerprof energy.", 76, "  ")
+
+
+def _ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
+    """How many times as much it was: known better than the watts, because one model is wrong in both alike."""
+    ends = None if before is None or after is None or before <= 0 else ratio_ends(before, after, span)
+    if ends is None or before is None or after is None:
+        return []
+    low, high = min(ends[0], after / before), max(ends[1], after / before)
+    return [f"{text.number(after / before)} times as much ({text.number(low)} to {text.number(high)})"]
+
+
+def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
+    rows = [["/s", "%", "why", "who", "every" if any("every" in row.cells for row in table.rows) else ""]]
+    for row in table.rows:
+        why, who = row.words("why"), row.words("who")
+        named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
+        more = who.more or ("" if why.more in _SAYS_NOTHING else why.more)
+        cells = [row.words("rate").text, row.words("percent").text, text.cut(named, _WHY), f"{who.text}  {more}"]
+        rows.append([*cells, row.words("every").text.removeprefix("every ")])
+    hz_width, why_width, every_width = (max(len(row[at]) for row in rows) for at in (0, 2, 4))
+    room = max(20, width - max(7, hz_width) - 7 - why_width - 4 - (every_width + 2 if every_width else 0))
+    lines = []
+    for hz, percent, reason, name, period in rows:
+        who_cell = text.cut(name.rstrip(), room).ljust(room)
+        lines.append(f"{hz:>7}  {percent:>5}  {reason:<{why_width}}  {who_cell}  {period:>{every_width}}".rstrip())
+    if left:
+        rest = sum(cause.wakeups_hz for cause in left)
+        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {text.some(table.left_count, 'more cause')}")
+    return lines
+
+
+def _causes(run: IdleRun, width: int) -> list[str]:
+    phase = next((phase for phase in reversed(shown_of(run)) if phase.causes), None)
+    if phase is None or phase.conservation is None:
+        seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
+        blind = next((counts for counts in seen if metrics.is_blind(counts)), None)
+        if blind is not None:
+            return ["", *text.wrap(metrics.verdict(blind), width)]
+        return ["", *text.wrap(metrics.balance(seen[-1], ""), width - 2, "  ")] if seen else []
+    c = phase.conservation
+    title = f"What woke the CPUs, {phase_title(run, phase)}"
+    named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
+    table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
+    left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
+    heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
+    return ["", heading, *_cause_rows(table, left, width), *text.wrap(metrics.balance(c, ""), width - 2, "  ")]
+
+
+def _cost(run: IdleRun) -> str:
+    tool = run.tool
+    parts = [f"{text.number(tool.cpu_percent, 3)} % CPU"]
+    if tool.wakeups_hz is not None:
+        parts.append(f"{text.number(tool.wakeups_hz, 1)} wake-ups/s while tracing")
+    if tool.lost_count is not None:
+        parts.append(f"{tool.lost_count} events lost")
+    return f"powerprof itself: {', '.join(parts)}.{_drift(run)}"
+
+
+def _drift(run: IdleRun) -> str:
+    """How the second baseline differs from the first: the figures only where that is significant."""
+    changes = [delta for delta in run.drift if delta.metric in ("c0_percent", "wakeups_hz")]
+    if not changes:
+        return ""
+    drifted = [_moved(delta) for delta in changes if not _includes_zero(delta.difference)]
+    if not drifted:
+        return " No significant baseline drift."
+    return f" Baseline drift: {' and '.join(drifted)}; trust no smaller difference."
+
+
+def _moved(delta: Delta) -> str:
+    unit = "wake-ups/s" if delta.metric == "wakeups_hz" else "points of C0"
+    return f"{text.plus_minus(delta.difference, 1 if delta.metric == 'wakeups_hz' else 2, sign=True)} {unit}"
+
+
+def _split(run: IdleRun) -> list[str]:
+    """Where the joules of the last phase went."""
+    phase = shown_of(run)[-1]
+    return [metrics.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
+
+
+def _notes(run: IdleRun) -> list[str]:
+    """What is to be known of the windows. Where an estimate comes from stands below the table, with its interval."""
+    source = run.energy_source
+    # Why there is no meter is the answer of doctor.
+    written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
+    sentences = dict.fromkeys([*labels.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
+    return written + [f"Note: {note}." for note in sentences]
+
+
+def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The whole report. `width` is the terminal's."""
+    printed = [
+        *text.wrap(headline(run), width),
+        *(text.wrap(check(run), width) if check(run) else ()),
+        *text.wrap(_context(run), width),
+        "",
+        *_table(run, width),
+        *_causes(run, width),
+        "",
+    ]
+    printed += text.wrap(_cost(run), width)
+    for line in (*_split(run), *labels.of_run(run), *_notes(run)):
+        printed += text.wrap(line, width)
+    if run.interrupted:
+        why = f"Ended early: {run.failure}" if run.failure else "Interrupted"
+        printed += text.wrap(f"{why.rstrip('.')}. This is what was measured until then.", width)
+    return printed

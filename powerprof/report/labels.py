@@ -1,0 +1,415 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What metrics and units are called in reports, and the prefix with which a small figure is readable."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import floor, log10
+from string import Formatter
+from typing import Any
+
+from powerprof.experiment.records import Comparison
+from powerprof.model import text
+from powerprof.model.attribution import Attribution
+from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, OsRates, Run
+from powerprof.queries.records import Queries
+
+# What a metric is called in a sentence or on a page, and on a terminal, where its unit stands in its name.
+_METRICS = {
+    "c0_ms_per_query_server": ("C0 per query, server", "C0 ms/query, server"),
+    "c0_ms_per_query": ("C0 per query, all", "C0 ms/query, host"),
+    "c0_ms_per_query_net": ("C0 per query, net of idle", "  net of idle"),
+    "c0_ms_per_query_client": ("C0 per query, client", "C0 ms/query, client"),
+    "joules_per_query": ("energy per query", "joules/query"),
+    "joules_per_query_net": ("energy per query, net of idle", "  net of idle"),
+    "energy_to_solution_joules": ("energy to solution", "joules to solution"),
+    "time_to_solution_s": ("time to solution", "seconds to solution"),
+    "wakeups_per_query": ("wake-ups per query", "wake-ups/query"),
+    "latency_p50_ms": ("latency, median", "p50 latency, ms"),
+    "latency_p95_ms": ("latency, p95", "p95 latency, ms"),
+    "latency_p99_ms": ("latency, p99", "p99 latency, ms"),
+    "edp_joule_seconds": ("energy-delay product", "EDP, J·s/query"),
+    "rows_examined_per_query": ("rows examined per query", "rows read/query"),
+    "minor_faults_per_query": ("minor faults per query", "page faults/query"),
+    "thread_wakings_hz": ("wake-ups of the thread", "thread's wake-ups/s"),
+    "thread_wakings_traced_hz": ("wake-ups of the thread, by the trace", "  by the trace"),
+    "thread_idle_exits_hz": ("idle exits by the thread", "  its idle exits/s"),
+    "target_wakings_hz": ("wake-ups of the process", "process's wake-ups/s"),
+    "target_idle_exits_hz": ("idle exits by the process", "  its idle exits/s"),
+    "host_idle_exits_hz": ("idle exits of the host", "host's idle exits/s"),
+    "statements_hz": ("statements of the server", "statements/s"),
+    "commit_p50_ms": ("statements that commit, median", "p50 commits, ms"),
+    "commit_p95_ms": ("statements that commit, p95", "p95 commits, ms"),
+    "replica_lag_s": ("seconds behind the source", "seconds behind"),
+    "replica_backlog_bytes": ("received and not applied", "backlog, bytes"),
+    "replica_delay_ms": ("delay of the replica", "replica's delay, ms"),
+    "server_wakings_hz": ("wakings of the server's threads", "its wakings/s"),
+    "server_exits_hz": ("idle exits by the server's threads", "its idle exits/s"),
+    "server_cpu_ms_per_s": ("CPU time of the server", "its CPU, ms/s"),
+    "write_bytes_hz": ("written by the server", "written, B/s"),
+    "write_bytes_peak_hz": ("written by the server, slice with most", "  most in a slice"),
+    "wakeups_peak_hz": ("wake-ups from idle, slice with most", "wake-ups/s, most"),
+    "user_ms_per_query": ("user time per query", "user ms/query"),
+    "system_ms_per_query": ("kernel time per query", "kernel ms/query"),
+    "irq_ms_per_query": ("interrupt time per query", "interrupts ms/query"),
+    "context_switches_per_query": ("context switches per query", "switches/query"),
+    "page_faults_per_query": ("page faults per query, whole host", "faults/query, host"),
+    "major_faults_per_query": ("major faults per query, whole host", "major faults/query"),
+    "network_packets_per_query": ("packets per query", "packets/query"),
+    "disk_reads_per_query": ("disk reads per query", "disk reads/query"),
+    "disk_writes_per_query": ("disk writes per query", "disk writes/query"),
+    "disk_read_bytes_per_query": ("bytes read from disk per query", "disk B read/query"),
+    "disk_write_bytes_per_query": ("bytes written to disk per query", "disk B written/query"),
+    "disk_busy_percent": ("disk busy", "disk busy, %"),
+    "waiting_tasks": ("tasks that waited for a CPU", "tasks waiting"),
+    "migrations_per_query": ("moves to another CPU per query", "migrations/query"),
+    "migrations_hz": ("moves of a task to another CPU", "migrations/s"),
+    "busy_mhz": ("frequency while running", "MHz while running"),
+    "busiest_cpu_percent": ("busiest CPU", "busiest CPU, %"),
+    "idlest_cpu_percent": ("least busy CPU", "least busy CPU, %"),
+    "cpu_pressure_percent": ("time in which a task waited for a CPU", "CPU pressure, %"),
+    "io_pressure_percent": ("time in which a task waited for I/O", "I/O pressure, %"),
+    "joules_per_execution": ("energy per execution", "joules/execution"),
+    "joules_per_execution_net": ("energy per execution, net of idle", "  net of idle"),
+    "cpu_s_per_execution": ("CPU time per execution", "CPU s/execution"),
+    "c0_s_per_execution": ("C0 per execution, all", "C0 s/execution, host"),
+    "time_s_per_execution": ("time per execution", "seconds/execution"),
+    "wakeups_per_execution": ("wake-ups per execution", "wake-ups/execution"),
+    "round_trips_per_query": ("round trips per query", "round trips/query"),
+    "queries_hz": ("queries per second", "queries/s"),
+    "c0_percent": ("C0 (running)", "C0, %"),
+    "idle_percent": ("idle", "idle, %"),
+    "wakeups_hz": ("wake-ups from idle", "wake-ups/s"),
+    "watts": ("power", "watts"),
+    "storm_raged_percent": ("storm active", "storm active, % of time"),
+    "storm_counter_hz": ("storm counter hz", "storm's counter/s"),
+}
+_OF_SERVERS = {
+    "c0_percent": "C0, %",
+    "watts": "watts",
+    "connections_hz": "connections/s",
+    "commits_hz": "commits/s",
+    "relay_log_bytes_hz": "relay logs, B/s",
+}
+# Of one device, which stands behind the colon: in a sentence, and on a terminal.
+_OF_DEVICES = {
+    "disk_service_ms": ("service time of {}", "{}: service, ms"),
+    "disk_read_ms": ("time of a read on {}", "  {}: a read, ms"),
+    "disk_write_ms": ("time of a write on {}", "  {}: a write, ms"),
+    "disk_queue_count": ("requests outstanding on {}", "  {}: queue"),
+    "disk_busy_percent": ("{} busy", "  {}: busy, %"),
+    "pstate_percent": ("P-state {}", "P-state {}, %"),
+    "interrupts_per_query": ("interrupts of {} per query", "{} interrupts/query"),
+    "interrupts_hz": ("interrupts of {}", "{} interrupts/s"),
+}
+_UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
+_UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
+_PREFIXED = {"J", "s", "J·s", "W"}
+# No meter or clock resolves less in any unit of a report: what is left of a difference of equal figures.
+_NOTHING = 1e-12
+
+
+def metric(name: str) -> str:
+    """A metric's name in words; an unknown one is its own."""
+    if name in _METRICS:
+        return _METRICS[name][0]
+    what, colon, of = name.partition(":")
+    if what == "residency_percent" and colon:
+        return f"residency in {of}"
+    if what in _OF_DEVICES:
+        return _OF_DEVICES[what][0].format(of)
+    if what == "watts" and colon:
+        return f"{of.replace(':', ' ')} watts"
+    return key(name)[0]
+
+
+def short(name: str) -> str:
+    """A metric's name on a terminal; an unknown one is its own."""
+    if name in _METRICS:
+        return _METRICS[name][1]
+    what, colon, whose = name.partition(":")
+    if what == "residency_percent" and colon:
+        return f"{whose}, %"
+    if what in _OF_DEVICES and colon:
+        return _OF_DEVICES[what][1].format(whose)
+    return f"  {whose}: {_OF_SERVERS.get(what, what)}" if colon else name
+
+
+def key(name: str) -> tuple[str, str]:
+    """A JSON key as words and the unit that its suffix names: `cpu_percent` → ("cpu", "%")."""
+    suffix = _UNIT_SUFFIX.search(name)
+    if suffix is None:
+        return name.replace("_", " "), ""
+    return name[: suffix.start()].replace("_", " "), _UNITS.get(suffix[1], suffix[1])
+
+
+def significant(value: float | None) -> str:
+    """Three significant digits, whole numbers from 1,000 on."""
+    if value is None:
+        return text.UNKNOWN
+    if abs(value) < _NOTHING:
+        return "0"
+    if abs(value) < 0.0001:
+        return f"{value:.2e}".replace("-", "−")
+    places = 0 if abs(value) >= 1000 else max(0, 3 - len(str(int(abs(value)))) + (1 if abs(value) < 1 else 0))
+    return text.number(value, 4 if 0 < abs(value) < 0.1 else places)
+
+
+def prefix(unit: str, largest: float) -> tuple[str, float]:
+    """The unit with m or µ where the figures are small, and what to multiply them by."""
+    if unit not in _PREFIXED or not 0 < abs(largest) < 0.1:
+        return ("" if unit == "1" else unit), 1.0
+    return (f"m{unit}", 1e3) if abs(largest) >= 1e-4 else (f"µ{unit}", 1e6)
+
+
+def digits(largest: float, significant: int = 3) -> int:
+    """Decimals that show that many significant digits of the largest figure of a row, at most six."""
+    if not largest:
+        return 0 if significant < 3 else 2
+    return min(6, max(0, significant - 1 - floor(log10(abs(largest)))))
+
+
+@dataclass(frozen=True)
+class Shown:
+    """How the figures of one row are shown: in this unit, times `factor`, with so many decimals."""
+
+    unit: str
+    factor: float
+    decimals: int
+
+
+def shown(unit: str, values: Iterable[float | None]) -> Shown:
+    """Three significant digits of the largest figure of a row, and two of the smallest as far as four decimals go."""
+    known = [abs(value) for value in values if value]
+    largest = max(known, default=0.0)
+    name, factor = prefix(unit, largest)
+    if largest * factor >= 1000:
+        return Shown(name, factor, 0)
+    least = digits(min(known, default=0.0) * factor, 2)
+    return Shown(name, factor, max(digits(largest * factor), min(4, least)))
+
+
+# The sentences of notes: one template a name.
+#
+# A template is a format string. A figure decides between forms of a word where its format has bars: `{count:stack was|
+# stacks were}` for 1 and for more, `{count:none|one|{count} of them}` where 0 has a form of its own.
+
+WORDS: dict[str, str] = {
+    "pairs_left_out": "other programs ran during {count} of the pairs, which {count:is|are} left out (the JSON has "
+    "{count:it|them})",
+    "crowded": "other programs used {percent:.0f} % of the CPUs: figures of the whole host include them",
+    "sources_differ": "{metric} comes from different sources: steps between them are not judged",
+    "unpaired": "measured at different times: a drift of the host is not cancelled out",
+    "not_in_both": "{parameter} {values}: not measured in both sweeps",
+    "energy": "energy: {why}",
+    "estimate": "estimate: {doubt}",
+    "process_ended": "process {pid} ended during the window",
+    "group_unseen": "the control group used {used_ms:,.0f} ms of CPU time, {missing_ms:,.0f} ms of them in processes "
+    "that joined it and ended before they were looked for: they are in no figure",
+    "no_registers": "no stacks: this kernel keeps the registers of its threads where they were not found",
+    "runtime_java_code": "Java: `{as_account}jcmd {pid} Compiler.perfmap` (JDK 17 or later) writes the names of its "
+    "methods, then run again; callers can be missing unless it was started with -XX:+PreserveFramePointer",
+    "runtime_java_waits": "Java: interpreted methods have no names, and callers of compiled ones can be missing unless "
+    "it was started with -XX:+PreserveFramePointer",
+    "runtime_node_code": "Node: functions have names where it is started with --perf-basic-prof "
+    "--interpreted-frames-native-stack",
+    "runtime_node_waits": "Node: its event loop waits without a function of JavaScript: which one a timer or a packet "
+    "calls next is not known yet (node --cpu-prof says where it runs)",
+    "runtime_go_waits": "Go: in runtime.findRunnable, stopm and sysmon its scheduler waits, no goroutine ran: which is "
+    "next is not known yet (go tool trace shows goroutines)",
+    "runtime_luajit_code": "LuaJIT: only functions of C are seen (luajit -jp, or require('jit.p').start(), shows those "
+    "of Lua)",
+    "runtime_dotnet_code": ".NET: methods have names where it is started with DOTNET_PerfMapEnabled=1 in its "
+    "environment",
+    "runtime_mono_code": "Mono: methods have names where it is started with mono --jitmap",
+    "runtime_ruby_code": "Ruby: compiled methods have names where it is started with ruby --yjit-perf (3.3 or later)",
+    "runtime_php_code": "PHP: compiled functions have names with opcache.jit_debug=16 in php.ini",
+    "runtime_erlang_code": "Erlang: functions have names where it is started with erl +JPperf true",
+    "runtime_postgres_jit_code": "PostgreSQL: what it compiled for a query has no name here (jit_profiling_support "
+    "writes it for perf); with SET jit = off the executor's functions are seen",
+    "runtime_openj9_code": "OpenJ9: methods have names where it is started with -XX:+PerfTool",
+    "wakings_not_counted": "the load was too high to look at every sleep and waking of the target: wakings_count is "
+    "unknown",
+    "sites_left_out": "too many call sites to count wakings at: {count} {count:was|were} left out",
+    "stacks_lost": "{count} {count:stack was|stacks were} lost to a full buffer: "
+    "{count:that exit has|those exits have} no complete stack (a larger --stack-buffer)",
+    "sampled_exits": "every idle exit is counted; single periods (timeline) are one in {one_in} of them"
+    "{lost_count:| (1 of these was lost)| ({lost_count:,} of these were lost)}",
+    "interrupts_unseen": "{count:,} {count:interrupt|interrupts} without a tracepoint came in the window ({named}): "
+    "idle periods that {count:it|they} ended are named by what they did, or unknown",
+    "ended_threads": "{count} idle {count:exit of a thread|exits of threads} that had ended {count:is|are} grouped by "
+    "name: there were too many causes",
+    "causes_lost": "there were more causes than are kept: {count} idle {count:exit is|exits are} not in any row",
+    "stacks_not_copied": "there were more call paths than are kept: the {count:stack|stacks} of {count} "
+    "{count:was|were} not copied",
+    "wakeups_of_traced_window": "without tracing nothing counts wake-ups here: those shown are of the traced window",
+    "within_call": "what a stored procedure executes is within its CALL: the statements inside are not listed",
+    "prepared_before": "statements that were prepared before the window, or whose numbers were not seen, have no text: "
+    "performance_schema has it (performance_schema=ON at the server's start), and so have clients that reconnect",
+    "ends_by_do_command": "this kernel does not report when a socket is written: latency lasts to the next wait for a "
+    "packet",
+    "ends_by_report": "this kernel does not report when a socket is written: a statement ends just before its last "
+    "packet",
+    "messages_alike": "messages of this build cannot be distinguished: preparing a statement counts as a call, a "
+    "pipeline of one statement as one call",
+    "shares_of_samples": "shares are those of {count:,} {count:sample|samples} ({hz} a second and CPU) and have 95 % "
+    "intervals; each CPU was woken for them, which joules contain",
+    "samples_count_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are the "
+    "server's own count, from just before the window to just after it; preparing a statement counts as executing it",
+    "samples_without_calls": "samples show neither wake-ups, page faults nor latencies of statements; calls are "
+    "unknown; preparing a statement counts as executing it",
+    "postgresql_not_asked": "PostgreSQL itself is not asked: schemas are the databases in the titles of processes that "
+    "live at one end of the window; rows are unknown; what functions execute is within the statement that calls them",
+    "postgresql_counted": "rows sent and query ids are those of pg_stat_statements, from just before the window to "
+    "just after it; schemas are databases; what functions execute is within the statement that calls them",
+    "no_login": "the server does not let this user in by its socket: threads have the kernel's names, schemas and rows "
+    "are unknown (name an account with --defaults-file)",
+    "rows_unknown": "rows examined and sent are unknown: performance_schema is off, or does not collect statements",
+    "rows_counted": "rows examined and sent are the server's own counts, from just before the window to just after it",
+    "texts_cut": "{count:,} {count:text is|texts are} longer than {bytes:,} bytes: statements that differ only beyond "
+    "that count as one",
+    "probes_costly": "samples were chosen: in a trial of half a second probes took {percent:.1f} % of the server's CPU "
+    "time ({each_us:.1f} µs a statement at {rate_hz:,.0f} statements/s); --method probes measures with them anyway",
+    "windows_apart": "the intervals are those of the calls within the two windows: a busier host makes all statements "
+    "more expensive, which several windows of each show (queries --watch, or repeat it)",
+    "all_changed": "statements that are compared ({count}) changed by × {ratio:.2f} in the median: the host or "
+    "the server changed, not one statement",
+    "methods_differ": "A was measured by {a} and B by {b}",
+    "servers_differ": "the servers differ: {a} and {b}",
+    "spread_unknown": "of statements with fewer than {calls} calls, and of runs that an older powerprof saved, the "
+    "interval is unknown",
+    "texts_unreadable": "{count:,} {count:text|texts} could not be read",
+    "names_missing": "{percent:.0f} % of the frames have no name, in {files}: these files are stripped. To get the "
+    "names:\n{command}",
+    "names_stripped": "{percent:.0f} % of the frames have no name, in {files}: these files are stripped, and no "
+    "package has their debug information (build them with -g, or keep their symbols)",
+    "table_full": "a table of the tracer had no room {count:once|{count:,} times}: figures are too low",
+}
+
+
+class _Counting(Formatter):
+    """Format strings whose figures choose between forms of a word."""
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        forms = format_spec.split("|")
+        if len(forms) == 1:
+            return str(super().format_field(value, format_spec))
+        none, one, many = forms if len(forms) == 3 else (forms[1], *forms)
+        return none if value == 0 else one if value == 1 else many
+
+
+_COUNTING = _Counting()
+
+
+def filled(template: str, values: Mapping[str, Any]) -> str:
+    """A template with its figures. A saved note may hold anything: what does not fit is shown as it is."""
+    try:
+        return _COUNTING.vformat(template, (), values)
+    except (KeyError, ValueError, TypeError, IndexError, AttributeError):
+        return f"{template.partition('{')[0].strip()} {dict(values)}".strip()
+
+
+def texts(notes: Iterable[Note | str]) -> list[str]:
+    """Notes as sentences; those that are words already stay."""
+    return [note if isinstance(note, str) else filled(WORDS.get(note.name, note.name), note.values) for note in notes]
+
+
+# What is to be known of a record, in sentences: its notes, and where its joules come from.
+
+
+def all_of(record: Run | Comparison | Queries | Attribution) -> list[str]:
+    """Everything, for pages and files."""
+    source = record.energy_source
+    return list(dict.fromkeys([*(texts(source.notes()) if source else []), *of(record)]))
+
+
+def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
+    """What broke it off, where something did, and its own notes."""
+    failure = None if isinstance(record, Queries | Attribution) else record.failure
+    return [*([f"ended early: {failure}"] if failure else []), *texts(record.notes)]
+
+
+def one_doubt(doubts: Sequence[str]) -> str:
+    """The first doubt of an estimate, which stands for all, and which command prints the others."""
+    return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
+
+
+def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
+    """For a terminal: of an estimate one doubt stands for all."""
+    source = record.energy_source
+    printed = []
+    if source is not None and not source.metered and source.doubts:
+        printed += text.wrap(f"Note: {one_doubt(source.doubts)}.", width)
+    for note in of(record):
+        printed += wrapped(note, width)
+    return printed
+
+
+def wrapped(note: str, width: int) -> list[str]:
+    """A note for a terminal. What it has behind a line end is a command, kept whole, so that it can be copied."""
+    sentence, *commands = note.split("\n")
+    end = ":" if commands else "."
+    return [*text.wrap(f"Note: {sentence.removesuffix(end)}{end}", width), *(f"  {command}" for command in commands)]
+
+
+# P-states in sentences: who chooses them, between what, and each CPU's own.
+
+_CHOSEN_BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
+_SHOWN = 4
+
+
+def sentences(found: Frequencies | None) -> list[str]:
+    """Who chooses the frequencies and within what limits, one sentence a group of CPUs."""
+    return [_sentence(limits, found, alone=len(found.limits) == 1) for limits in found.limits] if found else []
+
+
+def of_run(run: Run) -> list[str]:
+    """`sentences` of the last phase that knows."""
+    known = [phase.system.frequencies for phase in run.phases if phase.system]
+    return sentences(known[-1]) if known else []
+
+
+def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> str:
+    where = "" if alone else f" of CPU {limits.cpus}"
+    mode = f" ({found.status})" if found.status else ""
+    by = f"{limits.driver}{mode}" if limits.driver else "an unknown driver"
+    if limits.driver in _CHOSEN_BY_HARDWARE and not found.states:
+        choice = f"P-states{where}: chosen by the hardware under {by}, which counts none"
+    else:
+        choice = f"P-states{where}: {by}" + ("" if found.states else ", which counts none (no stats/time_in_state)")
+    parts = [choice]
+    if limits.minimum_mhz is not None and limits.maximum_mhz is not None:
+        span = f"{limits.minimum_mhz:,.0f} to {limits.maximum_mhz:,.0f} MHz allowed"
+        able = (limits.hardware_minimum_mhz, limits.hardware_maximum_mhz)
+        if None not in able and able != (limits.minimum_mhz, limits.maximum_mhz):
+            span += f" of {able[0]:,.0f} to {able[1]:,.0f}"
+        parts.append(span)
+    parts += [f"governor {limits.governor}"] if limits.governor else []
+    parts += [f"preference {limits.preference}"] if limits.preference else []
+    parts += [f"turbo {'on' if found.turbo else 'off'}"] if found.turbo is not None else []
+    return ", ".join(parts) + "."
+
+
+def cpu_lines(system: OsRates | None) -> list[str]:
+    """A line a CPU: how busy it was, at which frequency it ran and which P-states were requested, most first."""
+    if system is None or system.frequencies is None or not system.frequencies.cpus:
+        return []
+    busy = {load.cpu: load.busy_percent for load in system.cpus}
+    ran = any(cpu.busy_mhz is not None for cpu in system.frequencies.cpus)
+    rows = [["CPU", "busy", *(["running at"] if ran else [])]]
+    for cpu in system.frequencies.cpus:
+        speed = [text.number(cpu.busy_mhz, 0, " MHz")] if ran else []
+        rows.append([str(cpu.cpu), text.number(busy.get(cpu.cpu), 1, " %"), *speed])
+    states = ["P-states requested", *map(shares, system.frequencies.cpus)]
+    return [f"{line}  {state}" for line, state in zip(text.columns(rows, left=0), states, strict=True)]
+
+
+def shares(cpu: CpuFrequency) -> str:
+    """`1,500 MHz 75.0 %, 2,400 MHz 25.0 %`, those with the largest share first."""
+    most: Sequence[tuple[float, float]] = sorted(
+        ((state.residency_percent, state.mhz) for state in cpu.states if state.residency_percent), reverse=True
+    )
+    parts = [f"{mhz:,.0f} MHz {percent:.1f} %" for percent, mhz in most[:_SHOWN]]
+    return ", ".join(parts + ([f"{len(most) - _SHOWN} more"] if len(most) > _SHOWN else [])) or "unknown"

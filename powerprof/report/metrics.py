@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of metrics: of two conditions side by side, of one under load, of one over the values of a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from powerprof.cure.records import Cure
+from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
+from powerprof.experiment.sweep_record import Sweep
+from powerprof.model import text
+from powerprof.model.records import Conservation, EnergySplit, RunMetric
+from powerprof.report import labels
+from powerprof.report.labels import texts
+from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words
+
+_NAME = Column("name", "metric", left=True)
+
+
+def comparison_table(record: Comparison, places: Places) -> Table:
+    """A row a metric: A, B, what lies between them, and the verdict."""
+    return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
+
+
+def system_table(record: Comparison, places: Places) -> Table:
+    """As `comparison_table`, of what the host beneath did; a terminal shows what changed significantly and the disk of
+    the server's files."""
+    rows = []
+    for index, metric in enumerate(record.system):
+        in_terminal = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
+        row = _compared(places, index, metric, "/system")
+        rows.append(replace(row, forms=ALL if in_terminal else ALL - {"terminal"}))
+    return Table(_two(record, replace(_NAME, heading="system")), rows, "the system")
+
+
+def _two(record: Comparison, name: Column) -> list[Column]:
+    return [
+        name,
+        Column("a", "A", record.a.name),
+        Column("b", "B", record.b.name),
+        Column("difference", "B − A", short="difference", interval="95 %"),
+        Column("percent", beside="difference", forms=ALL - {"terminal"}),
+        Column("verdict", "verdict", left=True),
+    ]
+
+
+def cure_table(record: Cure, places: Places) -> Table:
+    """A row a metric: before, cured, what lies between them, and the verdict."""
+    return Table(
+        [
+            _NAME,
+            Column("a", "before"),
+            Column("b", "cured"),
+            Column("difference", "cured − before", short="difference", interval="95 %"),
+            Column("percent", beside="difference", forms=ALL - {"terminal"}),
+            Column("verdict", "verdict", left=True),
+        ],
+        [_compared(places, index, metric) for index, metric in enumerate(record.metrics)],
+    )
+
+
+def cure_windows_table(record: Cure, places: Places) -> Table:
+    """A row a window, in the order of time."""
+    rows = []
+    for index, block in enumerate(record.blocks):
+        at = f"/blocks/{index}"
+        cells: dict[str, Cell] = {
+            "name": Words(f"{index + 1}", block.arm),
+            "process": places.figure(f"{at}/target_wakings_count", 0),
+            "length": places.figure(f"{at}/counted_s", 2),
+        }
+        if block.thread_wakings_count is not None:
+            cells["thread"] = places.figure(f"{at}/thread_wakings_count", 0)
+        if block.latency_ms is not None:
+            cells["statements"] = places.figure(f"{at}/statements_count", 0)
+            cells["p95"] = places.figure(f"{at}/latency_ms/p95", 2)
+        if block.commit_latency_ms is not None:
+            cells["commit"] = places.figure(f"{at}/commit_latency_ms/p95", 2)
+        if block.replica_looks_count is not None:
+            cells["behind"] = places.figure(f"{at}/replica_lag_s", 2)
+            cells["delay"] = places.figure(f"{at}/replica_delay_ms", 2)
+        rows.append(TableRow(cells))
+    return Table(
+        [
+            Column("name", "window", left=True),
+            Column("thread", "wake-ups of the thread"),
+            Column("process", "wake-ups of the process"),
+            Column("length", "in s"),
+            Column("statements", "statements"),
+            Column("p95", "p95, ms"),
+            Column("commit", "p95 of commits, ms"),
+            Column("behind", "behind, s"),
+            Column("delay", "replica's delay, ms"),
+        ],
+        rows,
+    )
+
+
+def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics") -> TableRow:
+    at = f"{under}/{index}"
+    shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
+    difference = metric.difference
+    change = max(
+        (abs(value) for value in (difference.b_minus_a, *(difference.ci95 or ())) if value is not None), default=0.0
+    )
+    # A small difference of large figures has more decimals than they.
+    fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
+    detectable = metric.minimum_detectable_percent
+    sides = {
+        arm: places.figure(f"{at}/{arm}/mean", shown.decimals, ends=f"{at}/{arm}/ci95", scale=shown.factor)
+        for arm in ("a", "b")
+    }
+    return _row(
+        metric,
+        shown,
+        {
+            **sides,
+            "difference": places.figure(
+                f"{at}/difference/b_minus_a", fine, ends=f"{at}/difference/ci95", scale=shown.factor, sign=True
+            ),
+            "percent": places.figure(
+                f"{at}/difference/percent", 1 if abs(difference.percent or 0.0) < 1000 else 0, "%", sign=True
+            ),
+            "verdict": JudgedCell(
+                metric.name,
+                metric.verdict,
+                places.figure(f"{at}/minimum_detectable_percent", 1 if (detectable or 0) < 100 else 0, "%"),
+            ),
+        },
+    )
+
+
+def functions_table(record: Comparison, places: Places, limit: int) -> Table:
+    """A row a function that changed significantly, in percent of one CPU: itself, and with what it called."""
+    functions = record.on_cpu.functions if record.on_cpu is not None else []
+    sure = [number for number, function in enumerate(functions) if function.verdict != "inconclusive"]
+    rows = []
+    for number in sure[:limit]:
+        function, at = functions[number], f"/on_cpu/functions/{number}"
+        cells: dict[str, Cell] = {
+            "name": Words(function.function, "kernel" if function.kernel else function.module),
+            "a": places.figure(f"{at}/a_percent", 2),
+            "b": places.figure(f"{at}/b_percent", 2),
+            "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
+            "a_total": places.figure(f"{at}/a_total_percent", 2),
+            "b_total": places.figure(f"{at}/b_total_percent", 2),
+        }
+        rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))
+    return Table(
+        [
+            Column("name", "function", left=True),
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("a_total", "A with callees"),
+            Column("b_total", "B with callees"),
+        ],
+        rows,
+        "functions, % of one CPU",
+        left_count=len(sure) - len(rows),
+    )
+
+
+def states_table(record: Comparison, places: Places) -> Table:
+    """C0 and each idle state of both conditions, in percent of all CPUs' time; no rows where C0 is unknown."""
+    named = {metric.name: index for index, metric in enumerate(record.metrics)}
+    states = [name for name in named if name.startswith("residency_percent:")]
+    rows = []
+    for number, name in enumerate(["c0_percent", *states] if states and "c0_percent" in named else []):
+        at = f"/metrics/{named[name]}"
+        cells: dict[str, Cell] = {
+            "name": Words(name.partition(":")[2]) if number else Words("C0 (running)", ours=True),
+            "a": places.figure(f"{at}/a/mean", 2),
+            "b": places.figure(f"{at}/b/mean", 2),
+            "difference": places.figure(f"{at}/difference/b_minus_a", 2, ends=f"{at}/difference/ci95", sign=True),
+        }
+        rows.append(TableRow(cells, unit="%", look=f"s{min(number - 1, 5)}" if number else "c0"))
+    columns = [Column("a", "A", record.a.name), Column("b", "B", record.b.name), Column("difference", "B − A")]
+    return Table([Column("name", "state", left=True), *columns], rows, "idle states")
+
+
+def load_table(record: LoadRun, places: Places) -> Table:
+    """A row a metric of a run under load: its mean with the interval, and how many windows had it."""
+    return _means(record.metrics, "/metrics", places, "metrics")
+
+
+def load_system_table(record: LoadRun, places: Places) -> Table:
+    """As `load_table`, of what the host beneath did."""
+    return _means(record.system, "/system", places, "the system")
+
+
+def _means(metrics: Sequence[RunMetric], under: str, places: Places, caption: str) -> Table:
+    rows = []
+    for index, metric in enumerate(metrics):
+        at = f"{under}/{index}/estimate"
+        shown = labels.shown(metric.unit, [metric.estimate.mean])
+        known = sum(value is not None for value in metric.values)
+        cells: dict[str, Cell] = {
+            "mean": places.figure(f"{at}/mean", shown.decimals, ends=at, scale=shown.factor),
+            "windows": Words(str(known), ours=True),
+        }
+        rows.append(_row(metric, shown, cells))
+    windows = Column("windows", "windows", forms=HTML)
+    return Table([_NAME, Column("mean", "mean", interval="95 %"), windows], rows, caption)
+
+
+def sweep_table(record: Sweep, places: Places) -> Table:
+    """A row a metric, a column a value of the parameter."""
+    columns = [Column(str(number), name=str(point.value)) for number, point in enumerate(record.points)]
+    rows = []
+    for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics):
+        at = [_index(point.metrics, name) for point in record.points]
+        same = [point.metrics[i] for point, i in zip(record.points, at, strict=True) if i is not None]
+        shown = labels.shown(same[0].unit, [metric.estimate.mean for metric in same])
+        cells: dict[str, Cell] = {}
+        for number, index in enumerate(at):
+            where = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
+            cells[str(number)] = places.figure(
+                where and f"{where}/mean", shown.decimals, ends=where, scale=shown.factor
+            )
+        rows.append(_row(same[0], shown, cells))
+    return Table([Column("name", name=record.parameter, left=True), *columns], rows, "metrics")
+
+
+def paces_table(record: Sweep, places: Places) -> Table:
+    """A row a thread of each server: how often it wakes, and what is known to change that."""
+    rows = []
+    for number, point in enumerate(record.points):
+        for index, pace in enumerate(point.paces):
+            where = f"/points/{number}/paces/{index}"
+            cells: dict[str, Cell] = {
+                "server": Words(str(point.value)),
+                "thread": Words(pace.thread),
+                "wakings": places.figure(f"{where}/wakings/mean", ends=f"{where}/wakings"),
+                "exits": places.figure(f"{where}/exits/mean", ends=f"{where}/exits"),
+                "period": places.figure(f"{where}/period_ms"),
+                "remedy": Words(pace.remedy, ours=True),
+            }
+            rows.append(TableRow(cells, key=pace.thread))
+    return Table(
+        [
+            Column("server", "server", left=True),
+            Column("thread", "thread", left=True),
+            Column("wakings", "wakings/s", interval="95 %"),
+            Column("exits", "idle exits/s", interval="95 %"),
+            Column("period", "period, ms"),
+            Column("remedy", "what changes it", left=True),
+        ],
+        rows,
+        "how often threads wake",
+    )
+
+
+def points_table(record: SweepComparison, places: Places) -> Table:
+    """A row a value of the parameter: the judged metric in both sweeps, what lies between, and whether they part."""
+    rows = []
+    for number, point in enumerate(record.points):
+        index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
+        if index is None:
+            continue
+        row = _compared(places, index, point.metrics[index], f"/points/{number}/metrics")
+        name = Words(str(point.value))
+        parted = Words("they part" if point.parted else "", ours=True)
+        rows.append(replace(row, short=str(point.value), cells={**row.cells, "name": name, "parted": parted}, unit=""))
+    return Table(
+        [
+            Column("name", record.parameter, left=True),
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "B − A", short="difference", interval="95 %"),
+            Column("percent", beside="difference", forms=ALL - {"terminal"}),
+            Column("parted", "verdict", left=True),
+        ],
+        rows,
+        f"{labels.metric(record.metric)} over {record.parameter}",
+    )
+
+
+def parted_table(record: SweepComparison, places: Places) -> Table:
+    """A row a figure of the system: both sweeps where they diverge, and how much it differs there and elsewhere."""
+    rows = []
+    for number, metric in enumerate(record.parted_with):
+        at = f"/parted_with/{number}"
+        shown = labels.shown(metric.unit, (metric.a_mean, metric.b_mean))
+        cells: dict[str, Cell] = {
+            "a": places.figure(f"{at}/a_mean", shown.decimals, scale=shown.factor),
+            "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
+            "difference": places.figure(f"{at}/percent", 0, "%", ends=f"{at}/ci95", sign=True),
+            "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
+            "verdict": Words(metric.verdict.removeprefix("b_"), ours=True),
+        }
+        # Its unit is in its name: two of the columns are in percent, whatever the figure is in.
+        named = _row(metric, shown, cells)
+        name = Words(labels.metric(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
+        rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
+    return Table(
+        [
+            _NAME,
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "where they differ", interval="95 %"),
+            Column("elsewhere", "elsewhere"),
+            Column("verdict", "verdict", left=True),
+        ],
+        rows,
+        "correlated metrics",
+    )
+
+
+def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
+    return next((index for index, metric in enumerate(metrics) if metric.name == name), None)
+
+
+def _row(metric: Metric | RunMetric | PartingWith, shown: labels.Shown, cells: Mapping[str, Cell]) -> TableRow:
+    estimated = ", est." if metric.kind == "estimated" else ""
+    return TableRow(
+        {"name": Words(labels.metric(metric.name), ours=True), **cells},
+        key=metric.name,
+        short=labels.short(metric.name) + estimated,
+        unit=shown.unit,
+        exact_unit=metric.unit,
+        kind=metric.kind,
+    )
+
+
+# That the parts are the whole, in a sentence: idle exits and their causes, joules and their consumers.
+
+# Above this share of idle time (/proc/stat counts in steps of 10 ms) a host that shows no idle exit was not seen.
+_IDLED_PERCENT = 1.0
+# Three decimals show nothing of less.
+_LEAST_JOULES = 0.0005
+ALL_ACCOUNTED = "All accounted for."
+
+
+def is_blind(counts: Conservation) -> bool:
+    """No idle exit was seen although the CPUs idled: the trace is empty, not the host still."""
+    return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
+
+
+def verdict(counts: Conservation) -> str:
+    """Whether all idle exits are accounted for, in one sentence."""
+    if is_blind(counts):
+        idled = (
+            "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
+        )
+        return f"The trace saw no idle exit of this host{idled}: nothing is accounted for."
+    if not counts.idle_exits_count:
+        return "No CPU went idle."
+    if counts.unknown_count or counts.lost_count:
+        return f"{counts.unknown_count:,} unknown, {counts.lost_count:,} lost."
+    return ALL_ACCOUNTED
+
+
+def _check(counts: Conservation) -> str:
+    """What the sum was checked against; before there was a choice it was cpuidle."""
+    if counts.cpuidle_usage_delta_count is not None:
+        return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
+    if counts.checked_against is None:
+        return "not checked: this kernel has no other counter of idle exits"
+    return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(counts.reference_count)}"
+
+
+def balance(counts: Conservation, unit: str = " idle exits") -> str:
+    """classified + unknown + lost = idle exits, and what that was checked against."""
+    return (
+        f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
+        f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
+    )
+
+
+def joules(split: EnergySplit, of: str = "") -> str:
+    """idle floor + parts + what cannot be attributed = all; what rounds to nothing is left out. `of` says whose, after
+    a comma.
+    """
+    kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
+    whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"
+    if split.idle_joules is None or not split.parts:
+        return f"{whole} in all; {'; '.join(texts(split.notes))}."
+    parts = [
+        *((part.name, part.joules) for part in split.parts),
+        ("cannot be attributed", split.residual_joules or 0.0),
+    ]
+    shown = "".join(f", {name} {text.number(value, 3)} J" for name, value in parts if abs(value) >= _LEAST_JOULES)
+    return f"{whole} = idle floor {text.number(split.idle_joules)} J{shown}."

@@ -1,0 +1,329 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The profile format of pprof: a gzipped protocol buffer.
+
+Field numbers are those of proto/profile.proto of github.com/google/pprof. `go tool pprof` and its web view open it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import blake2b
+from pathlib import Path
+
+from powerprof import __version__
+from powerprof.live.intervals import REST, LiveInterval
+from powerprof.model.text import Say
+from powerprof.report.stacks import Frames
+from powerprof.system.caller import as_caller, caller, is_delegated
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import reason_of
+from powerprof.system.folders import Folder, only_root_writes
+
+# Protocol buffers on the wire, as far as profiles need them: written by hand because it is that small.
+#
+# https://protobuf.dev/programming-guides/encoding/
+
+_MASK = (1 << 64) - 1
+
+
+def varint(value: int) -> bytes:
+    """Seven bits a byte, the lowest first."""
+    value &= _MASK  # negative numbers are ten bytes of two's complement
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A whole number; nothing for 0, which readers take for what is not there."""
+    return varint(field << 3) + varint(value) if value else b""
+
+
+def fixed64(field: int, value: int) -> bytes:
+    """A whole number in eight bytes; nothing for 0."""
+    return varint(field << 3 | 1) + (value & _MASK).to_bytes(8, "little") if value else b""
+
+
+def block(field: int, data: bytes) -> bytes:
+    """Bytes, or a message within a message."""
+    return varint(field << 3 | 2) + varint(len(data)) + data
+
+
+def text(field: int, value: str) -> bytes:
+    """A string."""
+    return block(field, value.encode("utf-8", "replace"))
+
+
+def packed(field: int, values: Iterable[int]) -> bytes:
+    """Whole numbers in a row; nothing for none."""
+    data = b"".join(map(varint, values))
+    return block(field, data) if data else b""
+
+
+class Strings:
+    """The string table: index 0 is the empty string."""
+
+    def __init__(self) -> None:
+        self.indexes = {"": 0}
+
+    def __getitem__(self, value: str) -> int:
+        return self.indexes.setdefault(value, len(self.indexes))
+
+
+SampleType = tuple[str, str]
+"""What a value is and its unit, such as ("c0", "nanoseconds")."""
+
+
+def encode_pprof(
+    samples: Iterable[tuple[Frames, Sequence[int]]],
+    types: Sequence[SampleType],
+    *,
+    time_ns: int | None = None,
+    duration_ns: int | None = None,
+) -> bytes:
+    """The profile. Frames are outermost first; every sample has one value for each of `types`. It began at `time_ns`
+    (Unix time).
+
+    Each distinct name is one function with one location: addresses differ from host to host and say less.
+    """
+    strings, functions = Strings(), dict[str, int]()
+    body = bytearray()
+    for kind, unit in types:
+        body += block(1, number(1, strings[kind]) + number(2, strings[unit]))
+    for frames, values in samples:
+        places = [functions.setdefault(name, len(functions) + 1) for name in reversed(frames)]
+        body += block(2, packed(1, places) + packed(2, values))
+    for name, place in functions.items():
+        body += block(4, number(1, place) + block(4, number(1, place)))
+        body += block(5, number(1, place) + number(2, strings[name]) + number(3, strings[name]))
+    body += number(14, strings[types[0][0]])
+    for name in strings.indexes:
+        body += text(6, name)
+    if time_ns is not None:
+        body += number(9, time_ns)
+    if duration_ns is not None:
+        body += number(10, duration_ns)
+    return gzip.compress(bytes(body), mtime=0)
+
+
+# Profiles as OpenTelemetry's collectors take them: the message ProfilesData, which is also the body of a request.
+#
+# Field numbers are those of opentelemetry/proto/profiles/v1development/profiles.proto with stacks in the dictionary, as
+# PyPI's opentelemetry-proto has it from 1.40 on; it is in development there and may change. Names of attributes are
+# those of the semantic conventions where they have one, else they begin with `powerprof.`.
+
+Attributes = Mapping[str, str | int]
+_KERNEL = "_[k]"
+
+
+@dataclass(frozen=True)
+class OtlpProfile:
+    """What a value is, its unit, and samples: frames outermost first, whose they are, the value."""
+
+    kind: str
+    unit: str
+    samples: Sequence[tuple[Frames, Attributes, int]]
+
+
+class _MessageTable:
+    """Messages by index; the first one is empty, which means none."""
+
+    def __init__(self) -> None:
+        self.indexes = {b"": 0}
+
+    def __getitem__(self, message: bytes) -> int:
+        return self.indexes.setdefault(message, len(self.indexes))
+
+    def written(self, field: int) -> bytes:
+        return b"".join(block(field, message) for message in self.indexes)
+
+
+class _Dictionary:
+    """What samples refer to, each thing once."""
+
+    def __init__(self, modules: Mapping[str, str]) -> None:
+        self._modules = modules
+        self.strings = Strings()
+        self._mappings, self._locations, self._functions = _MessageTable(), _MessageTable(), _MessageTable()
+        self._attributes, self._stacks = _MessageTable(), _MessageTable()
+
+    def attribute(self, key: str, value: str | int) -> int:
+        return self._attributes[number(1, self.strings[key]) + block(2, _any(value))]
+
+    def stack(self, frames: Frames) -> int:
+        return self._stacks[packed(1, [self._location(name) for name in reversed(frames)])]
+
+    def _location(self, label: str) -> int:
+        module = self._modules.get(label)
+        mapping = self._mappings[number(4, self.strings[module])] if module else 0
+        name = label.removesuffix(_KERNEL)
+        function = self._functions[number(1, self.strings[name])]
+        of_kernel = [self.attribute("profile.frame.type", "kernel")] if label.endswith(_KERNEL) else []
+        return self._locations[number(1, mapping) + block(3, number(1, function)) + packed(4, of_kernel)]
+
+    def written(self) -> bytes:
+        return b"".join(
+            (
+                self._mappings.written(1),
+                self._locations.written(2),
+                self._functions.written(3),
+                _MessageTable().written(4),  # links to traces: none
+                b"".join(text(5, name) for name in self.strings.indexes),
+                self._attributes.written(6),
+                self._stacks.written(7),
+            )
+        )
+
+
+def _any(value: str | int) -> bytes:
+    # One of several: a 0 is written too.
+    return varint(3 << 3) + varint(value) if isinstance(value, int) else text(1, value)
+
+
+def encode_otlp(
+    profiles: Iterable[OtlpProfile],
+    resource: Attributes,
+    modules: Mapping[str, str],
+    *,
+    time_ns: int | None,
+    duration_ns: int,
+) -> bytes:
+    """The message. `resource` says what was profiled and where, `modules` the file of a frame.
+
+    Samples of the same stack and attributes are one, those without a value are left out; the window began at `time_ns`
+    (Unix time).
+    """
+    dictionary = _Dictionary(modules)
+    written = b"".join(block(2, _profile(dictionary, profile, time_ns, duration_ns)) for profile in profiles)
+    scope = block(1, text(1, "powerprof") + text(2, __version__))
+    about = b"".join(block(1, text(1, key) + block(2, _any(value))) for key, value in resource.items())
+    return block(1, block(1, about) + block(2, scope + written)) + block(2, dictionary.written())
+
+
+def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None, duration_ns: int) -> bytes:
+    sums: dict[tuple[int, tuple[int, ...]], int] = {}
+    for frames, attributes, value in profile.samples:
+        if value > 0:
+            whose = tuple(dictionary.attribute(key, content) for key, content in attributes.items())
+            identity = (dictionary.stack(frames), whose)
+            sums[identity] = sums.get(identity, 0) + value
+    strings = dictionary.strings
+    body = [block(1, number(1, strings[profile.kind]) + number(2, strings[profile.unit]))]
+    body += [
+        block(2, number(1, stack) + packed(2, whose) + packed(4, [value])) for (stack, whose), value in sums.items()
+    ]
+    body += fixed64(3, time_ns or 0), number(4, duration_ns)
+    # An id of its content: the same run sent twice is known to be the same.
+    encoded = repr((profile, time_ns)).encode("utf-8", "replace")
+    return b"".join(body) + block(7, blake2b(encoded, digest_size=16).digest())
+
+
+# `export --pprof-dir`: a profile of each minute, for Pyroscope, Parca, Grafana or `go tool pprof` to take.
+#
+# Its sum is the host's idle exits and C0 time: kernel threads and what nobody named are in it, as in the metrics.
+
+EVERY_S = 60.0
+# A day of minutes. One of a busy host is some 20 KB.
+KEPT = 1440
+# The time is in the name, in UTC: the order of names is that of time.
+_NAME = re.compile(r"powerprof-\d{8}T\d{6}Z\.pb\.gz")
+_MODE = 0o640
+_TYPES = (("idle_exits", "count"), ("c0", "nanoseconds"))
+
+
+class ProfileFolder(Closeable):
+    """Sums intervals and writes a file a minute, the newest `kept` of them; others in the folder are left alone."""
+
+    def __init__(self, path: Path, say: Say, *, kept: int = KEPT, every_s: float = EVERY_S) -> None:
+        """Raises PowerprofError where the folder is not there, or others could put something in a profile's place."""
+        self._path, self._say, self._kept, self._every_s = path, say, kept, every_s
+        self._failed: str | None = None
+        self._clear()
+        try:
+            with as_caller():
+                self._folder: Folder | None = Folder.open(path)
+        except OSError as error:
+            raise PowerprofError(f"cannot write profiles to {path} ({reason_of(error)})", f"mkdir {path}") from error
+        reason = self._why_not(self._folder)
+        if reason is not None:
+            self.close()
+            raise PowerprofError(
+                f"cannot write profiles to {path} ({reason})", "name a folder of yours that nobody else may write to"
+            )
+
+    def close(self) -> None:
+        if self._folder is not None:
+            os.close(self._folder.handle)
+        self._folder = None
+
+    def add(self, interval: LiveInterval) -> None:
+        """One more interval; the minute is written when it is full. What cannot be written is reported, and lost."""
+        for row in interval.rows:
+            # A row of the kernel's is identified by its cause alone.
+            frames = tuple(reversed(row.stack)) or (row.key.function,)
+            self._add((row.key.process, row.key.thread, *frames), row.exits_count, row.c0_s)
+        self._add(
+            (REST.process,),
+            interval.exits_count - sum(row.exits_count for row in interval.rows),
+            interval.c0_s - sum(row.c0_s for row in interval.rows),
+        )
+        self._window_s += interval.window_s
+        if self._window_s >= self._every_s - interval.window_s / 2:
+            self._write(interval.ended_at)
+
+    def _add(self, frames: Frames, exits: int, c0_s: float) -> None:
+        sums = self._sums.setdefault(frames, [0, 0])
+        sums[0] += max(0, exits)
+        sums[1] += max(0, round(c0_s * 1e9))
+
+    def _clear(self) -> None:
+        self._sums: dict[Frames, list[int]] = {}
+        self._window_s = 0.0
+
+    def _why_not(self, folder: Folder) -> str | None:
+        if os.geteuid() == 0 and not is_delegated():
+            return only_root_writes(self._path)
+        # Under sudo it is the caller's: files are written and old ones removed with that account's rights only.
+        info = folder.stat()
+        if info.st_uid != caller().uid or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            return "it belongs to somebody else, or others may write to it"
+        return None
+
+    def _write(self, ended_at: str) -> None:
+        samples = sorted((frames, sums) for frames, sums in self._sums.items() if any(sums))
+        ended = datetime.fromisoformat(ended_at).astimezone(UTC)
+        data = encode_pprof(
+            samples,
+            _TYPES,
+            time_ns=round((ended.timestamp() - self._window_s) * 1e9),
+            duration_ns=round(self._window_s * 1e9),
+        )
+        self._clear()
+        try:
+            self._replace(f"powerprof-{ended:%Y%m%dT%H%M%SZ}.pb.gz", data)
+            self._failed = None
+        except OSError as error:
+            # All day: a disk that is full now may not be in an hour, and the metrics go on.
+            if reason_of(error) != self._failed:
+                self._failed = reason_of(error)
+                self._say(f"cannot write a profile to {self._path} ({self._failed})")
+
+    def _replace(self, name: str, data: bytes) -> None:
+        if self._folder is None:
+            return
+        with as_caller():
+            # First, so that a full disk gets room. What is of times to come is older: the clock was set back.
+            mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
+            for old in mine[: max(0, len(mine) + 1 - self._kept)]:
+                self._folder.remove(old)
+            self._folder.write(name, data, _MODE)

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof profile`: where the running time, or the page faults, of a target went."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
+from powerprof.model import text
+from powerprof.report.html.flames import flame_view
+from powerprof.report.html.page import Extras, clean, page
+from powerprof.report.labels import texts, wrapped
+from powerprof.report.stacks import flame, of_on_cpu_profile
+from powerprof.report.table import Cell, Places, Table, TableRow, Words, figures, words
+
+if TYPE_CHECKING:
+    from powerprof.report.csv_file import Line
+
+
+_SHOWN = 20
+BY = ("function", "stack", "thread")
+
+
+def headline(profile: OnCpuProfile) -> str:
+    """How much of what ran was the target's."""
+    who = profile.label or "the target"
+    if profile.percent_of == "page_faults":
+        return (
+            f"{who} took {profile.target_count:,} page faults in {text.number(profile.window_s, 1)} s "
+            f"({text.number(profile.target_hz, 1)}/s)."
+        )
+    window = text.number(profile.window_s, 1)
+    if not profile.target_count or profile.target_c0_ms is None:
+        return f"{who} did not run when a sample was taken in {window} s."
+    one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
+    ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {window} s, {one_cpu} % of one CPU"
+    return f"{ran}: {_most(profile)}."
+
+
+def _most(profile: OnCpuProfile) -> str:
+    """The function with most time in itself and, below it, in functions without a name; an address where none has a
+    name."""
+    own: Counter[str] = Counter()
+    nameless: Counter[str] = Counter()
+    for row in profile.stacks:
+        named = next((frame for frame in row.stack if frame.function), None)
+        if named is not None and named.function is not None:
+            own[named.function] += row.count
+            nameless[named.function] += row.count if named is not row.stack[0] else 0
+    if not own:
+        first = profile.functions[0]
+        return f"{text.number(100.0 * first.self_count / profile.target_count, 0)} % in {first.function}"
+    function, count = min(own.items(), key=lambda item: (-item[1], item[0]))
+    below = " and functions without a name that it calls" if nameless[function] else ""
+    return f"{text.number(100.0 * count / profile.target_count, 0)} % in {text.without_parameters(function)}{below}"
+
+
+def _of_all(profile: OnCpuProfile) -> str:
+    """The target's part of what the CPUs ran."""
+    if profile.target_percent is None:
+        return ""
+    if not profile.target_count:
+        return f"The CPUs ran {text.number(profile.c0_percent, 1)} % of the time."
+    return (
+        f"That is {text.number(profile.target_percent, 1)} % of the CPUs' running time; they ran "
+        f"{text.number(profile.c0_percent, 1)} % of the time."
+    )
+
+
+def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
+    """A row a function, most time of its own first."""
+    faults = profile.percent_of == "page_faults"
+    rows = []
+    for index, function in enumerate(profile.functions[:limit]):
+        at = f"/functions/{index}"
+        cells: dict[str, Cell] = {
+            "function": Words(function.function, "kernel" if function.kernel else function.module),
+            "self": places.figure(f"{at}/self_percent", 1),
+            "low": places.figure(f"{at}/low_percent", 1),
+            "high": places.figure(f"{at}/high_percent", 1),
+            "amount": places.figure(f"{at}/self_count" if faults else f"{at}/self_ms", 0),
+            "total": places.figure(f"{at}/total_percent", 1),
+        }
+        rows.append(TableRow({key: cell for key, cell in cells.items() if not faults or key not in ("low", "high")}))
+    ends = {} if faults else {"low": "from", "high": "to (95 %)"}
+    amount = "faults" if faults else "ms"
+    columns = [*words("function"), *figures(self="self %", **ends, amount=amount, total="total %")]
+    whole = {"c0": "of all C0 time of the host", "target": "of the target's CPU time"}.get(profile.percent_of, "")
+    percent = f", in percent {whole}" if whole else ""
+    caption = f"Self is where it ran itself, total where it was anywhere on the stack{percent}."
+    return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
+
+
+def csv_lines(profile: OnCpuProfile) -> Iterator[Line]:
+    """A line a function."""
+    yield [
+        *("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent"),
+        *("self_ms", "total_count", "total_percent"),
+    ]
+    for function in profile.functions:
+        yield [
+            *(
+                function.function,
+                function.module,
+                str(function.kernel),
+                function.self_count,
+                function.self_percent,
+                function.low_percent,
+            ),
+            *(function.high_percent, function.self_ms, function.total_count, function.total_percent),
+        ]
+
+
+def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+    unit = "faults" if profile.percent_of == "page_faults" else "ms"
+    lines = [f"{'self %':>7}  {'95 %':>13}  {unit:>9}  {'total %':>8}  function"]
+    rows = [row for row in profile.functions if row.self_count]
+    for row in rows[:limit]:
+        span = ""
+        if row.low_percent is not None and row.high_percent is not None:
+            span = f"{text.number(row.low_percent, 1)} – {text.number(row.high_percent, 1)}"
+        amount = text.number(row.self_ms, 0) if row.self_ms is not None else f"{row.self_count:,}"
+        where = "kernel" if row.kernel else row.module
+        head = (
+            f"{text.number(row.self_percent, 1):>7}  {span:>13}  {amount:>9}  {text.number(row.total_percent, 1):>8}  "
+        )
+        lines.append(text.cut(f"{head}{text.without_parameters(row.function)}  ({where})", width))
+    left = len(profile.functions) - min(limit, len(rows))
+    return [*lines, *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else [])]
+
+
+def _stack(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
+    who = (row.server_name or row.comm).removeprefix("thread/")
+    amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
+    path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
+    head = f"{text.number(row.percent, 1):>7} %  {amount:>10}  {who}"
+    return [text.cut(head, width), *text.wrap(path, width, " " * 12)[:6]]
+
+
+def _stacks(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
+    unit = "faults" if profile.percent_of == "page_faults" else "samples"
+    lines = [f"{'share':>9}  {unit if profile.percent_of == 'page_faults' else 'time':>10}  thread and stack"]
+    for row in profile.stacks[:limit]:
+        lines += _stack(row, width, unit, sources)
+    left = len(profile.stacks) - limit
+    return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
+
+
+def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+    shares: dict[str, tuple[float, int]] = {}
+    for row in profile.stacks:
+        name = (row.server_name or row.comm).removeprefix("thread/")
+        percent, count = shares.get(name, (0.0, 0))
+        shares[name] = (percent + row.percent, count + row.count)
+    ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))
+    lines = [f"{'share':>9}  {'count':>10}  thread"]
+    for name, (percent, count) in ordered[:limit]:
+        lines.append(text.cut(f"{text.number(percent, 1):>7} %  {count:>10,}  {name}", width))
+    return lines
+
+
+def lines(
+    profile: OnCpuProfile,
+    width: int = text.DEFAULT_WIDTH,
+    *,
+    by: str = "function",
+    top: int = _SHOWN,
+    sources: bool = False,
+) -> list[str]:
+    """The whole report; `sources`: frames of stacks with file and line."""
+    tables: dict[str, Callable[[OnCpuProfile, int, int], list[str]]] = {
+        "stack": partial(_stacks, sources=sources),
+        "thread": _threads,
+    }
+    printed = [*text.wrap(headline(profile), width), ""]
+    if profile.target_count:
+        printed += [*tables.get(by, _functions)(profile, width, top), ""]
+    if profile.percent_of == "c0":  # as runs were saved before
+        printed += text.wrap("Percentages are of all C0 time of the host.", width)
+    if profile.percent_of != "page_faults":
+        printed += text.wrap(_of_all(profile), width)
+    printed += text.wrap(
+        f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
+        f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
+        f"{profile.missed_count:,} events missed.",
+        width,
+    )
+    bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
+    printed += text.wrap(
+        f"powerprof itself: {text.number(100 * profile.tool_cpu_s / profile.window_s, 2)} % of one CPU{bpf}. Sampling "
+        f"wakes the CPUs: no energy figure comes from this window.",
+        width,
+    )
+    for note in texts(profile.notes):
+        printed += wrapped(note, width)
+    if profile.interrupted:
+        printed.append("Interrupted: this is what was sampled until then.")
+    return printed
+
+
+# The page of a profile of C0 or of page faults: the functions, and the flame graph of their stacks.
+
+_ROWS = 60
+
+
+def render(record: OnCpuProfile, extras: Extras) -> str:
+    """The page."""
+    stack_set = of_on_cpu_profile(record)
+    places = Places(record)
+    sentence = headline(record)
+    return page(
+        "oncpu.html.j2",
+        record,
+        places,
+        title=clean(sentence),
+        answer=sentence,
+        functions=functions_table(record, places, _ROWS),
+        view=flame_view(
+            flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
+        ),
+    )

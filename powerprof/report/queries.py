@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof queries`: the table of statements and what else the server ran for, and the report for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+from markupsafe import Markup
+
+from powerprof.model import text
+from powerprof.model.records import Note
+from powerprof.queries.reach import By, way
+from powerprof.queries.records import Queries, QueryPlanStep, Share, Statement
+from powerprof.report import labels
+from powerprof.report.html.flames import FlameView, flame_view
+from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
+from powerprof.report.labels import all_of
+from powerprof.report.phases import split_table
+from powerprof.report.stacks import flame
+from powerprof.report.statement_tables import (
+    WAITS,
+    columns_of,
+    distinguishable,
+    groups_table,
+    queries_table,
+    unexplained_percent,
+    unknown,
+    unknown_askers,
+)
+from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words
+
+_SHOWN = 20
+_MOST_NAME = 48
+
+
+def headline(record: Queries) -> str:
+    """Which statement takes most, and how much."""
+    if not record.statements:
+        return f"{record.server.label} executed no statement in {text.number(record.window_s, 1)} s."
+    first = record.statements[0]
+    share = text.number(first.c0_percent, 0) if first.c0_percent is not None else text.UNKNOWN
+    joules = ""
+    if first.joules is not None and record.joules is not None:
+        known = [] if first.kind != "estimated" else ["estimated"]
+        if first.low_joules is not None and first.high_joules is not None:
+            known.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
+        qualifier = f" ({', '.join(known)})" if known else ""
+        joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{qualifier}"
+    return f"One statement takes {share} % of this server's CPU time{joules}: {text.cut(first.text, 200)}"
+
+
+def _joules(value: float) -> str:
+    return text.number(value, 1 if abs(value) >= 10 else 3)
+
+
+def context(record: Queries) -> str:
+    """Whose, how long, and by which method."""
+    server = record.server
+    how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
+        record.method, "shares by samples and the server's history"
+    )
+    version = f" · {server.version}" if server.version else ""
+    return (
+        f"{server.label}{version} · {text.number(record.window_s, 1)} s · {record.calls_count:,} statements · "
+        f"{text.number(100 * record.server_c0_s / record.window_s, 1)} % of one CPU · {how}"
+    )
+
+
+def balance(record: Queries) -> str:
+    """That the parts are the whole, and against what that was checked."""
+    if record.explained_percent is None:
+        return "Nothing counted the server's CPU time independently."
+    return (
+        f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
+        f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
+        f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
+        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {_whole(record)} "
+        f"({text.number(record.explained_percent, 1)} % explained)."
+    )
+
+
+def plan_text(plan: Sequence[QueryPlanStep]) -> str:
+    """`city ALL, 20,395 rows`, a step after the other."""
+    return "; ".join(
+        (f"{step.table} {step.access or '?'}" if step.table else "no table")
+        + (f" on {step.key}" if step.key else "")
+        + (f", {step.rows_count:,} rows" if step.rows_count is not None else "")
+        + (f" ({step.extra})" if step.extra else "")
+        for step in plan
+    )
+
+
+def lines(
+    record: Queries,
+    width: int = text.DEFAULT_WIDTH,
+    *,
+    top: int = _SHOWN,
+    columns: str | None = None,
+    by: str | None = None,
+    is_whole: bool = False,
+) -> list[str]:
+    """The whole report; with `is_whole` texts of statements as long as they are. `columns`: the names of those that are
+    shown instead of the usual; `by`: a row for each user, host, account or database instead. Raises UsageError for a
+    name that is none."""
+    keys = columns_of(columns) if columns is not None else _usual(record)
+    spare: Mapping[str, int] = {} if columns is not None else _SPARE
+    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    if by is not None:
+        printed += _by(record, way(by), width, top)
+    else:
+        printed += _table(record, width, top, keys, spare, is_whole)
+    if columns is not None and by is None:
+        headings = {column.key: column.heading for column in queries_table(record, Places(record)).columns}
+        for reason, named in _reasons(record, keys, headings).items():
+            printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
+    printed += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
+    # Where rows come from is of use beside their columns.
+    kept = [note for note in record.notes if columns is not None or not _of_rows(note)]
+    printed += labels.lines(msgspec.structs.replace(record, notes=kept), width)
+    if record.interrupted:
+        printed.append("Interrupted: this is what was measured until then.")
+    return printed
+
+
+def _of_rows(note: Note | str) -> bool:
+    return isinstance(note, Note) and note.name in ("rows_counted", "rows_unknown")
+
+
+DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
+_KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
+# Samples know neither wake-ups nor latencies, but intervals.
+_SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
+
+
+# The statement's id, and who asks: the characters that each has to leave for the text.
+_SPARE = {"id": 22, "who": 40}
+
+
+def _by(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
+    table = groups_table(record, by)
+    keys = [column.key for column in table.columns if column.key != "joules" or record.joules is not None]
+    heads = {column.key: column.heading for column in table.columns}
+    rows = table.rows[:top]
+    cells = [
+        [heads[key] for key in keys],
+        *([text.cut(row.words(key).text, _MOST_NAME) for key in keys] for row in rows),
+    ]
+    sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
+    lefts = [column.key for column in table.columns if column.left]
+    whole = [heads["text"], *(row.words("text").text for row in rows)]
+    for line, statement in zip(cells, whole, strict=True):
+        parts = [
+            (cell.ljust if key in lefts else cell.rjust)(size)
+            for key, cell, size in zip(keys[:-1], line, sizes, strict=False)
+        ]
+        yield text.cut("  ".join([*parts, statement]), width)
+    if len(table.rows) > top:
+        yield f"{len(table.rows) - top:,} more (--top N)"
+    if (reason := unknown_askers(record, by)) is not None:
+        yield from text.wrap(f"{by}: ?: {reason}.", width)
+
+
+def _usual(record: Queries) -> tuple[str, ...]:
+    known = _KEYS if record.method == "probes" else _SAMPLED_KEYS
+    return tuple(key for key in known if key != "joules" or record.joules is not None)
+
+
+def _reasons(record: Queries, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Why columns are unknown: reason → their headings."""
+    found: dict[str, list[str]] = {}
+    for key in keys:
+        if (reason := unknown(record, key)) is not None:
+            found.setdefault(reason, []).append(headings[key].removesuffix(" ms"))
+    return found
+
+
+def _table(
+    record: Queries, width: int, top: int, keys: Sequence[str], spare: Mapping[str, int], is_whole: bool
+) -> Iterator[str]:
+    """`spare`: columns that are shown too where they leave so many characters for the statement."""
+    shown = queries_table(record, Places(record)).of("terminal", ("text", *keys, *spare))
+    heads = {column.key: column.short or column.heading for column in shown.columns}
+    count = len(record.statements)
+    rows = [*shown.rows[:count][:top], *_folded(record, shown.rows[count:])]
+    columns = {key: [heads[key], *(text.cut(row.words(key).text, _MOST_NAME) for row in rows)] for key in heads}
+    sizes = {key: max(map(len, column)) for key, column in columns.items()}
+    room = width - sum(sizes[key] + 2 for key in keys)
+    for key, least in spare.items():
+        remaining = room - sizes[key] - 2
+        if any(columns[key][1:]) and (is_whole or remaining >= least):
+            keys, room = (*keys, key), remaining
+    cells = [[columns[key][number] for key in keys] for number in range(len(rows) + 1)]
+    names = ["statement", *(row.words("text").text for row in rows)]
+    if not is_whole:
+        # Where there is a column of ids they need not stand before texts that begin alike.
+        own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
+        names = distinguishable(names, ["", *own, *([""] * len(names))][: len(names)], room)
+    words = {column.key for column in shown.columns if column.left} - {"id"}
+    for number, (line, name) in enumerate(zip(cells, names, strict=True)):
+        head = "  ".join(
+            (cell.ljust if key in words else cell.rjust)(sizes[key]) for key, cell in zip(keys, line, strict=True)
+        )
+        yield f"{head}  {name}" if is_whole else text.cut(f"{head}  {name}", width)
+        if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
+            yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))
+    if count > top:
+        left = record.statements[top:]
+        percent = sum(row.c0_percent or 0.0 for row in left)
+        yield f"{count - top:,} more statements with {text.number(percent, 1)} % (--top N, or --json)"
+
+
+def _folded(record: Queries, rows: Sequence[TableRow]) -> list[TableRow]:
+    """Background threads as one line: by themselves they are many and small."""
+    if not record.background:
+        return list(rows)
+    names = [background.thread.rpartition("/")[2] for background in record.background]
+    more = f", {len(names) - 2} more" if len(names) > 2 else ""
+    every: Sequence[Share] = record.background
+    joules = (
+        sum(background.joules for background in every if background.joules is not None)
+        if record.joules is not None
+        else None
+    )
+    cells: dict[str, Cell] = {
+        "text": Words(f"background: {', '.join(names[:2])}{more}"),
+        "joules": Figure(joules, "", None),
+        "percent": Figure(sum(background.c0_percent or 0.0 for background in every), "", 1),
+    }
+    return [TableRow(cells), *rows[len(record.background) :]]
+
+
+def _whole(record: Queries) -> str:
+    return "process" if record.server.family == "mysql" else "server's processes"
+
+
+def _cost(record: Queries) -> str:
+    cost = record.tracing
+    if cost.probes_ms is None:
+        return "Tracing cost is unknown on this kernel."
+    rate = (
+        f"{text.number(record.calls_count / record.window_s, 0)} statements/s" if record.window_s > 0 else "this rate"
+    )
+    each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
+    share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
+    server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
+    if not record.calls_count:
+        server = "; the server executed nothing"
+    dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
+    return (
+        f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
+        f"{server}{each}, which the figures contain. "
+        + "Cheaper, with intervals: powerprof queries --method samples. "
+        * (dear and record.calls_count > 0)
+        + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
+        f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."
+    )
+
+
+def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
+    """A line a statement, a group of background threads, the connections, and what is unexplained."""
+    yield [
+        *("part", "text", "schema", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
+        *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
+        *("joules", "low_joules", "high_joules", "watts", "kind"),
+        *("id", "latency_p99_ms", *(f"{name}_ms" for name in WAITS)),
+    ]
+    for statement in record.statements:
+        latency = (statement.latency_ms.p50, statement.latency_ms.p95) if statement.latency_ms else (None, None)
+        yield [
+            *(
+                "statement",
+                statement.text,
+                statement.schema_name,
+                statement.calls_count,
+                statement.calls_hz,
+                statement.c0_s,
+                statement.c0_percent,
+            ),
+            *(
+                statement.c0_ms_per_call,
+                statement.wakeups_count,
+                statement.page_faults_count,
+                statement.rows_examined_per_call,
+            ),
+            *(statement.rows_sent_per_call, *latency, *_energy(statement)),
+            *(statement.id, statement.latency_ms.p99 if statement.latency_ms else None),
+            *(getattr(statement.waits_ms, name, None) for name in WAITS),
+        ]
+    for row in record.background:
+        yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count, *[None] * 5]
+    rest = record.connections
+    yield ["connections", "", *[None] * 3, rest.c0_s, rest.c0_percent, *[None] * 7, *_energy(rest)]
+    yield ["unexplained", "", *[None] * 3, record.residual_c0_s, unexplained_percent(record)]
+
+
+def _energy(share: Share) -> tuple[str | float | None, ...]:
+    return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
+
+
+def markdown(record: Queries, context_line: str) -> list[str]:
+    """The statements that take most, and that all is accounted for."""
+    from powerprof.report.markdown import plain
+    from powerprof.report.markdown import table as drawn
+
+    shown = queries_table(record, Places(record))
+    keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
+    rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
+    bullets = [f"- {plain(note)}" for note in labels.all_of(record)]
+    table = Table(shown.columns, rows)
+    return ["", context_line, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *bullets]
+
+
+# The page of `powerprof queries`: statements with bars, sorted by any column, and that the parts are the whole.
+
+MAX_ROWS = 500
+_WAITING = 100
+_WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
+# Beside these a table of 1,280 px has no room for who asks.
+_SECOND_KEYS = ("faults", "examined", "sent")
+_FLAMES, _FRAMES = 10, 800
+_BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
+
+
+def render(record: Queries, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    whole = queries_table(record, places)
+    count = len(record.statements)
+    rows = [*(_as_sql(row) for row in whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
+    first = [column for column in whole.of("html").columns if column.key not in _SECOND_KEYS]
+    shown = without_empty(replace(whole, rows=rows, columns=first).of("html"))
+    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_second(statement)]
+    keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_SECOND_KEYS)
+    waits = without_empty(replace(whole, rows=waiting[:_WAITING], label="waits").of("html", keys))
+    bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
+    split = record.energy_split
+    return page(
+        "queries.html.j2",
+        record,
+        places,
+        title=clean(headline(record)),
+        answer=headline(record),
+        context=context(record),
+        balance=balance(record),
+        notes=all_of(record),
+        rows=shown,
+        bars=bars,
+        waits=waits,
+        left_count=max(count - MAX_ROWS, 0),
+        plans=[
+            (clean(statement.text, 400), plan_text(statement.plan)) for statement in record.statements if statement.plan
+        ],
+        flames=_flames(record),
+        energy=split_table(split, places, "/energy_split") if split else None,
+    )
+
+
+def _has_second(statement: Statement) -> bool:
+    return statement.waits_ms is not None or statement.rows_examined_per_call is not None
+
+
+def _as_sql(row: TableRow) -> TableRow:
+    cell = row.cells.get("text")
+    return replace(row, cells={**row.cells, "text": replace(cell, code=True)}) if isinstance(cell, Words) else row
+
+
+def _flames(record: Queries) -> list[FlameView]:
+    """Of the statements with most samples; closed ones are not laid out until they are opened."""
+    known = [statement for statement in record.statements if statement.stacks]
+    known.sort(key=lambda statement: -sum(stack.count for stack in statement.stacks))
+    views = []
+    for statement in known[:_FLAMES]:
+        stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
+        graph = flame(stacks, unit="samples of C0", root="statement", limit=_FRAMES)
+        views.append(flame_view(graph, clean(statement.text, 200), record.modules))
+    return [view for view in views if view]
+
+
+def _bar(row: TableRow) -> Markup:
+    cell = row.cells.get("percent")
+    value = cell.value if isinstance(cell, Figure) else None
+    return _BAR.format(min(max(float(value or 0.0), 0.0), 100.0))

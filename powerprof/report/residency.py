@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The terminal's view of one residency window, within 80 columns: the answer, the states, the doubts."""
+
+from __future__ import annotations
+
+import textwrap
+
+from powerprof.model.records import Run, StateResidency, Window
+from powerprof.report import labels
+from powerprof.report.labels import texts
+
+_WIDTH = 80
+_SEPARATOR = " · "
+_HARD_SPACE = "\N{NO-BREAK SPACE}"
+_REJECTED = 6  # the column
+_NAME = 16
+
+
+def lines(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
+    """The report of a run's only window: the same window, the same text. `driver` is what a recording says of it."""
+    own = run.host.get("idle_driver")
+    return _lines(run.phases[0].windows[0], driver or (f"driver {own}" if own else None))
+
+
+def _lines(window: Window, driver: str | None) -> list[str]:
+    lines = [_answer(window), _setting(window, driver)]
+    if window.states:
+        lines += ["", *_table(window)]
+    if window.achieved:
+        lines += ["", "Achieved by the hardware, which may be less than requested:"]
+        shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
+        lines += _wrapped(_SEPARATOR.join(text.replace(" ", _HARD_SPACE) for text in shown))
+    lines += labels.cpu_lines(window.system)
+    for sentence in labels.sentences(window.system.frequencies if window.system else None):
+        lines += textwrap.wrap(sentence, _WIDTH)
+    lines += _accounting(window)
+    for note in texts(window.notes):
+        lines += _wrapped(note)
+    return lines
+
+
+def _wrapped(text: str) -> list[str]:
+    lines = textwrap.wrap(text, _WIDTH, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False)
+    return [line.replace(_HARD_SPACE, " ") for line in lines]
+
+
+def _answer(window: Window) -> str:
+    deepest = max(
+        (state for state in window.states if state.residency_percent),
+        default=None,
+        key=lambda state: state.residency_percent or 0.0,
+    )
+    if window.c0_percent is not None:
+        text = f"The CPUs ran {_percent(window.c0_percent)} of the time"
+        if window.wakeups_hz is not None:
+            text += f" and woke from idle {_rate(window.wakeups_hz)}"
+        return text + "."
+    if deepest is not None:
+        return f"{_percent(deepest.residency_percent)} of the idle time was in {deepest.name}."
+    return "Residency is unknown here."
+
+
+def _setting(window: Window, driver: str | None) -> str:
+    parts = [f"{window.cpus} CPU{'s' if window.cpus != 1 else ''}"]
+    if driver:
+        parts[0] += f", {driver}"
+    if window.window_s is not None:
+        parts.append(f"{window.window_s:.2f} s")
+    parts.append(
+        {"procfs": "from /proc/stat", "cpuidle": "states as the kernel requested them"}.get(
+            window.residency_source, f"measured by {window.residency_source}, states as requested"
+        )
+    )
+    return " · ".join(parts)
+
+
+def _table(window: Window) -> list[str]:
+    share = "residency" if window.percent_of == "wall_time" else "of idle"
+    rows = [["", share, "average", "entries", "too deep", "too shallow", "rejected"]]
+    if window.c0_percent is not None:
+        rows.append(["C0 (running)", _percent(window.c0_percent), "", "", "", "", ""])
+    counted = window.window_s is None and any(state.entries_count for state in window.states)
+    for state in window.states:
+        rows.append(_row(state, counted=counted))
+    # A column of which nothing is known is not worth its width, nor one that nearly always says 0.
+    known = [index for index in range(7) if index == 0 or any(row[index] for row in rows[1:])]
+    if not any(state.rejected_hz for state in window.states):
+        known = [index for index in known if index != _REJECTED]
+    rows = [[row[index] for index in known] for row in rows]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(known))]
+    widths[0] = min(widths[0], _NAME)
+    return [
+        "  ".join(
+            [f"{row[0][:_NAME]:<{widths[0]}}"]
+            + [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def _row(state: StateResidency, counted: bool) -> list[str]:
+    share = state.polling_percent if state.polling else state.residency_percent
+    entries = f"{state.entries_count:,}" if counted else _rate(state.entries_hz)
+    return [
+        f"{state.name}{' (polling)' if state.polling else ''}",
+        _percent(share),
+        "" if state.average_residency_ms is None else _time(state.average_residency_ms),
+        entries,
+        _rate(state.above_hz),
+        _rate(state.below_hz),
+        _rate(state.rejected_hz),
+    ]
+
+
+def _accounting(window: Window) -> list[str]:
+    named = (
+        ("user", window.user_percent),
+        ("system", window.system_percent),
+        ("interrupts", window.irq_percent),
+        ("stolen", window.steal_percent),
+    )
+    parts = [f"{name} {_percent(value)}" for name, value in named if value is not None]
+    lines = [""] if parts or window.edge_exits_count or window.residual_percent or window.notes else []
+    if parts:
+        lines.append(" · ".join(parts))
+    if window.edge_exits_count:
+        count = window.edge_exits_count
+        lines.append(f"{count} idle exit{'s' if count != 1 else ''} caused by the reading itself not counted")
+    if window.residual_percent:
+        lines.append(f"the states sum to {_percent(100.0 + window.residual_percent)} of the time: C0 set to 0")
+    return lines
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f} %"
+
+
+def _rate(value: float | None) -> str:
+    return "" if value is None else f"{value:,.0f}/s" if value >= 1000 else f"{value:.1f}/s"
+
+
+def _time(ms: float) -> str:
+    if ms < 1:
+        return f"{ms * 1e3:.3g} µs"
+    return f"{ms / 1e3:,.1f} s" if ms >= 10_000 else f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"

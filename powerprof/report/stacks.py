@@ -1,0 +1,353 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the rows of an attribution or of a profile of C0 to weighted stacks: the thread, then its outermost frame."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from powerprof.attribution import causes
+from powerprof.attribution.capture import Capture
+from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
+from powerprof.model.attribution import Attribution, Wakeup
+from powerprof.queries.records import Queries
+from powerprof.system.errors import UsageError
+from powerprof.system.tasks import Task, clean
+from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
+from powerprof.tracing.captures import in_window
+from powerprof.tracing.idle_data import SOFTIRQS, cause_keys
+
+# What the exports take: weighted stacks and the idle exits of a timeline, as plain values.
+
+Frames = tuple[str, ...]
+WeightedStack = tuple[Frames, float]
+"""Frames outermost first, and a weight: idle exits, milliseconds of C0, or another count."""
+
+
+@dataclass(frozen=True)
+class TimelineExit:
+    """One idle period of a CPU and what ended it; `next_ns` is when the CPU idled again, None if it did not.
+
+    `thread` is who ran after it, `cause` who or what is to blame, in words.
+    """
+
+    cpu: int
+    enter_ns: int
+    exit_ns: int
+    next_ns: int | None
+    state: str
+    mechanism: str
+    cause: str
+    thread: str | None
+
+
+def merged(stacks: Iterable[WeightedStack]) -> list[WeightedStack]:
+    """Equal stacks added up, those without weight left out, in the order of their frames."""
+    sums: dict[Frames, float] = {}
+    for frames, value in stacks:
+        if value > 0:
+            sums[frames] = sums.get(frames, 0) + value
+    return sorted(sums.items())
+
+
+Weight = Literal["count", "rate_hz", "c0_ms"]
+NO_STACK = "[no user stack]"
+INCOMPLETE = "[incomplete]"
+Owner = dict[str, str | int]
+
+
+@dataclass(frozen=True)
+class StackSet:
+    """The stacks of a record with what their weights are. `c0_ms` is None where time was not measured.
+
+    `owners` say of each stack whose it is, which its outermost frame says in a word; `states` in which idle states its
+    exits were, where that is known.
+    """
+
+    title: str
+    root: str
+    unit: str
+    stacks: list[WeightedStack]
+    c0_ms: list[WeightedStack] | None
+    modules: dict[str, str]
+    window_s: float
+    owners: list[Owner]
+    states: list[dict[str, int]] | None = None
+
+
+def _owner(known: Mapping[str, str | int | None]) -> Owner:
+    """What is known, by the names of OpenTelemetry's conventions; our own begin with `powerprof.`."""
+    return {name: value for name, value in known.items() if value is not None and value != ""}
+
+
+def frames_of(wakeup: Wakeup) -> Frames:
+    """Outermost first, below the thread's name; a stack that breaks off says so."""
+    frames = [frame.label for frame in reversed(wakeup.stack)]
+    if not frames:
+        frames = [NO_STACK]
+    elif not wakeup.stack_complete:
+        frames.insert(0, INCOMPLETE)
+    return (wakeup.thread.label, *frames)
+
+
+def stacks_of(wakeups: Iterable[Wakeup], by: Weight = "count") -> list[WeightedStack]:
+    """One weighted stack a row."""
+    return [(frames_of(wakeup), getattr(wakeup, by)) for wakeup in wakeups]
+
+
+def modules_of(wakeups: Sequence[Wakeup]) -> dict[str, str]:
+    """The file each frame is in, by the frame's label."""
+    return {frame.label: frame.module for wakeup in wakeups for frame in wakeup.stack}
+
+
+def _on_cpu_frames(row: OnCpuStack) -> Frames:
+    # The suffix is flamegraph.pl's for the kernel's functions.
+    frames = [f"{frame.label}_[k]" if frame.kernel else frame.label for frame in reversed(row.stack)]
+    if row.stack_state in ("truncated", "failed", "lost"):
+        frames.insert(0, INCOMPLETE)
+    thread = row.server_name.removeprefix("thread/") if row.server_name else row.comm
+    return (thread, *frames)
+
+
+def of_attribution(record: Attribution) -> StackSet:
+    """Idle exits by thread and stack."""
+    rows = record.wakeups
+    return StackSet(
+        f"Idle exits caused by {record.target.label}",
+        record.target.label,
+        "idle exits",
+        stacks_of(rows),
+        stacks_of(rows, "c0_ms"),
+        modules_of(rows),
+        record.window_s,
+        [_owner_of(row, record) for row in rows],
+        [row.states for row in rows],
+    )
+
+
+def _owner_of(row: Wakeup, record: Attribution) -> Owner:
+    return _owner(
+        {
+            "thread.name": row.thread.label,
+            "thread.id": row.thread.tid or None,
+            "process.pid": row.thread.pid or record.target.pid,
+            "process.executable.name": row.thread.process or (None if record.target.system else record.target.label),
+            "powerprof.unit": row.thread.unit,
+            "powerprof.mechanism": row.mechanism,
+            "powerprof.origin": row.origin,
+            "powerprof.detail": row.detail,
+            "powerprof.waker": row.waker.comm if row.waker else None,
+        }
+    )
+
+
+def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
+    """Samples of C0, or page faults, by thread and stack."""
+    faults = record.percent_of == "page_faults"
+    paths = [(_on_cpu_frames(row), row) for row in record.stacks]
+    frames = [frame for row in record.stacks for frame in row.stack]
+    return StackSet(
+        "Page faults by function" if faults else "C0 time by function",
+        "all",
+        "page faults" if faults else "samples of C0",
+        [(path, float(row.count)) for path, row in paths],
+        None if faults else [(path, row.c0_ms or 0.0) for path, row in paths],
+        {f"{frame.label}_[k]" if frame.kernel else frame.label: frame.module for frame in frames},
+        record.window_s,
+        [
+            _owner(
+                {
+                    "thread.name": path[0],
+                    "thread.id": row.tid or None,
+                    "process.pid": row.pid or None,
+                    "powerprof.stack_state": row.stack_state,
+                }
+            )
+            for path, row in paths
+        ],
+    )
+
+
+def of_queries(record: Queries) -> StackSet:
+    """Samples by statement and stack. Raises UsageError where none were taken."""
+    if not any(statement.stacks for statement in record.statements):
+        raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
+    return StackSet(
+        f"C0 time of {record.server.label} by statement",
+        "all",
+        "samples of C0",
+        [
+            ((statement.text, *stack.frames), float(stack.count))
+            for statement in record.statements
+            for stack in statement.stacks
+        ],
+        None,
+        record.modules,
+        record.window_s,
+        [{"db.query.text": statement.text} for statement in record.statements for _ in statement.stacks],
+    )
+
+
+# Flame graphs as values: weighted stacks become placed frames. How they are drawn is not this module's.
+#
+# The root is at the top, so that the reader begins with the thread and goes down to the function that waited. In a
+# graph of a difference every frame is as wide as the larger of its two sides: what only A has is seen as well, where
+# a graph drawn at the widths of B would lose it.
+
+MAX_FRAMES = 4000
+MAX_DEPTH = 256
+_SMALLEST = 1 / 2000  # of the width: below a pixel on any screen
+
+
+@dataclass(frozen=True)
+class FlameFrame:
+    """A frame. `start` and `width` are fractions of the root's; `a` is the other side's value in a difference."""
+
+    label: str
+    depth: int
+    start: float
+    width: float
+    value: float
+    own: float
+    a: float | None = None
+
+
+@dataclass(frozen=True)
+class Flame:
+    """Frames in pre-order, the root first. `hidden_count` frames were too narrow or too deep to be drawn."""
+
+    frames: tuple[FlameFrame, ...]
+    unit: str
+    depth: int
+    hidden_count: int
+    difference: bool = False
+
+
+@dataclass
+class _FlameNode:
+    label: str
+    value: float = 0.0
+    own: float = 0.0
+    a: float = 0.0
+    width: float = 0.0
+    children: dict[str, _FlameNode] = field(default_factory=dict)
+
+
+def _grow(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> None:
+    node, width = root, max(value, a)
+    for depth, label in enumerate(("", *frames)):
+        if depth:
+            node = node.children.setdefault(label, _FlameNode(label))
+        node.value += value
+        node.a += a
+        node.width += width
+    node.own += value
+
+
+def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Flame:
+    placed: list[FlameFrame] = []
+    hidden = depth_seen = 0
+    total = root.width
+    # A stack of our own, since recursion in a profiled program may be deeper than Python's.
+    waiting = [(root, 0, 0.0)]
+    while waiting:
+        node, depth, start = waiting.pop()
+        width = node.width / total if total else 1.0
+        if width < _SMALLEST or depth > MAX_DEPTH or len(placed) >= limit:
+            hidden += 1
+            continue
+        depth_seen = max(depth_seen, depth)
+        placed.append(FlameFrame(node.label, depth, start, width, node.value, node.own, node.a if difference else None))
+        at = start
+        below = []
+        for child in sorted(node.children.values(), key=lambda frame: (-frame.width, frame.label)):
+            below.append((child, depth + 1, at))
+            at += child.width / total
+        waiting.extend(reversed(below))
+    return Flame(tuple(placed), unit, depth_seen + 1, hidden, difference)
+
+
+def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
+    """The graph of one set of stacks, of at most `limit` frames."""
+    top = _FlameNode(root)
+    for frames, value in merged(stacks):
+        _grow(top, frames, value, 0.0)
+    return _placed(top, unit, limit, difference=False)
+
+
+def flame_difference(
+    a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
+) -> Flame:
+    """B compared with A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
+    before, after = dict(merged(a)), dict(merged(b))
+    top = _FlameNode(root)
+    for frames in sorted(before.keys() | after.keys()):
+        _grow(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))
+    return _placed(top, unit, limit, difference=True)
+
+
+# From a saved capture to the timeline of its idle periods, with what ended each and who is to blame.
+
+
+class _Names:
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._tasks: dict[int, Task] = {task.tid: task for task in capture.tasks}
+
+    def thread(self, tid: int, comm: bytes) -> str:
+        """The server's name of a thread, else process and comm; `comm` is what the period itself knows."""
+        if tid in self._capture.server_names:
+            return self._capture.server_names[tid].removeprefix("thread/")
+        task = self._tasks.get(tid)
+        if task is None:
+            return clean(comm) or f"thread {tid}"
+        return task.comm if task.process in (task.comm, "kernel") else f"{task.process} {task.comm}"
+
+    def cause(self, key: Any, thread: str | None) -> str:
+        """Who or what is behind an exit."""
+        capture, context = self._capture, int(key["waker_context"])
+        whose = f" for {thread}" if thread else ""
+        if not int(key["flags"]) & Flag.WAKER:
+            function = int(key["timer_function"])
+            if function:
+                return f"timer {capture.functions.get(function, hex(function))}{whose}"
+            return thread or "nothing that ran"
+        if context == WakerContext.TIMER:
+            function = int(key["waker_timer_function"])
+            return f"timer {capture.functions.get(function, hex(function))}{whose}"
+        irq = int(key["waker_irq"])
+        if context == WakerContext.DEVICE:
+            return f"{capture.interrupts.get(irq, f'irq {irq}')}{whose}"
+        if context == WakerContext.SOFTIRQ:
+            return f"softirq {SOFTIRQS[irq] if irq < len(SOFTIRQS) else irq}{whose}"
+        if context == WakerContext.INTERRUPT or not key["waker_tid"]:
+            return f"an interrupt{whose}"
+        waker = self.thread(int(key["waker_tid"]), key["waker_comm"])
+        return f"{waker} woke {thread}" if thread else waker
+
+
+def timeline_of(capture: Capture) -> list[TimelineExit]:
+    """Every idle exit in the window, in the order of time."""
+    exits = in_window(capture.exit_records(), capture.cpu_edges())
+    names, periods = _Names(capture), []
+    for period, mechanism in zip(exits, causes.mechanisms(cause_keys(exits), capture.states), strict=True):
+        cpu, state = int(period["cpu"]), int(period["state"])
+        states = capture.states.get(cpu, [])
+        tid = int(period["next_tid"]) or int(period["woken_tid"])
+        thread = names.thread(tid, period["next_comm"]) if tid else None
+        next_ns = int(period["next_ns"])
+        exit_ns = int(period["exit_ns"])
+        periods.append(
+            TimelineExit(
+                cpu,
+                min(int(period["enter_ns"]), exit_ns),
+                exit_ns,
+                next_ns if next_ns > exit_ns else None,
+                states[state] if state < len(states) else f"state {state}",
+                causes.MECHANISMS[int(mechanism)],
+                names.cause(period, thread),
+                thread if int(period["next_tid"]) else None,
+            )
+        )
+    return sorted(periods, key=lambda exit_: (exit_.exit_ns, exit_.cpu))

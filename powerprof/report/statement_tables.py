@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The table of a server's statements: its columns, those that one can ask for by name, and why a figure is unknown."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from powerprof.model import text
+from powerprof.queries.reach import UNKNOWN, By, asker_name, groups
+from powerprof.queries.records import Background, Queries, Statement
+from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words
+from powerprof.system.errors import UsageError
+
+_WIDE = ALL - {"terminal"}
+NOWHERE: frozenset[Form] = frozenset()
+"""The forms of a column that is shown where it is asked for."""
+
+WAITS = {
+    "run_queue": "run queue ms",
+    "row_lock": "row lock ms",
+    "lock": "lock ms",
+    "latch": "latch ms",
+    "disk": "disk ms",
+    "sync": "sync ms",
+    "client": "client ms",
+    "sleep": "sleep ms",
+    "other": "other ms",
+}
+"""What a call waits for, in the order of the record, and its heading."""
+
+COUNTS: dict[str, tuple[str, str, int | None]] = {
+    "affected": ("rows_affected_per_call", "rows affected/call", None),
+    "tmp": ("tmp_tables_per_call", "tmp tables/call", 2),
+    "tmp_disk": ("tmp_disk_tables_per_call", "tmp disk tables/call", 2),
+    "scans": ("full_scans_per_call", "full scans/call", 2),
+    "errors": ("errors_count", "errors", 0),
+}
+"""What performance_schema counts beside rows: key → field of the record, heading, digits."""
+_WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
+_NAMES: dict[str, tuple[str, ...]] = {
+    "id": ("id",),
+    "joules": ("joules",),
+    "joules-per-call": ("mj",),
+    "watts": ("watts",),
+    "cpu": ("percent",),
+    "range": ("range",),
+    "rate": ("calls",),
+    "calls": ("count",),
+    "cpu-per-call": ("c0",),
+    "wakeups": ("wakeups",),
+    "faults": ("faults",),
+    "p50": ("p50",),
+    "p95": ("p95",),
+    "p99": ("p99",),
+    **{name.replace("_", "-"): (f"wait_{name}",) for name in WAITS},
+    "rows-examined": ("examined",),
+    "rows-sent": ("sent",),
+    "rows-affected": ("affected",),
+    "tmp-tables": ("tmp",),
+    "tmp-disk-tables": ("tmp_disk",),
+    "full-scans": ("scans",),
+    "errors": ("errors",),
+    "who": ("who",),
+    "user": ("user",),
+    "host": ("host",),
+    "database": ("schema",),
+    "schema": ("schema",),
+    "rows": ("examined", "sent", "affected"),
+    "latency": ("p50", "p95", "p99"),
+    "waits": _WAIT_KEYS,
+}
+COLUMNS = tuple(_NAMES)
+"""What `--columns` takes."""
+
+
+def columns_of(names: str) -> tuple[str, ...]:
+    """The columns that `--columns` names, each once, in its order. Raises UsageError for a name that is none."""
+    keys: dict[str, None] = {}
+    for word in names.split(","):
+        name = word.strip().replace("_", "-")
+        if name not in _NAMES:
+            raise UsageError(f"--columns: no column is called {name[:40]!r}", f"some of {', '.join(COLUMNS)}")
+        keys |= dict.fromkeys(_NAMES[name])
+    return tuple(keys)
+
+
+_BY_PROBES = frozenset(("p50", "p95", "p99", "wakeups", "faults", *_WAIT_KEYS))
+
+
+def unknown(record: Queries, key: str) -> str | None:
+    """Why a column has no figure of any statement; None where it has one."""
+    if not record.statements or any(_is_known(statement, key) for statement in record.statements):
+        return None
+    if key in _BY_PROBES and record.method != "probes":
+        return "samples do not see where a statement begins and ends (--method probes does)"
+    if key == "p99" or (key in _WAIT_KEYS and all(statement.waits_ms is None for statement in record.statements)):
+        return "an older powerprof saved this run without it"
+    if key == "wait_run_queue":
+        return "this kernel does not count it (CONFIG_SCHED_INFO)"
+    if key in ("wait_row_lock", "wait_lock"):
+        return "this server's program does not say what it waits for; its locks are in latch"
+    if key in ("joules", "mj", "watts"):
+        return "without an idle floor a share of the host's joules means nothing (powerprof calibrate)"
+    if key == "range":
+        return "every statement was counted, none sampled"
+    if key in ("examined", *COUNTS) and record.server.family == "postgresql":
+        return "PostgreSQL does not count it by statement"
+    if key == "sent" and record.server.family == "postgresql":
+        return "pg_stat_statements is not there, or lets this user not in"
+    if record.server.address is None:
+        return "the server does not let this user in (name an account with --defaults-file)"
+    if key in ("examined", "sent", *COUNTS):
+        return "performance_schema is off, or does not collect statements"
+    return "the server does not report it"
+
+
+def _is_known(statement: Statement, key: str) -> bool:
+    figures = {
+        "joules": statement.joules,
+        "mj": statement.joules_per_call,
+        "watts": statement.watts,
+        "percent": statement.c0_percent,
+        "range": statement.low_percent,
+        "calls": statement.calls_hz,
+        "count": statement.calls_count,
+        "c0": statement.c0_ms_per_call,
+        "wakeups": statement.wakeups_per_call,
+        "faults": statement.page_faults_count,
+        "examined": statement.rows_examined_per_call,
+        "sent": statement.rows_sent_per_call,
+        "schema": statement.schema_name,
+        "id": statement.id,
+    }
+    if key in COUNTS:
+        return getattr(statement, COUNTS[key][0]) is not None
+    if key in ("who", "user", "host"):
+        return any(asker.user is not None for asker in statement.askers)
+    if key in figures:
+        return figures[key] is not None
+    if key in _WAIT_KEYS:
+        return getattr(statement.waits_ms, key.removeprefix("wait_"), None) is not None
+    return getattr(statement.latency_ms, key, None) is not None
+
+
+def queries_table(record: Queries, places: Places) -> Table:
+    """A row a statement, then background threads and connections; every figure of the record."""
+    estimated = ", est." if record.kind == "estimated" else ""
+    columns = [
+        Column("text", "statement", left=True),
+        Column("joules", f"J{estimated}"),
+        Column("percent", "CPU %"),
+        Column("range", "95 %", forms=frozenset(("terminal",))),
+        Column("calls", "calls/s"),
+        Column("count", "calls", forms=_WIDE),
+        Column("c0", "ms CPU"),
+        Column("mj", f"mJ/call{estimated}", forms=_WIDE),
+        Column("watts", f"W{estimated}", forms=_WIDE),
+        Column("wakeups", "wake-ups"),
+        Column("p50", "p50 ms", forms=_WIDE),
+        Column("p95", "p95 ms"),
+        Column("p99", "p99 ms", forms=_WIDE),
+        Column("faults", "page faults", forms=_WIDE),
+        Column("examined", "rows examined/call", forms=_WIDE),
+        Column("sent", "rows sent/call", forms=_WIDE),
+        *(Column(key, heading, forms=NOWHERE) for key, (_, heading, _) in COUNTS.items()),
+        Column("who", "who asks", left=True, forms=_WIDE),
+        Column("user", "user", left=True, forms=NOWHERE),
+        Column("host", "host", left=True, forms=NOWHERE),
+        Column("schema", "schema", left=True, forms=_WIDE),
+        Column("id", "id", left=True, forms=NOWHERE),
+        *(Column(f"wait_{name}", heading, forms=NOWHERE) for name, heading in WAITS.items()),
+    ]
+    rows = [_statement(places, f"/statements/{at}", statement) for at, statement in enumerate(record.statements)]
+    rows += [_background(places, f"/background/{at}", background) for at, background in enumerate(record.background)]
+    cells = {**_shared(places, "/connections"), "text": Words("connections and parsing, in no statement", ours=True)}
+    rows.append(TableRow(cells, key="connections", look="connections"))
+    rest: dict[str, Cell] = {
+        "text": Words("unexplained", ours=True),
+        "percent": Figure(unexplained_percent(record), "", 1),
+    }
+    rows.append(TableRow(rest, key="unexplained", look="residual", forms=frozenset(("csv",))))
+    return Table(columns, rows, "statements")
+
+
+def unexplained_percent(record: Queries) -> float | None:
+    return 100 * (record.residual_c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
+
+
+def _shared(places: Places, at: str) -> dict[str, Cell]:
+    return {
+        "joules": places.figure(f"{at}/joules", ends=(f"{at}/low_joules", f"{at}/high_joules")),
+        "watts": places.figure(f"{at}/watts"),
+        "percent": places.figure(f"{at}/c0_percent", 1),
+    }
+
+
+def _statement(places: Places, at: str, statement: Statement) -> TableRow:
+    cells: dict[str, Cell] = {
+        **_shared(places, at),
+        "percent": places.figure(f"{at}/c0_percent", 1, ends=(f"{at}/low_percent", f"{at}/high_percent")),
+        "range": Words(_range(statement)),
+        "text": Words(statement.text),
+        "calls": places.figure(f"{at}/calls_hz", 1),
+        "count": places.figure(f"{at}/calls_count", 0),
+        "c0": places.figure(f"{at}/c0_ms_per_call"),
+        "mj": places.figure(f"{at}/joules_per_call", scale=1e3),
+        "wakeups": places.figure(f"{at}/wakeups_per_call", 2),
+        "p50": places.figure(f"{at}/latency_ms/p50"),
+        "p95": places.figure(f"{at}/latency_ms/p95"),
+        "p99": places.figure(f"{at}/latency_ms/p99"),
+        "faults": places.figure(f"{at}/page_faults_count", 0),
+        "examined": places.figure(f"{at}/rows_examined_per_call"),
+        "sent": places.figure(f"{at}/rows_sent_per_call"),
+        **{key: places.figure(f"{at}/{field}", digits) for key, (field, _, digits) in COUNTS.items()},
+        "who": Words(_who(statement, "account")),
+        "user": Words(_who(statement, "user")),
+        "host": Words(_who(statement, "host")),
+        "schema": Words(statement.schema_name or ""),
+        "id": Words(statement.id),
+        **{f"wait_{name}": places.figure(f"{at}/waits_ms/{name}") for name in WAITS},
+    }
+    return TableRow(cells, key="statement", look="statement")
+
+
+def _who(statement: Statement, by: By) -> str:
+    """The one with most CPU time, and how many others."""
+    names = list(dict.fromkeys(asker_name(asker, by) for asker in statement.askers if asker.user is not None))
+    more = f" +{len(names) - 1}" if len(names) > 1 else ""
+    return f"{names[0]}{more}" if names else ""
+
+
+def groups_table(record: Queries, by: By) -> Table:
+    """A row for each user, host, account or database, most CPU time first."""
+    estimated = ", est." if record.kind == "estimated" else ""
+    columns = [
+        Column("joules", f"J{estimated}"),
+        Column("percent", "CPU %"),
+        Column("calls", "calls/s"),
+        Column("c0", "ms CPU"),
+        Column("count", "statements"),
+        Column("name", by, left=True),
+        Column("text", "costliest statement", left=True),
+    ]
+    rows = []
+    for group in groups(record, by):
+        rate = group.calls / record.window_s if group.calls is not None and record.window_s > 0 else None
+        each = 1e3 * group.c0_s / group.calls if group.calls else None
+        share = 100 * (group.c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
+        cells: dict[str, Cell] = {
+            "joules": Figure(group.joules, "", None),
+            "percent": Figure(share, "", 1),
+            "calls": Figure(rate, "", 1),
+            "c0": Figure(each, "", None),
+            "count": Figure(len(group.texts), "", 0),
+            "name": Words(group.name),
+            "text": Words(group.first),
+        }
+        rows.append(TableRow(cells, key=by, look="statement"))
+    return Table(columns, rows, f"statements by {by}")
+
+
+def unknown_askers(record: Queries, by: By) -> str | None:
+    """Why no account is named; None where somebody is."""
+    if not record.statements or any(group.name != UNKNOWN for group in groups(record, by)):
+        return None
+    if not any(statement.askers for statement in record.statements):
+        return "an older powerprof saved this run without it"
+    if record.server.address is None and record.server.family == "mysql":
+        return "the server does not let this user in (name an account with --defaults-file)"
+    return "the connections came and went within the window"
+
+
+def _range(statement: Statement) -> str:
+    if statement.low_percent is None or statement.high_percent is None:
+        return ""
+    return f"{text.number(statement.low_percent, 1)}–{text.number(statement.high_percent, 1)}"
+
+
+def _background(places: Places, at: str, background: Background) -> TableRow:
+    name = background.thread.removeprefix("thread/")
+    many = f" ({background.threads_count} threads)" if background.threads_count > 1 else ""
+    return TableRow(
+        {**_shared(places, at), "text": Words(f"background: {name}{many}")}, key="background", look="background"
+    )
+
+
+# Long texts in narrow columns: those that begin alike are shown by their beginning and by what differs. Pure.
+
+_LEAST = 24  # narrower, there is no room for both
+_BEGINNING = 12
+
+
+def distinguishable(texts: Sequence[str], ids: Sequence[str], room: int) -> list[str]:
+    """Each text in `room` characters. Where two would be shown alike, each has its id, its beginning and what differs:
+    `#3f9a1c SELECT a, …, z AS one`."""
+    shown = [text.cut(one, room) for one in texts]
+    alike: dict[str, list[int]] = defaultdict(list)
+    for at, one in enumerate(shown):
+        alike[one].append(at)
+    for group in alike.values():
+        if len(group) < 2 or room < _LEAST:
+            continue
+        for at in group:
+            same = max(_common(texts[at], texts[other]) for other in group if other != at)
+            shown[at] = _with_difference(texts[at], ids[at], same, room)
+    return shown
+
+
+def _with_difference(whole: str, id: str, same: int, room: int) -> str:
+    label = f"#{id} " if id else ""
+    most = min(_BEGINNING, room // 4)
+    beginning = f"{label}{whole[:most]}…"
+    left = room - len(beginning)
+    # The word that differs from its beginning on; more of what lies before where the text ends early.
+    start = max(whole.rfind(" ", 0, same) + 1, same - left // 2)
+    start = max(min(start, len(whole) - left), most)
+    if len(whole) <= room - len(label):
+        return label + whole
+    return beginning + text.cut(whole[start:], left)
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == other[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof study` for a terminal: the answer, each finding then and now, and the steps with their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from powerprof.experiment.study_record import StudyRow, StudyRun
+from powerprof.model import text
+from powerprof.report import labels
+from powerprof.report.csv_file import Line
+from powerprof.report.html.page import Extras, clean, page
+from powerprof.report.labels import texts
+from powerprof.report.markdown import code, plain
+from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
+
+# A study's findings as a table: published, today's two sides, what lies between them, and whether it holds.
+
+_STRICTER = "inconclusive by the comparison's own test, which asks for more than this interval"
+_EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
+
+
+def findings_table(record: StudyRun, places: Places) -> Table:
+    """A row a finding."""
+    return Table(
+        [
+            Column("name", "finding", left=True),
+            Column("then", "then", left=True),
+            Column("metric", "metric", left=True),
+            Column("a", "from", interval="95 %"),
+            Column("b", "to", interval="95 %"),
+            Column("difference", "difference", interval="95 %"),
+            Column("ratio", "times", interval="95 %"),
+            Column("outcome", "verdict", left=True),
+            Column("runs", "runs", left=True),
+            Column("expected", "published", left=True, forms=CSV),
+        ],
+        [_finding(row, number, places) for number, row in enumerate(record.rows)],
+        "findings",
+    )
+
+
+def _finding(row: StudyRow, number: int, places: Places) -> TableRow:
+    at = f"/rows/{number}"
+    sides = [row.a.mean if row.a else None, row.b.mean if row.b else None]
+    shown = labels.shown(row.unit, sides)
+
+    def estimate(
+        name: str, *, sign: bool = False, unit: str = shown.unit, scale: float = shown.factor
+    ) -> Figure | None:
+        value = getattr(row, name)
+        if value is None:
+            return None
+        digits = labels.digits(value.mean) if name == "ratio" else shown.decimals
+        place = f"{at}/{name}"
+        return places.figure(f"{place}/mean", digits, unit, ends=place, scale=scale, sign=sign)
+
+    cells: dict[str, Cell | None] = {
+        "name": Words(row.label, ours=True),
+        "then": Words(row.then, ours=True),
+        "metric": Words(labels.metric(row.metric), ours=True),
+        "a": estimate("a"),
+        "b": estimate("b"),
+        "difference": estimate("difference", sign=True),
+        "ratio": estimate("ratio", unit="", scale=1.0),
+        "outcome": Words(row.outcome, ours=True, strong=True),
+        "runs": Words(", ".join(row.runs)),
+        "expected": Words(_EXPECTED.get(row.expected or "", "")),
+        "doubt": Words(_STRICTER if _only_by_itself(row) else ""),
+    }
+    return TableRow({key: cell for key, cell in cells.items() if cell is not None})
+
+
+def _only_by_itself(row: StudyRow) -> bool:
+    """Whether its interval is without zero and yet its comparison, which judges all of its figures, has no answer."""
+    low, high = (row.difference.low, row.difference.high) if row.difference else (None, None)
+    return row.outcome == "inconclusive" and row.expected != "same" and ((low or 0.0) > 0 or (high or 0.0) < 0)
+
+
+def today(row: TableRow) -> str:
+    """Today's figures of a finding in one line; `not measured` where there are none."""
+    doubt = row.words("doubt").text
+    return f"{_figures_of(row)}; {doubt}" if doubt else _figures_of(row)
+
+
+def _figures_of(row: TableRow) -> str:
+    figures = {key: cell for key, cell in row.cells.items() if isinstance(cell, Figure)}
+    if "b" not in figures:
+        return "not measured"
+    sides = [figures[key] for key in ("a", "b") if key in figures]
+    line = f"{row.words('metric').text}: {' → '.join(side.text for side in sides)}"
+    unit = sides[-1].unit
+    line += f"{'' if unit.startswith('/') else ' '}{unit}" if unit and unit != "1/s" else " /s" if unit else ""
+    between = [figures[key] for key in ("ratio", "difference") if key in figures]
+    chosen = next((figure for figure in between if figure.ends), next(iter(between), None))
+    if chosen is not None:
+        words = f"{chosen.text} times" if chosen is figures.get("ratio") else f"difference {chosen.text}"
+        ends = f" ({chosen.ends[0].text} to {chosen.ends[1].text}, 95 %)" if chosen.ends else ""
+        return f"{line}; {words}{ends}"
+    return line
+
+
+def steps_table(record: StudyRun, places: Places) -> Table:
+    """A row a step: what is typed to measure it alone, its run, how long it took, and what is to be known of it."""
+    rows = []
+    for number, step in enumerate(record.steps):
+        cells: dict[str, Cell] = {
+            "step": Words(step.typed),
+            "run": Words(step.run or ""),
+            "time": places.figure(f"/steps/{number}/seconds_s", 0, "s"),
+            "problem": Words("; ".join(filter(None, [step.problem, *step.doubts]))),
+        }
+        rows.append(TableRow(cells))
+    columns = [
+        Column("step", "step", left=True),
+        Column("run", "run", left=True),
+        Column("time", "took"),
+        Column("problem", "what to know", left=True),
+    ]
+    return Table(columns, rows, "steps")
+
+
+def headline(record: StudyRun) -> str:
+    """The answer: how many published findings hold today."""
+    claims = [row for row in record.rows if row.expected is not None]
+    counts = {name: sum(row.outcome == name for row in claims) for name in ("confirmed", "contradicted")}
+    counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in claims)
+    counts["not measured"] = sum(row.outcome == "not measured" for row in claims)
+    hold = f"{counts['confirmed']} of {len(claims)} published finding{'s' if len(claims) != 1 else ''} confirmed"
+    others = [f"{count} {name}" for name, count in counts.items() if count and name != "confirmed"]
+    return f"{record.title}: {', '.join([hold, *others])}."
+
+
+def context(record: StudyRun) -> str:
+    """What it is about: the study, and what of it was measured."""
+    done = sum(step.run is not None or step.seconds_s is not None for step in record.steps)
+    steps = f"{done} step{'s' if done != 1 else ''} measured"
+    version = record.server.get("version")
+    took = sum(step.seconds_s or 0.0 for step in record.steps)
+    parts = [steps, f"in {text.number(took / 60, 0)} min" if took >= 90 else f"in {took:.0f} s", str(version or "")]
+    return f"Published: {record.published} Today: {' · '.join(part for part in parts if part)}."
+
+
+def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Each study with its title and how long it takes."""
+    printed = [f"{len(plans)} studies. powerprof study NAME measures one; --quick is a trial."]
+    for name, plan in plans.items():
+        printed += ["", name, *text.wrap(plan, width, "  ")]
+    return printed
+
+
+def lines(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width)]
+    if record.interrupted:
+        missing = [row.label for row in record.rows if row.outcome == "not measured"]
+        printed += text.wrap(f"Ended early: this is what was measured until then; {len(missing)} not measured.", width)
+    places = Places(record)
+    for row in findings_table(record, places).rows:
+        printed += ["", *text.wrap(f"{row.words('outcome').text}: {row.words('name').text}", width)]
+        printed += text.wrap(f"then   {row.words('then').text}", width, "  ")
+        printed += text.wrap(f"today  {today(row)}", width, "  ")
+    printed.append("")
+    for row in steps_table(record, places).rows:
+        run, problem = row.words("run").text, row.words("problem").text
+        printed += text.wrap(f"{run or 'not saved'}: {row.words('step').text}", width)
+        printed += text.wrap(problem, width, "  ") if problem else []
+    for note in texts(record.notes):
+        printed += text.wrap(f"Note: {note}.", width)
+    return printed
+
+
+# The page of a study: each finding then and now, and the steps with their runs.
+
+
+def render(record: StudyRun, extras: Extras) -> str:
+    """The page."""
+    places, answer = Places(record), headline(record)
+    return page(
+        "study.html.j2",
+        record,
+        places,
+        derived=extras.derived,
+        title=clean(answer),
+        answer=answer,
+        context=context(record),
+        findings=findings_table(record, places),
+        steps=steps_table(record, places),
+    )
+
+
+# A study as Markdown and CSV: each finding then and now, with the run that its figures are in.
+
+
+def markdown(record: StudyRun, context: str) -> list[str]:
+    """The table of findings, and the steps."""
+    return ["", context, *then_and_now(record), *_steps(record)]
+
+
+def then_and_now(record: StudyRun) -> list[str]:
+    """The findings, published and today."""
+    rows = ["", "| finding | then | today | verdict | run |", "|---|---|---|---|---|"]
+    for row, finding in zip(findings_table(record, Places(record)).rows, record.rows, strict=True):
+        runs = ", ".join(code(run, 40) for run in finding.runs)
+        verdict = finding.outcome if finding.outcome == "no claim" else f"**{finding.outcome}**"
+        cells = [plain(finding.label), plain(finding.then), plain(today(row)), verdict, runs]
+        rows.append(f"| {' | '.join(cells)} |")
+    return rows
+
+
+def _steps(record: StudyRun) -> list[str]:
+    written = ["", "| step | run | what to know |", "|---|---|---|"]
+    for step in record.steps:
+        known = "; ".join(filter(None, [step.problem, *step.doubts]))
+        written.append(f"| {code(step.typed)} | {code(step.run, 40) if step.run else ''} | {plain(known)} |")
+    notes = [f"- {plain(note)}" for note in texts(record.notes)]
+    return [*written, *(["", *notes] if notes else [])]
+
+
+def csv_lines(record: StudyRun) -> Iterator[Line]:
+    """A line a finding."""
+    yield [
+        *("finding", "then", "metric", "unit", "kind", "a", "a_low", "a_high", "b", "b_low", "b_high"),
+        *("difference", "low", "high", "ratio", "ratio_low", "ratio_high", "published", "verdict", "runs"),
+    ]
+    for row in record.rows:
+        figures = [
+            value
+            for one in (row.a, row.b, row.difference, row.ratio)
+            for value in ((one.mean, one.low, one.high) if one else (None, None, None))
+        ]
+        about = (row.label, row.then, row.metric, row.unit, row.kind)
+        yield [*about, *figures, row.expected, row.outcome, " ".join(row.runs)]

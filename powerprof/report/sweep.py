@@ -1,0 +1,450 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`powerprof sweep` for a terminal: where it is most efficient and where it does most, then a line a point."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup
+
+from powerprof.experiment.judge.answer import ENERGY, alike
+from powerprof.experiment.judge.functions import shares
+from powerprof.experiment.measure.rounds import EXITS, WAKINGS
+from powerprof.experiment.saturate import Limit, Saturated, Saturation
+from powerprof.experiment.sweep_record import Point, Sweep, compare
+from powerprof.model import text
+from powerprof.model.records import RunMetric
+from powerprof.report import labels
+from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.documents import answer_and_context
+from powerprof.report.html.charts import charts, one_curve
+from powerprof.report.html.page import Extras, clean, page
+from powerprof.report.html.svg import SVG, Scale, from_zero, grid, joined
+from powerprof.report.labels import significant, texts
+from powerprof.report.metrics import paces_table, sweep_table
+from powerprof.report.table import Places
+
+_MOST_FUNCTIONS = 12
+_MOST_THREADS = 12
+# Of a host on which nothing else is to run.
+_BUSY_PERCENT = 20.0
+
+_Column = tuple[str, Callable[[Point], float | None]]
+
+
+def _metric_of(point: Point, name: str) -> RunMetric | None:
+    return next((metric for metric in point.metrics if metric.name == name), None)
+
+
+def _metric(point: Point, name: str) -> float | None:
+    metric = _metric_of(point, name)
+    return None if metric is None else metric.estimate.mean
+
+
+def _os(point: Point, name: str) -> float | None:
+    known = [value for rates in point.os if (value := getattr(rates, name)) is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _disk(point: Point, name: str) -> float | None:
+    """A figure of the device that holds the server's files, where that is one."""
+    known = [
+        value
+        for rates in point.os
+        if len(disks := [disk for disk in rates.disks if disk.of_server]) == 1
+        and (value := getattr(disks[0], name)) is not None
+    ]
+    return sum(known) / len(known) if known else None
+
+
+def _busiest(point: Point) -> float | None:
+    known = [max(cpu.busy_percent for cpu in rates.cpus) for rates in point.os if len(rates.cpus) > 1]
+    return sum(known) / len(known) if known else None
+
+
+def _of(*named: tuple[str, str]) -> list[_Column]:
+    return [(title, lambda point, name=name: _metric(point, name)) for title, name in named]  # type: ignore[misc]
+
+
+_SYSTEM: list[_Column] = [
+    *_of(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
+    *_of(("switches/s", "context_switches_hz")),
+    ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
+    ("CPU max %", _busiest),
+]
+_DISK: list[_Column] = [
+    ("I/O wait %", lambda p: _os(p, "io_pressure_percent")),
+    ("disk ms", lambda p: _disk(p, "service_ms")),
+    ("queue", lambda p: _disk(p, "queue_count")),
+    ("busy %", lambda p: _disk(p, "busy_percent")),
+    ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
+]
+
+
+def _work(points: Sequence[Point]) -> list[_Column]:
+    """What was done and what it cost, energy with the prefix in which it can be read."""
+    known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
+    unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
+    kind = ", est." if known and known[0].kind == "estimated" else ""
+
+    def joules(point: Point) -> float | None:
+        value = _metric(point, ENERGY)
+        return None if value is None else value * factor
+
+    return [
+        *_of(("queries/s", "queries_hz"), ("p95 ms", "latency_p95_ms")),
+        (f"{unit}/query{kind}", joules),
+        *_of((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
+        *_of(("CPU ms/query", "c0_ms_per_query_server")),
+        *_of(("its CPU ms/s", "server_cpu_ms_per_s"), ("its wakings/s", WAKINGS), ("its exits/s", EXITS)),
+    ]
+
+
+def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    good = [point for point in sweep.points if point.error is None]
+    printed = text.wrap(headline(sweep), width)
+    done = f"{len(good)} of {len(sweep.values)} points"
+    version = sweep.server.get("version")
+    printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
+    printed.append("")
+    for columns in (_work(good), _SYSTEM, _DISK):
+        known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
+        printed += [*_table(sweep.parameter, good, known, width), ""] if known else []
+    for point in good:
+        printed += _threads(point, width)
+    printed += _functions(sweep, width)
+    printed += [line for line_of_alone in _alone(sweep) for line in text.wrap(line_of_alone, width)]
+    for point in sweep.points:
+        if point.error is not None:
+            printed += text.wrap(f"{point.value}: {point.error}", width)
+    if any(_disk(point, "service_ms") is not None for point in good):
+        printed.append("disk ms, queue, busy: of the device that holds the server's files.")
+    if any(_os(point, "cpu_pressure_percent") is not None for point in good):
+        printed.append("I/O wait: share of time in which a task waited for I/O.")
+        printed.append("wait: share of time in which a task was runnable and had no CPU.")
+    if sweep.interrupted:
+        if sweep.id:
+            printed.append(f"Not finished: continue with powerprof sweep --resume {sweep.id}")
+        else:
+            printed.append("Not finished. It was not saved, so it cannot be continued.")
+    return printed
+
+
+def _functions(sweep: Sweep, width: int) -> list[str]:
+    """The functions with most samples at any value, and their share at each."""
+    points = [(point.value, shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
+    most: dict[tuple[str, str, bool], float] = {}
+    for _, own in points:
+        for key, share in own.items():
+            most[key] = max(share, most.get(key, 0.0))
+    if not most:
+        return []
+    rows = [[str(value) for value, _ in points]]
+    chosen = sorted(most, key=lambda key: (-most[key], key))[:_MOST_FUNCTIONS]
+    rows += [[text.number(own.get(key, 0.0), 1) for _, own in points] for key in chosen]
+    names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
+    figures = text.columns(rows, left=0)
+    heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
+    return [*heading, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
+
+
+def _threads(point: Point, width: int) -> list[str]:
+    """Which threads of a server wake, most first."""
+    if not point.paces:
+        return []
+    shown = point.paces[:_MOST_THREADS]
+    rows = [["wakings/s", "95 %", "exits/s", "period"]]
+    for pace in shown:
+        woken = pace.wakings or pace.exits
+        ends = "" if woken.low is None or woken.high is None else f"{_short(woken.low)}–{_short(woken.high)}"
+        period = "" if pace.period_ms is None else f"{_short(pace.period_ms)} ms"
+        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period])
+    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+    left = len(point.paces) - _MOST_THREADS
+    figures = text.columns(rows, left=0)
+    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    more = [f"{left} more threads (--json)"] if left > 0 else []
+    return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
+
+
+def _alone(sweep: Sweep) -> list[str]:
+    """What the host did with all servers of the sweep stopped, and what that means for the figures."""
+    busy = [window.c0_percent for window in sweep.baseline if window.c0_percent is not None]
+    woken = [window.wakeups_hz for window in sweep.baseline if window.wakeups_hz is not None]
+    if not busy or not woken:
+        return []
+    c0_percent = statistics.fmean(busy)
+    hz = statistics.fmean(woken)
+    sentences = [f"With all of them stopped: C0 {_short(c0_percent)} %, {_short(hz)} wake-ups/s."]
+    if c0_percent > _BUSY_PERCENT:
+        sentences.append(
+            "Other programs kept the CPUs busy: C0, watts, idle exits and wake-ups of the host say little of a server. "
+            "How often its threads are woken and its own CPU time do."
+        )
+    return sentences
+
+
+def headline(sweep: Sweep) -> str:
+    """Where a query costs least energy, and where most of them are done, with the points that may be as good.
+
+    Of servers without queries: which wakes least and which most.
+    """
+    name = f"{sweep.workload}:{sweep.condition.name}"
+    good = [point for point in sweep.points if point.error is None]
+    if all(_metric_of(point, "queries_hz") is None for point in good):
+        ends = [_best(sweep, good, WAKINGS, least=least) for least in (True, False)]
+        extremes = [f"{at.point.value} ({significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at]
+        if extremes:
+            return f"{name}: woken least are the threads of {extremes[0]}; most those of {extremes[1]}."
+    parts = []
+    if (best := _best(sweep, good, ENERGY, least=True)) is not None:
+        unit, factor = labels.prefix("J", best.metric.estimate.mean)
+        kind = ", estimated" if best.metric.kind == "estimated" else ""
+        joules = f"{significant(best.metric.estimate.mean * factor)} {unit}{kind}"
+        parts.append(f"uses least energy per query {_where(sweep, best)}: {joules}")
+    # At a rate that is given there is nothing to win.
+    if sweep.options.get("rate_hz") is None and (best := _best(sweep, good, "queries_hz", least=False)) is not None:
+        parts.append(f"does most {_where(sweep, best)}: {significant(best.metric.estimate.mean)} queries/s")
+    return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
+
+
+@dataclass(frozen=True)
+class _Best:
+    """The best point by a metric; `alike` says which others are no worse, and how much worse they may be."""
+
+    point: Point
+    metric: RunMetric
+    alike: str
+
+
+def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _Best | None:
+    known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
+    if not known:
+        return None
+    point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
+    # In sweeps that older versions saved it is not written.
+    others = alike(sweep.compared or compare(sweep), name, point.value)
+    bounds = [bound for bound in others.values() if bound is not None]
+    as_good = ""
+    if others:
+        bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
+        sure = "no measurable difference" if bounded else "inconclusive"
+        bound = f", less than {significant(max(bounds))} %" if bounded else ""
+        as_good = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
+    return _Best(point, best, as_good)
+
+
+def _where(sweep: Sweep, best: _Best) -> str:
+    value = best.point.value
+    if sweep.parameter == "clients":
+        return f"with {text.some(int(value), 'client')}{best.alike}"
+    return f"at {sweep.parameter} {value}{best.alike}"
+
+
+def _table(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
+    rows = [[parameter, *(title for title, _ in columns)]]
+    rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
+    return [text.cut(line, width) for line in text.columns(rows, left=1, gap=1)]
+
+
+def _short(value: float | None) -> str:
+    if value is None:
+        return text.UNKNOWN
+    return text.number(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)
+
+
+# One chart of a whole sweep: energy per query over throughput, a mark a setting, the best of each marked.
+
+_TOP, _BOTTOM, _LEFT, _RIGHT = 34, 300, 9, 97
+# A label that would leave the chart at the right is written to the left of its mark.
+_FLIPPED_FROM = 70.0
+_DOT = Markup('<circle class="mark a" cx="{:.2f}%" cy="{:.1f}" r="5"><title>{}</title></circle>')
+_LABEL = Markup('<text class="{}" x="{:.2f}%" y="{:.1f}" dx="{}" text-anchor="{}">{}</text>')
+_ACROSS = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries per second</text>')
+
+
+@dataclass(frozen=True)
+class TradeoffPoint:
+    """One value of the parameter: queries per second and joules per query."""
+
+    label: str
+    queries_hz: float
+    joules: float
+
+
+def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Markup:
+    """The chart; nothing for fewer than two settings. `kind`: measured or estimated."""
+    if len(settings) < 2:
+        return Markup()
+    unit, factor = labels.prefix("J", max(abs(setting.joules) for setting in settings))
+    down, down_ticks = from_zero([setting.joules * factor for setting in settings], _BOTTOM, _TOP)
+    across, across_ticks = from_zero([setting.queries_hz for setting in settings], _LEFT, _RIGHT)
+    parts = grid(down, down_ticks, "")
+    parts.append(Markup('<text class="axis" x="0" y="12">energy per query, {}, {}</text>').format(unit, kind))
+    parts += _across(across, across_ticks)
+    places = [(across(setting.queries_hz), down(setting.joules * factor)) for setting in settings]
+    parts += [
+        Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(*one, *other)
+        for one, other in pairwise(places)
+    ]
+    least = min(settings, key=lambda setting: setting.joules)
+    most = max(settings, key=lambda setting: setting.queries_hz)
+    for setting, (x, y) in zip(settings, places, strict=True):
+        best_in = [*(["least energy"] if setting is least else []), *(["most queries"] if setting is most else [])]
+        title = (
+            f"{parameter} {setting.label}: {setting.queries_hz:,.4g} queries/s, {setting.joules * factor:.3g} {unit}"
+        )
+        if best_in:
+            parts.append(Markup('<circle class="best" cx="{:.2f}%" cy="{:.1f}" r="9"/>').format(x, y))
+        parts.append(_DOT.format(x, y, title))
+        label = text.cut(setting.label, 12) + (f": {' and '.join(best_in)}" if best_in else "")
+        look, side = "named best" if best_in else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
+        parts.append(_LABEL.format(look, x, y - (16 if best_in else 8), *side, label))
+    what = f"{parameter} {least.label} uses least energy per query, {parameter} {most.label} does most queries"
+    return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, joined(parts))
+
+
+def _across(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
+    parts = [
+        Markup('<text x="{:.2f}%" y="{}" text-anchor="middle">{:,.6g}</text>').format(scale(tick), _BOTTOM + 16, tick)
+        for tick in ticks
+    ]
+    return [*parts, _ACROSS.format(_RIGHT, _BOTTOM + 34)]
+
+
+# The page of a sweep: each metric over the values of the parameter.
+
+_DRAWN = (
+    "joules_per_query",
+    "queries_hz",
+    "latency_p95_ms",
+    "c0_percent",
+    "c0_ms_per_query_server",
+    "watts",
+    "wakeups_per_query",
+    "server_wakings_hz",
+)
+_ERROR_LIMIT = 300
+
+
+def render(record: Sweep, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    answer, context = answer_and_context(record)
+    return page(
+        "sweep.html.j2",
+        record,
+        places,
+        derived=extras.derived,
+        title=clean(answer),
+        answer=answer,
+        context=context,
+        charts=charts(
+            (
+                name
+                for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
+                if name in _DRAWN
+            ),
+            [(str(point.value), point.metrics) for point in record.points],
+            one_curve,
+            record.parameter,
+        ),
+        tradeoff=_tradeoff(record),
+        metrics=sweep_table(record, places),
+        paces=paces_table(record, places) if any(point.paces for point in record.points) else None,
+        errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],
+    )
+
+
+def _tradeoff(record: Sweep) -> Markup:
+    """Energy over throughput, of the points that have both."""
+    settings, kind = [], "estimated"
+    for point in record.points:
+        known = {metric.name: metric for metric in point.metrics}
+        joules, queries = known.get("joules_per_query"), known.get("queries_hz")
+        if joules is None or queries is None or joules.estimate.mean is None or queries.estimate.mean is None:
+            continue
+        kind = joules.kind
+        settings.append(TradeoffPoint(clean(point.value, 20), queries.estimate.mean, joules.estimate.mean))
+    return tradeoff(settings, clean(record.parameter, 60), kind)
+
+
+# `powerprof saturate` for a terminal: the highest rate that holds the limit, and the trials around it.
+
+_NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
+
+
+def saturate_lines(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    printed = text.wrap(saturate_headline(record), width)
+    version = record.server.get("version")
+    window_s = record.options.get("window_s")
+    rounds = f"{record.rounds_count} round{'s' if record.rounds_count != 1 else ''}"
+    parts = [rounds, f"windows of {window_s:g} s" if isinstance(window_s, int | float) else "", str(version or "")]
+    printed += text.wrap(" · ".join(part for part in parts if part), width)
+    if record.interrupted:
+        printed += text.wrap("Ended early: this is what was measured until then.", width)
+    for one in (record.a, record.b):
+        if one is not None:
+            printed += ["", *_saturate_table(one, record.limit)]
+            closest = f"{one.name}: at most {significant(one.capacity_hz)} queries/s as fast as it goes; each round is "
+            printed += text.wrap(f"{closest}resolved to {significant(one.resolution_hz)} queries/s.", width)
+    for note in texts(record.notes):
+        printed += text.wrap(f"Note: {note}.", width)
+    return printed
+
+
+def saturate_headline(record: Saturation) -> str:
+    """The answer: of one condition its rate, of two how many times as much the second takes."""
+    limit = _limit(record.limit)
+    own = _takes(record.a, limit)
+    if record.b is None:
+        return f"{own}."
+    if record.ratio is None:
+        return f"{own}; {_takes(record.b, limit)}."
+    ends = record.ratio.ci95
+    interval = "" if ends is None else f" ({significant(ends[0])} – {significant(ends[1])}, 95 %)"
+    if record.verdict == "inconclusive":
+        both = f"{record.a.name} and {record.b.name}"
+        return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {own}."
+    times = f"{significant(record.ratio.b_over_a)} times the load of {record.a.name}"
+    return f"{record.b.name} takes {times} at {limit}{interval}; {own}."
+
+
+def _takes(one: Saturated, limit: str) -> str:
+    if one.rate_hz is None:
+        missed = sum(value is None for value in one.values)
+        return f"{one.name} does not hold {limit} at any rate that was tried, in {missed} of {len(one.values)} rounds"
+    mean, low, high = one.rate_hz.mean, one.rate_hz.low, one.rate_hz.high
+    ends = "" if low is None or high is None else f" ({significant(low)} – {significant(high)}, 95 %)"
+    if not one.limited:
+        return f"{one.name} holds {limit} up to all that it can do, {significant(one.capacity_hz)} queries/s"
+    return f"{one.name} holds {limit} up to {significant(mean)} queries/s{ends}"
+
+
+def _limit(limit: Limit) -> str:
+    if limit.metric == "c0_percent":
+        return f"CPUs {limit.at_most:g} % busy"
+    return f"{limit.at_most:g} ms of {_NAMES[limit.metric]}"
+
+
+def _saturate_table(one: Saturated, limit: Limit) -> list[str]:
+    """Each rate that was tried: how often it held, and the metric over those windows."""
+    rows = [["offered/s", "finished/s", "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms", "held"]]
+    for rate in sorted({trial.rate_hz for trial in one.trials}):
+        same = [trial for trial in one.trials if trial.rate_hz == rate]
+        finished = [trial.finished_hz for trial in same if trial.finished_hz is not None]
+        values = [trial.value for trial in same if trial.value is not None]
+        rows.append(
+            [
+                significant(rate),
+                significant(sum(finished) / len(finished) if finished else None),
+                significant(sum(values) / len(values) if values else None),
+                f"{sum(trial.held for trial in same)} of {len(same)}",
+            ]
+        )
+    return text.columns(rows, left=0)

@@ -1,0 +1,264 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two sweeps compared, for a terminal: where they diverge, point by point, and what correlates with that."""
+
+from __future__ import annotations
+
+from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.records import Side
+from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Trend, TrendPoint
+from powerprof.model import text
+from powerprof.model.records import RunMetric
+from powerprof.report import labels, table
+from powerprof.report.answers import words
+from powerprof.report.documents import answer_and_context
+from powerprof.report.html.charts import Ends, charts, one_curve
+from powerprof.report.html.page import Extras, clean, page, without_empty
+from powerprof.report.labels import significant, texts
+from powerprof.report.metrics import parted_table, points_table
+from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
+
+# The table of functions whose shares differ where two sweeps diverge.
+
+
+def parting_functions_table(record: SweepComparison, places: Places, limit: int = 20) -> Table:
+    """A row a function whose share differs where the sweeps diverge; where none does, those that differ most."""
+    sure = [number for number, one in enumerate(record.functions) if one.verdict != "inconclusive"]
+    rows = []
+    for number in (sure or range(min(5, len(record.functions))))[:limit]:
+        one, at = record.functions[number], f"/functions/{number}"
+        cells: dict[str, Cell] = {
+            "name": Words(one.function, "kernel" if one.kernel else one.module),
+            "a": places.figure(f"{at}/a_percent", 2),
+            "b": places.figure(f"{at}/b_percent", 2),
+            "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
+            "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, sign=True),
+            "verdict": Words(one.verdict.removeprefix("b_"), ours=True),
+        }
+        rows.append(TableRow(cells, key=one.function, short=one.function, exact_unit="%"))
+    return Table(
+        [
+            Column("name", "function", left=True),
+            Column("a", "A", record.a.name),
+            Column("b", "B", record.b.name),
+            Column("difference", "where they differ", interval="95 %"),
+            Column("elsewhere", "elsewhere"),
+            Column("verdict", "verdict", left=True),
+        ],
+        rows,
+        "functions, % of the server's samples",
+        left_count=len(sure) - len(rows) if sure else 0,
+    )
+
+
+_ROWS = 12
+
+
+def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    places = Places(record)
+    printed = text.wrap(record.text, width)
+    printed += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
+    doubts = [threat.text for threat in record.threats if threat.serious]
+    if doubts:
+        printed += text.wrap(f"Caution: {'; '.join(doubts)}.", width)
+    if record.differences:
+        printed += ["", "What differs besides the condition"]
+        for difference in record.differences:
+            printed += text.wrap(difference, width, "  ")
+    points = points_table(record, places)
+    title = f"{labels.metric(record.metric)} over {record.parameter}"
+    printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
+    printed += table.metrics(points, width)
+    rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
+    sure = [row for row, pair in rows if pair.verdict != "inconclusive"]
+    # By its own interval: not significant among so many, and the first place to look all the same.
+    likely = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
+    if sure:
+        printed += ["", *_parted(record, sure[:_ROWS], width)]
+        if len(sure) > _ROWS:
+            printed.append(f"and {len(sure) - _ROWS} more: --csv, --html")
+    elif rows:
+        printed += ["", "No figure of the system differs significantly where they diverge."]
+    if likely and not sure:
+        heading = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
+        printed += [*text.wrap(heading, width), *_parted(record, likely[:_ROWS], width)]
+    printed += _functions(record, places, width)
+    threats = [threat.text for threat in record.threats if not threat.serious]
+    if threats:
+        printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
+    for note in texts(record.notes):
+        printed += text.wrap(f"Note: {note}", width)
+    return printed
+
+
+def _functions(record: SweepComparison, places: Places, width: int) -> list[str]:
+    """Whose share of the server's running time grew or shrank where they diverge."""
+    if not record.functions:
+        return []
+    shown = parting_functions_table(record, places, _ROWS)
+    found = any(one.verdict != "inconclusive" for one in record.functions)
+    title = "Functions whose share of the server's samples differs significantly where they diverge, %:"
+    if not found:
+        title = "No function's share of the server's samples differs significantly where they diverge; the largest, %:"
+    rows = [["A", "B", "B − A, 95 %", "elsewhere"]]
+    for row in shown.rows:
+        cells = [row.cells[key] for key in ("a", "b", "difference", "elsewhere")]
+        rows.append(
+            [
+                f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
+                for cell in cells
+                if isinstance(cell, Figure)
+            ]
+        )
+    names = ["function", *(f"{row.words('name').text} ({row.words('name').more})" for row in shown.rows)]
+    figures = text.columns(rows, left=0)
+    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
+
+
+def _side(side: SweepSide) -> str:
+    parts = [f"{side.condition.workload}:{side.condition.name}", side.server.get("version"), side.host.get("kernel")]
+    return f"{side.name}: " + ", ".join(str(part) for part in parts if part)
+
+
+def _parted(record: SweepComparison, sure: list[TableRow], width: int) -> list[str]:
+    """A row a figure; the whole intervals are in the other forms."""
+    rows = [["correlated metrics", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
+    for row in sure:
+        cells = []
+        for key in ("a", "b", "difference", "elsewhere"):
+            shown = row.cells[key]
+            if not isinstance(shown, Figure):
+                continue
+            percent = key in ("difference", "elsewhere")
+            cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
+        rows.append([text.cut(row.short, 30), *cells])
+    printed = [text.cut(line, width) for line in text.columns(rows)]
+    return [*printed, *text.wrap("change: of the mean of both, over the values at which they diverge.", width)]
+
+
+# The page of two sweeps: both drawn over the values of the parameter, and what differs with them.
+
+_DRAWN = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query")
+_MOST_DRAWN = 10
+
+
+def _names(record: SweepComparison) -> list[str]:
+    """The judged metric, those of a sweep's page, and the figures that differ significantly with them."""
+    sure = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
+    return list(dict.fromkeys((record.metric, *_DRAWN, *sure)))[:_MOST_DRAWN]
+
+
+def _ends(side: Side) -> Ends:
+    return (side.mean, *(side.ci95 or (None, None)))
+
+
+def render(record: SweepComparison, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    answer, context = answer_and_context(record)
+    return page(
+        "sweepcomparison.html.j2",
+        record,
+        places,
+        title=clean(answer),
+        answer=answer,
+        context=context,
+        charts=charts(
+            _names(record),
+            [(str(point.value), point.metrics) for point in record.points],
+            lambda metric: [_ends(metric.a), _ends(metric.b)],
+        ),
+        points=without_empty(points_table(record, places)),
+        parted=parted_table(record, places),
+        functions=parting_functions_table(record, places),
+    )
+
+
+# `powerprof runs RUN --trend` for a terminal: the answer, then a line a run.
+
+
+def _metric(point: TrendPoint, name: str) -> RunMetric | None:
+    return next((metric for metric in point.metrics if metric.name == name), None)
+
+
+def trend_lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """The report, at most `width` columns."""
+    printed = text.wrap(trend.text, width)
+    first = next((one for point in trend.points if (one := _metric(point, trend.metric))), None)
+    unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
+    kind = ", estimated" if first is not None and first.kind == "estimated" else ""
+    printed += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
+    rows = [["run", "day", "mean", "95 %", "since the run before", "label"]]
+    for point in trend.points:
+        metric = _metric(point, trend.metric)
+        mean, ends = text.UNKNOWN, ""
+        if metric is not None:
+            mean = significant(metric.estimate.mean)
+            if metric.estimate.low is not None and metric.estimate.high is not None:
+                ends = f"[{significant(metric.estimate.low)}, {significant(metric.estimate.high)}]"
+        rows.append([point.run, point.started_at[:10], mean, ends, _step(trend, point), " ".join(point.labels)])
+    printed += [text.cut(line, width) for line in text.columns(rows, left=2)]
+    for point in trend.points:
+        if point.differences:
+            printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
+    return [*printed, *(line for note in texts(trend.notes) for line in text.wrap(f"Note: {note}", width))]
+
+
+def _step(trend: Trend, point: TrendPoint) -> str:
+    if point.step is None:
+        return ""
+    percent = point.step.difference.percent
+    return f"{text.signed(percent, 1)} %, {direction(trend.metric, point.step.verdict)}"
+
+
+# The page of a trend: each metric over the runs of one condition.
+
+_MOST = 12
+
+
+def render_trend(record: Trend, extras: Extras) -> str:
+    """The page."""
+    places = Places(record)
+    names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
+    points = [(point.labels[-1] if point.labels else point.started_at[5:10], point.metrics) for point in record.points]
+    return page(
+        "trend.html.j2",
+        record,
+        places,
+        derived=extras.derived,
+        title=clean(record.text),
+        charts=charts(names[:_MOST], points, one_curve),
+        runs=_runs(record, places),
+        metric_label=labels.metric(record.metric),
+    )
+
+
+def _runs(record: Trend, places: Places) -> Table:
+    """A row a run with the judged metric and its step."""
+    rows = []
+    for number, point in enumerate(record.points):
+        index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
+        at = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
+        step = f"/points/{number}/step/difference" if point.step is not None else ""
+        rows.append(
+            TableRow(
+                {
+                    "run": Words(point.run, " ".join(point.labels)),
+                    "day": Words(point.started_at[:16].replace("T", " ")),
+                    "mean": places.figure(at and f"{at}/mean", None, ends=at),
+                    "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
+                    "verdict": Words(direction(record.metric, point.step.verdict) if point.step else "", ours=True),
+                    "else": Words("; ".join(point.differences)),
+                }
+            )
+        )
+    columns = [
+        Column("run", "run", left=True),
+        Column("day", "measured", left=True),
+        Column("mean", "mean", interval="95 %"),
+        Column("step", "since the run before"),
+        Column("verdict", "verdict", left=True),
+        Column("else", "what else changed", left=True),
+    ]
+    return Table(columns, rows, "runs")

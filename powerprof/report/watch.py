@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `powerprof watch` shows: a screen of any size, a line an interval, or a JSON document an interval. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from powerprof.energy.domains import host_energy
+from powerprof.live.intervals import LiveFinding, LiveInterval, RowKey
+from powerprof.live.statements import Line, RowHistory, StatementHistory, StatementLine
+from powerprof.model import text
+from powerprof.queries.records import Queries
+from powerprof.report.labels import texts
+from powerprof.report.queries import DEAR_PERCENT
+
+# What every live screen is made of: what the person has chosen, rows that scroll, bars, and a last line. Pure.
+
+_BARS = "▁▂▃▄▅▆▇█"
+# Screens of fewer lines have none to spare for the keys.
+_TWO_LINES = 16
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ScreenView:
+    """What the person at the screen has chosen. `chosen` is the row that is marked; `message` is shown until the next
+    key; `help`: the keys and columns are explained instead of the rows."""
+
+    sort: str = "rate"
+    wanted: str = ""
+    typing: bool = False
+    paused: bool = False
+    opened: bool = False
+    chosen: int = 0
+    message: str = ""
+    help: bool = False
+
+
+def spark(values: Sequence[float | None], width: int) -> str:
+    """The last `width` values as bars from 0 to the greatest of them; a blank where one is unknown."""
+    shown = list(values)[-width:]
+    greatest = max((value for value in shown if value is not None), default=0.0)
+    bars = [
+        " "
+        if value is None
+        else _BARS[min(len(_BARS) - 1, int(len(_BARS) * value / greatest))]
+        if greatest > 0
+        else _BARS[0]
+        for value in shown
+    ]
+    return "".join(bars).rjust(width)
+
+
+def scrolled(
+    lines: Sequence[T],
+    view: ScreenView,
+    room: int,
+    *,
+    row: Callable[[T], str],
+    details: Callable[[T], list[str]],
+    rest: Callable[[Sequence[T]], str],
+) -> list[str]:
+    """At most `room` rows with the chosen one among them, marked and with its details where it is open.
+
+    `rest` gives the figure of the rows that are not shown, above and below: with the rows it is the sum of all.
+    """
+    if not lines:
+        return []
+    chosen = min(view.chosen, len(lines) - 1)
+    opened = details(lines[chosen]) if view.opened else []
+    rows, first = len(lines), 0
+    if len(lines) + len(opened) > room:
+        # The chosen row is shown whatever there is no room for; the last line is for the figure of the rest.
+        place = max(1, room - 1)
+        opened = opened[: place - 1]
+        rows = place - len(opened)
+        first = min(max(0, chosen + 1 - rows), max(0, len(lines) - rows))
+    shown: list[str] = []
+    for number, line in enumerate(lines[first : first + rows], first):
+        shown.append((">" if number == chosen else " ") + row(line)[1:])
+        if number == chosen:
+            shown += opened
+    left = [*lines[:first], *lines[first + rows :]]
+    if left:
+        shown.append(
+            f"{rest(left)}  {len(left)} more row{'' if len(left) == 1 else 's'} (/ filter, or a taller window)"
+        )
+    return shown[:room]
+
+
+def order_line(view: ScreenView, shown: int, all_rows: int, orders: str) -> str:
+    """By what the rows are sorted, and which of them a filter shows; `orders` are all that there are."""
+    sorting = f"sorted by {view.sort} (s: {orders})"
+    if not view.wanted or view.typing:
+        return sorting
+    return f"filter “{view.wanted}”: {shown:,} of {all_rows:,} rows (Esc: all)  {sorting}"
+
+
+def help_lines(columns: Sequence[tuple[str, str]], opens: str, width: int) -> list[str]:
+    """What the keys do and what each column means; `opens` is what Enter shows."""
+    keys = (
+        ("s", "sort by the next column"),
+        ("/", "filter: type part of a name, Enter keeps it, Esc shows all rows again"),
+        ("↑ ↓, k j", "choose a row"),
+        ("Enter", opens),
+        ("space", "pause; measuring continues"),
+        ("w", "save the current interval as a run, when it ends"),
+        ("q, Ctrl-C", "quit"),
+    )
+    named = max(len(name) for name, _ in (*keys, *columns))
+    lines = ["Keys", *(_explained(keys, named, width)), "", "Columns", *(_explained(columns, named, width))]
+    return [*lines, "", "Any key: back"]
+
+
+def _explained(pairs: Sequence[tuple[str, str]], named: int, width: int) -> list[str]:
+    return [
+        f"  {name if at == 0 else '':<{named}}  {line}"
+        for name, meaning in pairs
+        for at, line in enumerate(text.wrap(meaning, max(20, width - named - 4)))
+    ]
+
+
+def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
+    """`height` lines: the top, blanks, and the foot, which is there whatever fits."""
+    blank = [""] * max(0, height - len(top) - len(foot))
+    return [text.cut(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
+
+
+def last_lines(view: ScreenView, keys: str, cost: str, width: int, height: int) -> list[str]:
+    """What is typed, or the keys and what powerprof itself costs: on two lines where one has no room for both."""
+    if view.typing:
+        return [f"/{view.wanted}_"]
+    shown = view.message or keys
+    if len(shown) + len(cost) + 2 <= width:
+        return [shown + cost.rjust(width - len(shown))]
+    return [cost, shown] if cost and height >= _TWO_LINES else [cost or shown]
+
+
+SORTS = ("rate", "C0", "name")
+_TREND = 8
+_STACK = 8
+_FINDINGS = 3
+# Exits; some are in the next interval, because their CPUs run on at the edge.
+_WORTH_SAYING = 20
+KEYS = "q quit  ? help  s sort  / filter  ⏎ stack  space pause  w save"
+_COLUMNS = (
+    ("/s", "idle periods that it ended, per second of all CPUs"),
+    ("trend", "the same in the last intervals, the newest at the right"),
+    ("C0 %", "share of the CPUs' time that they ran because of it"),
+    ("every", "its period, where it is regular"),
+    ("NEW, 30 s", "first seen 30 s ago, while this screen was open"),
+)
+# From here on the processes that use the CPUs are listed: few idle periods are left to end.
+BUSY_PERCENT = 50.0
+_BUSIEST = 4
+
+
+def screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
+    """The whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
+    newest = history.last
+    if newest is None:
+        return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
+    if view.help:
+        return filled([title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width)], [], width, height)
+    head = _head(history, newest, view, title, width)
+    findings = [
+        line
+        for finding in newest.findings[:_FINDINGS]
+        for line in text.wrap(f"! {_of(finding)}{finding.text}", width)[:2]
+    ]
+    foot = [*findings, *_trouble(newest), *_foot(newest, view, width, height)]
+    lines = chosen_lines(history, view)
+    head += [order_line(view, len(lines), len(history.lines()), ", ".join(SORTS)), _columns()]
+    room = height - len(head) - len(foot)
+    return filled([*head, *_rows(lines, view, width, max(1, room))], foot, width, height)
+
+
+def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
+    when = newest.ended_at[11:19] + (" PAUSED" if view.paused else "")
+    first = f"{title} · {newest.cpus} CPUs · {newest.window_s:.0f} s"
+    wide = 12 if width >= 100 else 8
+    watts = newest.host_watts
+    power = history.series(lambda span: None if span.host_watts is None else span.host_watts[0])
+    parts = [
+        f"C0 {text.number(newest.c0_percent, 1)} % {spark(history.series(lambda span: span.c0_percent), wide)}",
+        f"wake-ups {text.number(newest.exits_hz, 0)}/s {spark(history.series(lambda span: span.exits_hz), wide)}",
+        f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {spark(power, wide)}"
+        if watts
+        else "no power figure",
+    ]
+    lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
+    busy = busy_words(newest)
+    return [*lines, text.cut(_states(newest), width), *([text.cut(busy, width)] if busy else [])]
+
+
+def busy_words(newest: LiveInterval) -> str:
+    """What uses the CPUs, where they are busy; empty where they are not, or where it is unknown."""
+    used = newest.c0_percent
+    if used is None or used < BUSY_PERCENT or newest.used is None:
+        return ""
+    wall_s = newest.window_s * newest.cpus
+    parts = [
+        f"{name}{f' ({each.processes})' if each.processes > 1 else ''} {text.number(100.0 * each.cpu_s / wall_s, 0)} %"
+        for name, each in sorted(newest.used.items(), key=lambda item: (-item[1].cpu_s, item[0]))[:_BUSIEST]
+        if each.cpu_s >= wall_s / 100
+    ]
+    rest_s = newest.c0_s - sum(each.cpu_s for each in newest.used.values())
+    if rest_s >= wall_s / 20:
+        parts.append(f"processes that ended, and interrupts {text.number(100.0 * rest_s / wall_s, 0)} %")
+    return f"busy: {', '.join(parts)}" if parts else ""
+
+
+def _states(newest: LiveInterval) -> str:
+    """The CPUs' time by idle state, and what ended the periods."""
+    wall_s = newest.window_s * max(1, newest.cpus)
+    by_state: dict[str, float] = {}
+    for (_, state), seconds in newest.idle_s.items():
+        by_state[state] = by_state.get(state, 0.0) + seconds
+    states = [
+        f"{name} {text.number(100.0 * seconds / wall_s, 1)} %" for name, seconds in by_state.items() if wall_s > 0
+    ]
+    why = sorted(newest.mechanisms.items(), key=lambda item: -item[1])
+    ended = [f"{name.replace('_', '-')} {_rate(count / newest.window_s)}" for name, count in why if count]
+    return f"{', '.join(states)} · by {', '.join(ended)}" if ended else ", ".join(states)
+
+
+def _rate(hertz: float) -> str:
+    return text.number(hertz, 1 if hertz < 10 else 0)
+
+
+def _columns() -> str:
+    return f"{'/s':>8}  {'trend':<{_TREND}}  {'C0 %':>6}  {'every':>7}  process, thread, function"
+
+
+def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
+    """The rows that are shown, in their order."""
+    wanted = view.wanted.casefold()
+    lines = [
+        line
+        for line in history.lines()
+        if wanted in f"{line.row.key.process} {line.row.key.thread} {line.row.key.function}".casefold()
+    ]
+    if view.sort == "C0":
+        lines.sort(key=lambda line: (-line.c0_percent, line.row.key))
+    elif view.sort == "name":
+        lines.sort(key=lambda line: line.row.key)
+    return lines
+
+
+def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[str]:
+    if not lines:
+        return [f"no row contains “{view.wanted}”" if view.wanted else "no CPU left an idle state in this interval"]
+    return scrolled(
+        lines,
+        view,
+        room,
+        row=lambda line: row_line(line, width),
+        details=lambda line: _stack(line, width),
+        rest=lambda left: f"{text.number(sum(line.rate_hz for line in left), 1):>8}",
+    )
+
+
+def _stack(line: Line, width: int) -> list[str]:
+    frames = line.row.stack or ("no user stack",)
+    return [text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
+
+
+def row_line(line: Line, width: int) -> str:
+    """One row: its rate, how that went, C0, period, and whose it is."""
+    key = line.row.key
+    every = text.period(line.row.period_ms).removeprefix("every ")
+    head = f"{text.number(line.rate_hz, 1):>8}  {spark(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
+    return head + _who(key, line.new_s, max(12, width - len(head)))
+
+
+def _who(key: RowKey, new_s: float | None, room: int) -> str:
+    """Process, thread and function, and how long it has been there. Where there is no room for all, the age goes first,
+    then the thread (of the kernel's threads the word kernel); as much of the function as fits stays."""
+    process = "" if key.thread == key.process else f"{key.process} "
+    # Of the kernel's threads the thread says which.
+    owner = key.thread if key.process == "kernel" else key.process
+    full, short = f"{process}{key.thread} · {key.function}", f"{owner} · {key.function}"
+    ages = [""] if new_s is None else [f"  NEW, {new_s:.0f} s", "  NEW"]
+    choices = [*(full + age for age in ages), *(short + age for age in ages), short]
+    return next((words for words in choices if len(words) <= room), text.cut(short, room))
+
+
+def _trouble(newest: LiveInterval) -> list[str]:
+    """What makes the figures doubtful."""
+    troubles = []
+    if newest.lost_count:
+        troubles.append(f"{newest.lost_count:,} causes lost")
+    if newest.balance_error is not None and newest.balance_error * newest.exits_count > _WORTH_SAYING:
+        troubles.append(f"trace and kernel differ by {100 * newest.balance_error:.1f} %")
+    if newest.suspended_s:
+        troubles.append(f"the host was suspended for {newest.suspended_s:.1f} s, which no figure counts")
+    return [f"! {', '.join(troubles)}"] if troubles else []
+
+
+def _foot(newest: LiveInterval | None, view: ScreenView, width: int, height: int) -> list[str]:
+    cost = "" if newest is None or newest.window_s <= 0 else f"itself: {own_cost(newest)}"
+    return last_lines(view, KEYS, cost, width, height)
+
+
+def own_cost(interval: LiveInterval) -> str:
+    """What powerprof used in the interval."""
+    own, seconds = interval.own, interval.window_s
+    percent = 100.0 * (own.cpu_s + (own.bpf_s or 0.0)) / seconds
+    return f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
+
+
+PLAIN_HEAD = f"{'time':<8} {'C0 %':>6} {'idle/s':>8} {'watts':>7} {'lost':>5} {'own %':>6}  most, /s"
+
+
+def plain_line(interval: LiveInterval, width: int = 100) -> str:
+    """An interval as one line, for a log."""
+    from powerprof.live.totals import merged
+
+    watts = interval.host_watts
+    own_percent = 100.0 * interval.own.cpu_s / interval.window_s if interval.window_s else None
+    head = (
+        f"{interval.ended_at[11:19]:<8} {text.number(interval.c0_percent, 2):>6} "
+        f"{text.number(interval.exits_hz, 1):>8} "
+        f"{text.number(watts[0] if watts else None, 2):>7} {interval.lost_count:>5} {text.number(own_percent, 2):>6}  "
+    )
+    top = merged(interval.rows)[:3]
+    most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
+    faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
+    busy = busy_words(interval)
+    busy = f"! {busy}  " if busy else ""
+    slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
+    return text.cut(head + slept + busy + most + faults, width)
+
+
+def document(interval: LiveInterval) -> dict[str, Any]:
+    """An interval as a JSON document: `powerprof.interval/1`."""
+    watts = interval.host_watts
+    return {
+        "schema": "powerprof.interval/1",
+        "ended_at": interval.ended_at,
+        "window_s": interval.window_s,
+        "cpus": interval.cpus,
+        "c0_percent": interval.c0_percent,
+        "wakeups_hz": interval.exits_hz,
+        "idle_exits_count": interval.exits_count,
+        "mechanisms_count": interval.mechanisms,
+        "states": [
+            {"cpu": cpu, "name": name, "idle_s": seconds} for (cpu, name), seconds in sorted(interval.idle_s.items())
+        ],
+        "rows": [
+            {
+                "process": row.key.process,
+                "thread": row.key.thread,
+                "function": row.key.function,
+                "mechanism": row.mechanism,
+                "count": row.exits_count,
+                "c0_s": row.c0_s,
+                "period_ms": row.period_ms,
+                "stack": list(row.stack),
+            }
+            for row in interval.rows
+        ],
+        "used": None
+        if interval.used is None
+        else [
+            {"process": name, "processes_count": each.processes, "cpu_s": each.cpu_s}
+            for name, each in sorted(interval.used.items(), key=lambda item: (-item[1].cpu_s, item[0]))
+        ],
+        "energy": [
+            {"source": reading.source, "domain": reading.domain, "kind": reading.kind, "joules": reading.joules}
+            for reading in interval.energy
+        ],
+        "watts": watts[0] if watts else None,
+        "kind": watts[1] if watts else None,
+        "findings": [
+            {
+                "rule": finding.rule,
+                "severity": finding.severity,
+                "text": finding.text,
+                "remedy": list(finding.remedy),
+                "server": finding.server,
+                "account": finding.account,
+                "program": finding.program,
+            }
+            for finding in interval.findings
+        ],
+        "lost_count": interval.lost_count,
+        "unknown_count": interval.unknown_count,
+        "balance_error_percent": None if interval.balance_error is None else 100.0 * interval.balance_error,
+        "suspended_s": interval.suspended_s,
+        "tool": {
+            "cpu_s": interval.own.cpu_s,
+            "bpf_s": interval.own.bpf_s,
+            "wakeups_count": interval.own.wakeups_count,
+            "memory_bytes": interval.own.memory_bytes,
+        },
+        "notes": texts(interval.notes),
+    }
+
+
+def _of(finding: LiveFinding) -> str:
+    """Whose it is, before its text."""
+    return f"{finding.server} of {finding.account}: " if finding.server else ""
+
+
+# What `powerprof queries --watch` shows: a screen of any size, or a line a window. Pure.
+
+QUERIES_SORTS = ("CPU", "calls", "ms a call", "p95", "name")
+_KEYS = "q quit  ? help  s sort  / filter  ⏎ text  space pause  w save"
+_MEANINGS = (
+    ("CPU %", "CPU time of the statement, in percent of one CPU"),
+    ("trend", "the same in the last windows, the newest at the right"),
+    ("calls/s", "executions per second"),
+    ("ms CPU", "CPU time per execution"),
+    ("p95 ms", "the time that 95 % of its executions stayed below"),
+)
+_QUERIES_TREND, _TEXT_LINES = 8, 8
+AWAY = "the server is away: waiting for it"
+
+
+def queries_screen(history: StatementHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
+    """The whole screen, `height` lines of at most `width`: figures, rows, doubts, keys and cost."""
+    newest = history.last
+    away = [f"! {AWAY}"] if history.is_away else []
+    if newest is None:
+        waiting = "" if away else "waiting for the first window …"
+        return filled([title, "", waiting], [*away, *last_lines(view, _KEYS, "", width, height)], width, height)
+    if view.help:
+        top = [title, "", *help_lines(_MEANINGS, "show the text of the chosen statement", width)]
+        return filled(top, [], width, height)
+    lines = queries_chosen_lines(history, view)
+    order = order_line(view, len(lines), len(newest.statements), ", ".join(QUERIES_SORTS))
+    head = [*_queries_head(history, newest, view, title, width), order, _queries_columns()]
+    foot = [*away, *_queries_trouble(newest), *last_lines(view, _KEYS, _cost(newest), width, height)]
+    room = max(1, height - len(head) - len(foot))
+    return filled([*head, *_queries_rows(lines, view, width, room)], foot, width, height)
+
+
+def _queries_head(history: StatementHistory, newest: Queries, view: ScreenView, title: str, width: int) -> list[str]:
+    when = newest.started_at[11:19] + (" PAUSED" if view.paused else "")
+    first = f"{title} · {newest.server.label} · {newest.window_s:.0f} s"
+    wide = 12 if width >= 100 else 8
+    used = history.series(_cpu_percent)
+    calls = history.series(lambda window: window.calls_count / window.window_s)
+    power = history.series(_watts)
+    estimated = " est." if newest.kind == "estimated" else ""
+    parts = [
+        f"CPU {text.number(used[-1], 1)} % of one {spark(used, wide)}",
+        f"{_queries_rate(calls[-1] or 0.0)} statements/s {spark(calls, wide)}",
+        f"{text.number(power[-1], 2)} W{estimated} {spark(power, wide)}"
+        if power[-1] is not None
+        else "no power figure",
+    ]
+    if newest.gap_before_s is not None:
+        parts.append(f"{1e3 * newest.gap_before_s:.0f} ms not measured before it")
+    return [first + when.rjust(max(1, width - len(first))), "  ".join(parts), _balance(newest)]
+
+
+def _cpu_percent(window: Queries) -> float:
+    return 100.0 * window.server_c0_s / window.window_s
+
+
+def _watts(window: Queries) -> float | None:
+    """The server's, above the idle floor."""
+    return None if window.joules is None else window.joules / window.window_s
+
+
+def _balance(newest: Queries) -> str:
+    """That the parts are the whole."""
+    whole = newest.server_c0_s
+    if whole <= 0:
+        return "it used no CPU time"
+    parts = {
+        "statements": sum(statement.c0_s for statement in newest.statements),
+        "background": sum(background.c0_s for background in newest.background),
+        "connections": newest.connections_c0_s,
+        "unexplained": newest.residual_c0_s,
+    }
+    return " + ".join(f"{name} {text.number(100.0 * used / whole, 1)} %" for name, used in parts.items())
+
+
+def _queries_rate(hertz: float) -> str:
+    return f"{hertz:,.0f}" if hertz >= 10 else text.number(hertz, 1)
+
+
+def _queries_columns() -> str:
+    return f"{'CPU %':>7}  {'trend':<{_QUERIES_TREND}}  {'calls/s':>9}  {'ms CPU':>8}  {'p95 ms':>8}  statement"
+
+
+def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[StatementLine]:
+    """The rows that are shown, in their order."""
+    wanted = view.wanted.casefold()
+    lines = [line for line in history.lines() if wanted in line.statement.text.casefold()]
+    order = {
+        "calls": lambda line: -(line.statement.calls_hz or 0.0),
+        "ms a call": lambda line: -(line.statement.c0_ms_per_call or 0.0),
+        "p95": lambda line: -(line.statement.latency_ms.p95 if line.statement.latency_ms else 0.0),
+        "name": lambda line: line.statement.text.casefold(),
+    }.get(view.sort)
+    return sorted(lines, key=order) if order else lines
+
+
+def _queries_rows(lines: list[StatementLine], view: ScreenView, width: int, room: int) -> list[str]:
+    if not lines:
+        return [f"no statement contains “{view.wanted}”" if view.wanted else "no statement was executed"]
+    return scrolled(
+        lines,
+        view,
+        room,
+        row=lambda line: _row(line, width),
+        details=lambda line: text.wrap(line.statement.text, width, " " * 8)[:_TEXT_LINES],
+        rest=lambda left: f"{text.number(sum(line.cpu_percent for line in left), 1):>7}",
+    )
+
+
+def _row(line: StatementLine, width: int) -> str:
+    statement = line.statement
+    p95 = statement.latency_ms.p95 if statement.latency_ms else None
+    figures = (
+        f"{line.cpu_percent:>7.1f}  {spark(line.before, _QUERIES_TREND)}  "
+        f"{_queries_rate(statement.calls_hz or 0.0):>9}  "
+        f"{text.number(statement.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
+    )
+    return text.cut(figures + statement.text, width)
+
+
+def _queries_trouble(newest: Queries) -> list[str]:
+    """What makes the figures doubtful, or expensive."""
+    troubles = []
+    if newest.lost_count:
+        troubles.append(f"! {newest.lost_count:,} updates lost: figures are too low")
+    share = _share_of_tracing(newest)
+    if share is not None and share > DEAR_PERCENT:
+        troubles.append(f"! tracing takes {text.number(share, 1)} % of the server's CPU time")
+    return troubles
+
+
+def _share_of_tracing(newest: Queries) -> float | None:
+    spent = newest.tracing.probes_ms
+    return None if spent is None or newest.server_c0_s <= 0 else spent / 10.0 / newest.server_c0_s
+
+
+def _cost(newest: Queries) -> str:
+    each = newest.tracing.per_call_us
+    return "" if each is None else f"itself: {text.number(each, 1)} µs a statement"
+
+
+QUERIES_PLAIN_HEAD = f"{'time':<8} {'CPU %':>6} {'calls/s':>8} {'watts':>7} {'lost':>5}  most, % of one CPU"
+
+
+def queries_plain_line(newest: Queries | None, width: int = 100) -> str:
+    """A window as one line, for a log."""
+    if newest is None:
+        return AWAY
+    watts = host_energy(newest.energy).watts
+    most = ", ".join(
+        f"{100.0 * statement.c0_s / newest.window_s:.1f} {text.cut(statement.text, 50)}"
+        for statement in newest.statements[:3]
+    )
+    return text.cut(
+        f"{newest.started_at[11:19]:<8} {_cpu_percent(newest):>6.1f} "
+        f"{_queries_rate(newest.calls_count / newest.window_s):>8} "
+        f"{text.number(watts, 2):>7} {newest.lost_count:>5}  {most}",
+        width,
+    )

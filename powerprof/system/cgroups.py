@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Name the control group of a process: a service, a container, a pod.
+
+systemd, Docker, Podman, containerd, CRI-O, Kubernetes and LXC make these paths (systemd.slice(5), k8s:
+pkg/kubelet/cm). The name of a container is the runtime's, if its files can be read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import heapq
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import count, repeat
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from powerprof.system import paths
+from powerprof.system.errors import DataError
+from powerprof.system.files import printable, read_outside_text, try_text
+
+NO_UNIT = "no unit"
+_MOST_NAME = 120
+_MOST_CONTAINERS = 2000
+# Any account with a delegated subtree may make groups without end. These limits hold for one scan.
+_MOST_GROUPS = 20_000
+_MOST_OF_SUBTREE = 2000
+_MOST_PATH = 1000
+_MOST_SCAN_S = 2.0
+_LIMIT_BYTES = 4 << 20
+_SHORT = 12
+# A scan (of groups, or of container names) is followed by a pause of this many times its duration.
+_REST = 20
+_ID = r"[0-9a-f]{64}"
+# docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, crio-ID.scope; ID alone if cgroupfs is the driver.
+_CONTAINER = re.compile(rf"(?:([a-z][a-z-]*?)-)?(?:conmon-)?({_ID})(?:\.scope)?")
+_POD = re.compile(r"(?:kubepods(?:-[a-z]+)*-)?pod([0-9a-f]{8}[-_0-9a-f]{4,32})(?:\.slice)?")
+_UNITS = (".service", ".scope", ".socket", ".mount", ".swap")
+_USER = re.compile(r"user-([0-9]+)\.slice|user@([0-9]+)\.service")
+# The links in `/var/log/containers` are called POD_NAMESPACE_CONTAINER-ID.log.
+_KUBELET = re.compile(rf"([^_]+)_([^_]+)_(.+)-({_ID})\.log")
+_RUNTIMES = {"docker": "docker", "libpod": "podman", "cri-containerd": "containerd", "crio": "cri-o"}
+# name_to_handle_at(2): the handle of a control group is its number (FILEID_KERNFS of include/linux/exportfs.h).
+_HANDLE = struct.Struct("=IiQ")
+_FILEID_KERNFS = 0xFE
+
+
+def unit_of(path: str, containers: Mapping[str, str]) -> str:
+    """Return the name of the unit of a control group. `containers`: the runtimes' names of containers, by id.
+
+    The outermost unit names the group, because its processes may make any group below their own. Below the groups of
+    a user the name ends in the user, and no container there has a name of root's runtimes.
+    """
+    parts = _split(path)
+    at = _outermost(parts)
+    user = _user(parts, at)
+    if user is not None and parts[at + 1 : at + 2] == [f"user@{user}.service"]:
+        at += 1
+    below = parts[at + 1 :]
+    unit = _outermost(below)
+    if user is None or unit == len(below):
+        return _cut(_name(parts[: at + 1], containers))
+    return f"{_cut(_name(below[: unit + 1], {}))} (user {_cut(user)})"
+
+
+def is_made_by_root(path: str) -> bool:
+    """Return whether only root (systemd, a runtime) can make this control group: no unit or user is above it."""
+    parts = _split(path)
+    return _outermost(parts) >= len(parts) - 1
+
+
+def _split(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", "..", ".")]
+
+
+def _outermost(parts: Sequence[str]) -> int:
+    """Return the place of the first part that belongs to a user, unit or container; the number of parts if none does.
+
+    /user/NAME is pam_cgfs', for LXC without root.
+    """
+    for number, part in enumerate(parts):
+        top = parts[0] if number == 1 else ""
+        if part.endswith(_UNITS) or _USER.fullmatch(part) or _CONTAINER.fullmatch(part):
+            return number
+        if part.startswith("lxc.payload.") or top in ("lxc", "user"):
+            return number
+    return len(parts)
+
+
+def _user(parts: Sequence[str], at: int) -> str | None:
+    """Return the number (with pam_cgfs the name) of the user of the outermost part; None if it is not a user's."""
+    if at >= len(parts):
+        return None
+    if found := _USER.fullmatch(parts[at]):
+        return found[1] or found[2]
+    return parts[at] if at == 1 and parts[0] == "user" else None
+
+
+def _container_of(path: str) -> str | None:
+    """Return the id of the container of a control group that only root can make; None if it is of none."""
+    parts = _split(path)
+    at = _outermost(parts)
+    found = _CONTAINER.fullmatch(parts[at]) if at < len(parts) else None
+    return found[2] if found else None
+
+
+def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
+    """Return the name of the last part: a container, pod, LXC container, unit or slice; else the path."""
+    if not parts:
+        return NO_UNIT
+    last = parts[-1]
+    pod = next((found[1].replace("_", "-") for part in parts if (found := _POD.fullmatch(part))), None)
+    if found := _CONTAINER.fullmatch(last):
+        return _container(found[2], found[1] or "", pod, parts, containers)
+    if pod is not None:
+        return f"pod {pod}"
+    if last.startswith("lxc.payload.") or (len(parts) == 2 and parts[0] == "lxc"):
+        return f"lxc {last.removeprefix('lxc.payload.')}"
+    is_unit = last.endswith(_UNITS) or all(part.endswith(".slice") for part in parts)
+    return _unescaped(last) if is_unit else "/".join(parts)
+
+
+def _container(number: str, prefix: str, pod: str | None, path: Sequence[str], containers: Mapping[str, str]) -> str:
+    name = containers.get(number)
+    if pod is not None:
+        return f"pod {name}" if name else f"pod {pod}: {number[:_SHORT]}"
+    runtime = _RUNTIMES.get(prefix) or next((one for one in ("docker", "podman") if one in path), None)
+    return f"container {name or number[:_SHORT]}{f' ({runtime})' if runtime else ''}"
+
+
+def _unescaped(name: str) -> str:
+    r"""Return a unit's name as people write it: systemd escapes characters as \x2d."""
+    return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
+
+
+def _cut(name: str) -> str:
+    return printable(name)[:_MOST_NAME]
+
+
+def container_names(root: Path = Path("/")) -> dict[str, str]:
+    """Return the names that Docker, Podman and the kubelet give containers, by id: `web`, `shop/web-5d8: nginx`."""
+    names: dict[str, str] = {}
+    for link in _names_in(root / "var/log/containers"):
+        if found := _KUBELET.fullmatch(link):
+            names[found[4]] = f"{found[2]}/{found[1]}: {found[3]}"
+    for number in _names_in(root / "var/lib/docker/containers"):
+        container = _json(root / "var/lib/docker/containers" / number / "config.v2.json")
+        if isinstance(container, dict) and isinstance(name := container.get("Name"), str):
+            names[number] = name.removeprefix("/")
+    for folder in ("var/lib/containers/storage", "run/containers/storage"):
+        for one in _listed(_json(root / folder / "overlay-containers/containers.json")):
+            ident, called = one.get("id"), one.get("names")
+            if isinstance(ident, str) and isinstance(called, list) and called and isinstance(called[0], str):
+                names[ident] = called[0]
+    return names
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for _, entry in zip(range(_MOST_CONTAINERS), entries, strict=False)]
+    except OSError:
+        return []
+
+
+def _json(path: Path) -> Any:
+    if not path.exists():
+        return None
+    try:
+        return msgspec.json.decode(read_outside_text(path, _LIMIT_BYTES))
+    except (DataError, msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _listed(value: Any) -> list[dict[str, Any]]:
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def group_of(pid: int) -> str | None:
+    """Return the path of a process's control group: the unified one, else systemd's, else another; None if it ended."""
+    text = try_text(paths.procfs() / str(pid) / "cgroup")
+    if text is None:
+        return None
+    found: dict[str, str] = {}
+    for line in text.split("\n"):
+        _, _, rest = line.partition(":")
+        controllers, colon, path = rest.partition(":")
+        if colon:
+            found[controllers] = path.removesuffix(" (deleted)")
+    first = [found.pop("", "/"), found.pop("name=systemd", "/")]
+    return next((path for path in [*first, *found.values()] if path != "/"), "/")
+
+
+def groups_below(root: Path) -> Iterator[tuple[str, int]]:
+    """Yield the path below `root` and the number (inode) of each control group, at most 20,000.
+
+    Root's groups come first. Other accounts can make groups without end: of each subtree that belongs to one, at most
+    2,000 follow, breadth first and one subtree after the other, for at most 2 s.
+    """
+    deadline = time.monotonic() + _MOST_SCAN_S
+    # The folders to read, in the order of their rank: 0 for root's, else the place within the subtree.
+    folders = [(0, 0, "/", "")]
+    ranks: dict[str, Iterator[int]] = {"": repeat(0, _MOST_GROUPS)}
+    ties = count(1)
+    for _ in range(_MOST_GROUPS):
+        if not folders or (folders[0][0] and time.monotonic() > deadline):
+            return
+        _, _, path, subtree = heapq.heappop(folders)
+        folder = Path(f"{root}{path}")
+        try:
+            info = folder.stat()
+            if info.st_uid != 0 and not subtree:
+                ranks[path] = iter(range(2, _MOST_OF_SUBTREE + 1))
+                heapq.heappush(folders, (1, next(ties), path, path))
+                continue
+            yield path, info.st_ino
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    below = f"{path.rstrip('/')}/{entry.name}"
+                    if len(below) > _MOST_PATH or not entry.is_dir(follow_symlinks=False):
+                        continue
+                    rank = next(ranks[subtree], None)
+                    if rank is None:
+                        break
+                    heapq.heappush(folders, (rank, next(ties), below, subtree))
+        except OSError:
+            continue  # it was removed
+
+
+@lru_cache(maxsize=1)
+def _unified() -> Path | None:
+    """Return the folder of the unified hierarchy: BPF programs see the numbers (inodes) of its groups."""
+    for place in (paths.sysfs() / "fs/cgroup", paths.sysfs() / "fs/cgroup/unified"):
+        if (place / "cgroup.controllers").exists():
+            return place
+    return None
+
+
+def _path_of(number: int) -> str | None:
+    """Return the path of a control group by its number; None if it was removed, or if the kernel refuses the call."""
+    root = _unified()
+    if root is None:
+        return None
+    libc, handle = ctypes.CDLL(None), ctypes.create_string_buffer(_HANDLE.pack(8, _FILEID_KERNFS, number))
+    try:
+        mount = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        group = libc.open_by_handle_at(mount, handle, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(mount)
+    if group < 0:
+        return None
+    try:
+        path = os.readlink(f"/proc/self/fd/{group}")
+    except OSError:
+        return None
+    finally:
+        os.close(group)
+    return (path.removeprefix(str(root)) or "/")[:_MOST_PATH] if path.startswith(str(root)) else None
+
+
+class Units:
+    """The units of processes. The names of containers are read for the first container, and again for a new one."""
+
+    def __init__(self) -> None:
+        self._containers: dict[str, str] = {}
+        self._by_path: dict[str, str] = {}
+        self._groups: dict[int, str] = {}
+        self._next_names_s = self._next_look_s = 0.0
+
+    def look(self) -> None:
+        """Remember the control groups that exist now: after its removal, a group has no name."""
+        root, began_s = _unified(), time.monotonic()
+        if root is not None:
+            self._remember({number: path for path, number in groups_below(root)})
+        self._next_look_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+
+    def of(self, pid: int) -> str | None:
+        """Return the unit of a process; None if the process has ended."""
+        path = group_of(pid)
+        return None if path is None else self._named(path)
+
+    def of_group(self, number: int) -> str | None:
+        """Return the unit of a control group by its number in the unified hierarchy; None if it is unknown.
+
+        The kernel resolves the number of a group that exists. Groups are scanned only for the numbers that it does not
+        resolve, and not more often than the pause after a scan allows: thousands may have been removed.
+        """
+        if number not in self._groups and (path := _path_of(number)) is not None:
+            self._remember({number: path})
+        if number not in self._groups and time.monotonic() >= self._next_look_s:
+            self.look()
+        known = self._groups.get(number)
+        return None if known is None else self._named(known)
+
+    def _remember(self, groups: Mapping[int, str]) -> None:
+        if len(self._groups) + len(groups) > 2 * _MOST_GROUPS:
+            # Other accounts can make and remove groups without end. Root's removed groups keep their names.
+            self._groups = {number: path for number, path in self._groups.items() if is_made_by_root(path)}
+            if len(self._groups) > _MOST_GROUPS:
+                self._groups.clear()
+        self._groups.update(groups)
+
+    def _named(self, path: str) -> str:
+        path = path[:_MOST_PATH]
+        known = self._by_path.get(path)
+        if known is not None:
+            return known
+        container = _container_of(path)
+        if container is not None and container not in self._containers:
+            began_s = time.monotonic()
+            if began_s < self._next_names_s:
+                # Not remembered: the container may have a name when the names are read again.
+                return unit_of(path, self._containers)
+            self._containers = container_names()
+            self._next_names_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+        if len(self._by_path) > _MOST_GROUPS:
+            self._by_path.clear()
+        self._by_path[path] = unit_of(path, self._containers)
+        return self._by_path[path]

@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a child does to itself between fork and exec: it dies with its parent, gains no rights, and keeps to itself.
+
+All of it runs in the child: it takes no lock, and what raises there ends the child before its program begins.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+import stat
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from powerprof.system import files
+from powerprof.system.errors import PowerprofError
+
+# Limit the files, TCP ports, abstract sockets and signals of a process, whatever its account may do (landlock(7)).
+#
+# A server's account often owns the host's databases too, and SQL has many ways to name a file: logs, table
+# folders, exports. The kernel refuses them all alike.
+
+# The same numbers on every architecture (include/uapi/asm-generic/unistd.h).
+_CREATE, _ADD, _RESTRICT = 444, 445, 446
+_ASK_VERSION = 1
+_PATH_BENEATH, _NET_PORT = 1, 2
+# include/uapi/linux/landlock.h: execute, write, read a file, read a folder, remove directory and file, make character
+# device, directory, file, socket, pipe, block device and link; since version 2 move between folders, since 3 truncate.
+_EXECUTE, _WRITE, _READ_FILE, _READ_FOLDER = 1, 1 << 1, 1 << 2, 1 << 3
+_READ = _EXECUTE | _READ_FILE | _READ_FOLDER
+_CHANGE = _WRITE | sum(1 << bit for bit in range(4, 13))
+_MOVE, _TRUNCATE = 1 << 13, 1 << 14
+_BIND_TCP, _CONNECT_TCP = 1, 2
+_ABSTRACT_SOCKETS, _SIGNALS = 1, 2
+# Version 1 refuses every move between folders, RENAME TABLE too.
+_LEAST = 2
+_WITH_TRUNCATE, _WITH_PORTS, _WITH_SCOPES = 3, 4, 6
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (
+        ("handled_access_fs", ctypes.c_uint64),
+        ("handled_access_net", ctypes.c_uint64),
+        ("scoped", ctypes.c_uint64),
+    )
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("parent_fd", ctypes.c_int32))
+
+
+class _Port(ctypes.Structure):
+    _fields_ = (("allowed_access", ctypes.c_uint64), ("port", ctypes.c_uint64))
+
+
+def version() -> int:
+    """Return the Landlock version of this kernel; 0 without Landlock and for version 1, which refuses too much."""
+    answer = int(
+        ctypes.CDLL(None).syscall(ctypes.c_long(_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
+    )
+    return answer if answer >= _LEAST else 0
+
+
+def restrict(
+    reads: Sequence[int],
+    writes: Sequence[int],
+    devices: Sequence[int],
+    connects: Sequence[int] | None,
+    binds: Sequence[int] | None,
+) -> None:
+    """Limit this process and its children for good. For use between fork and exec.
+
+    `reads`, `writes` and `devices` are descriptors: the files and folders that they may read and execute, the folders
+    that they may change as well, and the devices that they may also write to. `connects` and `binds` are the TCP ports
+    that they may connect to and listen on; None sets no limit. Signals and abstract sockets of other processes are out
+    of reach. Sets only the limits that the kernel's version knows. Raises OSError.
+    """
+    known = version()
+    if not known:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    truncate = _TRUNCATE if known >= _WITH_TRUNCATE else 0
+    files = _READ | _CHANGE | _MOVE | truncate
+    ports = ((_CONNECT_TCP, connects), (_BIND_TCP, binds))
+    net = sum(access for access, allowed in ports if allowed is not None) if known >= _WITH_PORTS else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= _WITH_SCOPES else 0
+    # An older kernel accepts a longer structure if the rest of it is 0.
+    ruleset = libc.syscall(
+        ctypes.c_long(_CREATE),
+        ctypes.byref(_Ruleset(files, net, scoped)),
+        ctypes.c_size_t(ctypes.sizeof(_Ruleset)),
+        ctypes.c_uint32(0),
+    )
+    _check(ruleset)
+    try:
+        for handles, access in ((reads, _READ), (devices, _READ_FILE | _WRITE | truncate), (writes, files)):
+            for handle in handles:
+                is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+                allowed = access if is_folder else access & (_EXECUTE | _WRITE | _READ_FILE | truncate)
+                _add(libc, ruleset, _PATH_BENEATH, _Beneath(allowed, handle))
+        if net:
+            for access, numbers in ports:
+                for number in numbers or ():
+                    _add(libc, ruleset, _NET_PORT, _Port(access, number))
+        _check(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
+        _check(libc.syscall(ctypes.c_long(_RESTRICT), ctypes.c_int(ruleset), ctypes.c_uint32(0)))
+    finally:
+        os.close(ruleset)
+
+
+def _add(libc: ctypes.CDLL, ruleset: int, kind: int, rule: ctypes.Structure) -> None:
+    _check(
+        libc.syscall(
+            ctypes.c_long(_ADD), ctypes.c_int(ruleset), ctypes.c_int(kind), ctypes.byref(rule), ctypes.c_uint32(0)
+        )
+    )
+
+
+def _check(result: int) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+# A child that sees only the files and the network that it was given, under an account that is not root.
+#
+# Three walls, each effective without the others: a mount namespace with a private file system, network
+# namespaces, and Landlock. The file system is made of the `usr` of this host or of another release, so that a program
+# has its own loader and libraries at their own paths, with its name, its build id and its files.
+
+# include/uapi/linux/{sched,mount,fs}.h
+_ENCLOSURE_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _NOATIME, _NODIRATIME = 1, 2, 4, 8, 32, 1024, 2048
+_BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
+_MNT_DETACH = 2
+# The same numbers on every architecture (include/uapi/asm-generic/unistd.h, linux/mount.h, linux/fcntl.h).
+_OPEN_TREE, _MOVE_MOUNT = 428, 429
+_CLONE, _CLOEXEC, _EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH, _AT_FDCWD = 1, 0o2000000, 0x1000, 0x8000, 4, -100
+_PROGRAMS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+_WRITABLE = tuple(Path("/dev") / name for name in ("null", "zero", "full"))
+_DEVICES = (*_WRITABLE, Path("/dev/random"), Path("/dev/urandom"))
+_SYSTEM = (Path("/usr"), *(Path("/") / name for name in _PROGRAMS), Path("/proc"), Path("/sys"), *_DEVICES)
+# Of memory that is taken as it is written to: room for what a server puts into /dev/shm and /tmp.
+_SIZE = b"mode=0755,size=512m"
+
+
+@dataclass(frozen=True)
+class Confinement:
+    """The files and the network of a child.
+
+    `reads` are files and folders of this host that it may read; its account must be able to reach them. It may change
+    `folder` alone. It starts in `place`, which it may read. `root` holds the `usr` of another release. With `view`
+    everything else is out of sight, unix sockets too. `namespaces` are open namespaces that it joins, the user
+    namespace before the network. With `no_network` it gets a network namespace without any device. `connects` and
+    `binds` are TCP ports as for `landlock.restrict`.
+    """
+
+    folder: Path | None = None
+    reads: tuple[Path, ...] = ()
+    place: Path | None = None
+    root: Path | None = None
+    view: bool = True
+    namespaces: tuple[int, ...] = ()
+    no_network: bool = False
+    connects: tuple[int, ...] | None = ()
+    binds: tuple[int, ...] | None = ()
+
+
+def confine(confinement: Confinement, user: tuple[int, int] | None) -> None:
+    """Move this process into its confinement and make it that user, for good. For use between fork and exec.
+
+    Without root the namespaces need a user namespace. Raises OSError; PermissionError if it would stay root.
+    """
+    if os.geteuid() == 0 and (user is None or user[0] == 0):
+        raise PermissionError("a confined program is never run as root")
+    libc = ctypes.CDLL(None, use_errno=True)
+    _join(libc, confinement, user)
+    if confinement.view:
+        _must(libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
+        mask = os.umask(0o022)
+        _furnish(libc, confinement, user)
+        os.umask(mask)
+        os.chdir(confinement.place or "/")
+    _restrict(confinement, user)
+    if user is not None and os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(user[1])
+        os.setuid(user[0])
+
+
+def _join(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
+    for handle in confinement.namespaces:
+        _must(libc.setns(handle, 0))
+    flags = (_ENCLOSURE_CLONE_NEWNS if confinement.view else 0) | (_CLONE_NEWNET if confinement.no_network else 0)
+    if not flags:
+        return
+    uid, gid = os.geteuid(), os.getegid()
+    alone = user is None and not confinement.namespaces
+    _must(libc.unshare(flags | (_CLONE_NEWUSER if alone else 0)))
+    if alone:
+        map_account(uid, gid)
+
+
+def map_account(uid: int, gid: int) -> None:
+    """Give this process, in a user namespace that it has just made, the account that it had. Raises OSError."""
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        Path(f"/proc/self/{name}").write_text(text)
+
+
+@contextmanager
+def _rights_of(user: tuple[int, int] | None) -> Iterator[None]:
+    """Act with the rights of the account, so that root opens no file for it that it could not reach."""
+    if user is None or os.geteuid() != 0:
+        yield
+        return
+    groups = os.getgroups()
+    os.setgroups([])
+    os.setegid(user[1])
+    os.seteuid(user[0])
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(0)
+        os.setgroups(groups)
+
+
+def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
+    """Open the paths that exist and that this account can reach."""
+    opened = []
+    for path in paths:
+        try:
+            opened.append((path, os.open(path, os.O_PATH | os.O_CLOEXEC)))
+        except OSError:
+            continue
+    return opened
+
+
+def _open_own(confinement: Confinement) -> list[tuple[Path, int]]:
+    """Open the folder that it may change: powerprof made it, and no link leads elsewhere."""
+    if confinement.folder is None:
+        return []
+    how = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    return [(confinement.folder, os.open(confinement.folder, how))]
+
+
+def _open_place(confinement: Confinement) -> list[tuple[Path, int]]:
+    place = confinement.place
+    return _open([place]) if place is not None and place != Path("/") else []
+
+
+def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
+    own = _open_own(confinement)
+    # The files of a private view were opened with the account's rights when it was made.
+    with _rights_of(None if confinement.view else user):
+        reads = _open([*confinement.reads, *([Path("/etc")] if confinement.root else [])])
+    system, devices, place = _open(_SYSTEM), _open(_WRITABLE), _open_place(confinement)
+
+    def numbers(opened: Sequence[tuple[Path, int]]) -> list[int]:
+        return [handle for _, handle in opened]
+
+    restrict(
+        numbers([*system, *reads, *place]), numbers(own), numbers(devices), confinement.connects, confinement.binds
+    )
+    for _, handle in (*own, *reads, *system, *devices, *place):
+        os.close(handle)
+
+
+def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
+    """Make the file system, and make it this process's root."""
+    source = confinement.root or Path("/")
+    # Any folder can carry the new root; all that is to be seen is opened before it is covered.
+    root = confinement.root or Path("/usr")
+    # The system's own paths are shown as they are: /bin may be a link.
+    own, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
+    with _rights_of(user):
+        reads = _open([path for path in confinement.reads if not _is_system(path)])
+    system = [Path("/proc"), Path("/sys"), *_DEVICES]
+    links = {}
+    programs = [(Path("/usr"), os.open(source / "usr", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))]
+    for name in _PROGRAMS:
+        if confinement.root is None and not (source / name).is_symlink():
+            programs += _open([source / name])
+        elif (source / "usr" / name).is_dir():
+            links[name] = f"usr/{name}"
+    devices = _open(system)
+    wanted = [(path, handle, _RDONLY | _NOSUID | _NODEV) for path, handle in (*programs, *reads, *place)]
+    wanted += [(path, handle, _NOSUID | _NODEV) for path, handle in own]
+    wanted += [(path, handle, 0) for path, handle in devices]
+    wanted = [(path, _copy_mounts(libc, handle), flags) for path, handle, flags in wanted]
+    _must(libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", _NOSUID | _NODEV, _SIZE))
+    # A folder before those below it.
+    shown: set[Path] = set()
+    for path, handle, flags in sorted(wanted, key=lambda one: len(one[0].parts)):
+        _show(libc, path, handle, root, flags, shown)
+        os.close(handle)
+    for name, target in links.items():
+        (root / name).symlink_to(target)
+    for name in ("tmp", "dev/shm"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+        if confinement.root is not None:
+            (root / name).chmod(0o1777)
+    if confinement.root is not None:
+        uid, gid = user or (os.geteuid(), os.getegid())
+        (root / "etc").mkdir(exist_ok=True)
+        # A program that asks who it is gets an answer (initdb refuses to go on without one).
+        (root / "etc/passwd").write_text(f"root:x:0:0::/:/bin/sh\nserver:x:{uid}:{gid}::/:/bin/sh\n")
+        (root / "etc/group").write_text(f"root:x:0:\nserver:x:{gid}:\n")
+    # Both at the same place: the old root is then on top, and is taken off (pivot_root(2)).
+    os.chdir(root)
+    _must(libc.pivot_root(b".", b"."))
+    _must(libc.umount2(b".", _MNT_DETACH))
+    os.chdir("/")
+
+
+def _is_system(path: Path | None) -> bool:
+    return path is not None and any(map(path.is_relative_to, _SYSTEM))
+
+
+def _show(libc: ctypes.CDLL, path: Path, handle: int, root: Path, flags: int, shown: set[Path]) -> None:
+    """Mount an open file or folder at its path in the new root, unless a shown folder contains it already."""
+    target = root / path.relative_to("/")
+    if shown.isdisjoint(path.parents):
+        # Make no folder below a shown one: its links still lead to this host's files.
+        is_folder = stat.S_ISDIR(os.fstat(handle).st_mode)
+        (target if is_folder else target.parent).mkdir(parents=True, exist_ok=True)
+        if not is_folder:
+            target.touch()
+    elif flags & _RDONLY:
+        return
+    _must(libc.syscall(_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH))
+    if flags:
+        # What the host forbids on that mount stays forbidden; in a user namespace it could not be allowed.
+        kept = os.statvfs(target).f_flag & (_RDONLY | _NOEXEC | _NOATIME | _NODIRATIME)
+        _must(libc.mount(None, os.fsencode(target), None, _BIND | _REMOUNT | flags | kept, None))
+    shown.add(path)
+
+
+def _copy_mounts(libc: ctypes.CDLL, handle: int) -> int:
+    """Return a copy of the open file or folder with all mounts below it, and close the original."""
+    flags = _CLONE | _CLOEXEC | _EMPTY_PATH | _RECURSIVE
+    copied: int = libc.syscall(_OPEN_TREE, handle, b"", flags)
+    os.close(handle)
+    if copied < 0:
+        _must(copied)
+    return copied
+
+
+def _must(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NO_NEW_PRIVS = 38
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
+
+
+@dataclass(frozen=True)
+class Child:
+    """The differences of a child from its parent.
+
+    `user` (uid, gid) is the account that a child of root gets, `confinement` limits its files and its network.
+    `affinity` are its CPUs. With `own_mounts`, the mounts that it makes end with it.
+    """
+
+    user: tuple[int, int] | None = None
+    confinement: Confinement | None = None
+    dies_with_us: bool = True
+    affinity: Sequence[int] | None = None
+    own_mounts: bool = False
+
+    def prepare(self) -> None:
+        """To be called in the child, after subprocess made it the user: a change of credentials clears the signal of
+        the parent's death (prctl(2)). Raises OSError."""
+        if self.affinity:
+            os.sched_setaffinity(0, self.affinity)
+        if self.confinement is not None:
+            confine(self.confinement, self.user)
+        if self.dies_with_us:
+            die_with_parent()
+        if self.user or self.confinement is not None:
+            _gain_nothing()
+        if self.own_mounts:
+            _keep_mounts_apart()
+
+    def account(self) -> dict[str, Any]:
+        """Return subprocess's arguments for the account. `confine` needs root and changes the account itself."""
+        if self.user is None or self.confinement is not None:
+            return {}
+        return {"user": self.user[0], "group": self.user[1], "extra_groups": []}
+
+
+def die_with_parent() -> None:
+    """The kernel kills this process when the *thread* that forked it ends: children are started from the main one."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _gain_nothing() -> None:
+    """A child that gave up root gets it back by no set-user-id program."""
+    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _keep_mounts_apart() -> None:
+    """What this process mounts from now on is gone with it. Does nothing where we may not (not root)."""
+    libc = ctypes.CDLL(None)
+    if libc.unshare(_CLONE_NEWNS) == 0:
+        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+
+
+# Work in a fork of this process: what it reads and builds is gone with it, and what breaks it breaks nobody else.
+#
+# A fork has all that its parent has, so that nothing needs to be handed over; what it hands back lies in a memory file,
+# which is read when it has ended. Who waits is woken once.
+
+_LENGTH = struct.Struct("<I")
+_DYING_S = 1.0
+# Children that were killed and have not ended.
+_LEFT: list[int] = []
+
+Say = Callable[[bytes], None]
+
+
+@dataclass(frozen=True)
+class Apart:
+    """The parts that were handed over, whether the work came to its end, and the CPU time that it took."""
+
+    parts: list[bytes]
+    ended: bool
+    cpu_s: float
+
+
+def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
+    """Do `work`, which calls what it is given with each part of its result. To be called in the main thread.
+
+    No lock that another thread may hold should be taken in it; one that is makes it end by `timeout_s`, as anything
+    else that takes too long, and what was handed over until then counts. Raises PowerprofError where there are too
+    many processes.
+    """
+    results = os.memfd_create("apart", os.MFD_CLOEXEC)
+    parent, pid = os.getpid(), 0
+    _LEFT[:] = [left for left in _LEFT if not _reaped(left, 0.0)]
+    try:
+        pid = os.fork()
+        if pid == 0:
+            _work(work, results, parent)
+        status, cpu_s = _wait(pid, timeout_s)
+        pid = 0
+        return Apart(_parts(results), status == 0, cpu_s)
+    except OSError as error:
+        raise PowerprofError(
+            f"cannot fork ({(error.strerror or str(error)).lower()})",
+            "allow more processes: ulimit -u, and pids.max of its control group",
+        ) from error
+    finally:
+        os.close(results)
+        if pid:
+            # An interrupt: the result is of no use any more.
+            _kill(pid)
+
+
+def _work(work: Callable[[Say], None], results: int, parent: int) -> None:
+    """The child: it never returns, and runs nothing of what its parent does at its end."""
+    status = 1
+    try:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        die_with_parent()
+        if os.getppid() != parent:
+            return
+        # To look at every object would copy every page.
+        gc.disable()
+        work(lambda part: _put(results, part))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _put(results: int, part: bytes) -> None:
+    view = memoryview(_LENGTH.pack(len(part)) + part)
+    while view:
+        view = view[os.write(results, view) :]
+
+
+def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
+    """(wait status, CPU seconds) of a child, which is killed if it does not end in time."""
+    ended = _reaped(pid, timeout_s) or _kill(pid)
+    return ended or (signal.SIGKILL, 0.0)
+
+
+def _kill(pid: int) -> tuple[int, float] | None:
+    """(wait status, CPU seconds) of a child that is killed; None for one that a sleep in the kernel keeps: it is
+    abandoned, and ends when the sleep does."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    ended = _reaped(pid, _DYING_S)
+    if ended is None:
+        _LEFT.append(pid)
+    return ended
+
+
+def _reaped(pid: int, timeout_s: float) -> tuple[int, float] | None:
+    """(wait status, CPU seconds) of a child that ends within that time; else None."""
+    try:
+        with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
+            files.readable([ended.fileno()], timeout_s)
+        found, status, used = os.wait4(pid, os.WNOHANG)
+    except (ProcessLookupError, ChildProcessError):
+        return signal.SIGKILL, 0.0
+    return (status, used.ru_utime + used.ru_stime) if found else None
+
+
+def _parts(results: int) -> list[bytes]:
+    """What was handed over whole."""
+    data = os.pread(results, os.fstat(results).st_size, 0)
+    parts, at = [], 0
+    while at + _LENGTH.size <= len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        part = data[at + _LENGTH.size : at + _LENGTH.size + size]
+        if len(part) < size:
+            break
+        parts.append(part)
+        at += _LENGTH.size + size
+    return parts

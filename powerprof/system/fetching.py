@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Downloads with one deadline for all of it, by a process of its own that has no rights.
+
+A time-out of a socket is one for each wait: a server that sends a byte now and then keeps it from ever ending, and a
+name server can do the same. So a child does the talking, which is ended at the deadline whatever it waits for. It is
+this file as a script, standard library only; under root it becomes the caller, or nobody. What it gets it writes to
+a file that was opened for it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+_CHUNK = 1 << 16
+_WAIT_S = 60.0
+_MISSING, _REFUSED, _TOO_LARGE = 4, 5, 6
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+
+
+def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewhere: bool = True) -> None:
+    """The content of an http(s) address into an open file; with `elsewhere` False of no other host than it names.
+
+    Raises FileNotFoundError where the server does not have it (404), OSError with one line for all else: it cannot be
+    reached, refuses, leads elsewhere, sends more than `limit_bytes`, or has not ended after `total_s`.
+    """
+    words = (address, str(limit_bytes), "anywhere" if elsewhere else "there")
+    passed = {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    code, reason = without_rights(Path(__file__), words, passed, stdout=handle, total_s=total_s)
+    if code == _MISSING:
+        raise FileNotFoundError(reason)
+    if code != 0:
+        raise OSError((reason.splitlines() or [f"the download ended with {code}"])[-1][:300])
+
+
+def without_rights(
+    script: Path,
+    words: Iterable[str],
+    env: Mapping[str, str],
+    *,
+    stdin: int = subprocess.DEVNULL,
+    stdout: int,
+    total_s: float,
+) -> tuple[int, str]:
+    """Run a file of ours as the caller, or nobody under root: its exit status and its stderr.
+
+    Raises TimeoutError where it had not ended after `total_s`: then it is killed.
+    """
+    from powerprof.system import programs
+    from powerprof.system.caller import unprivileged
+
+    whom = unprivileged()
+    ours, theirs = os.pipe()
+    with os.fdopen(ours, "rb") as stream:
+        try:
+            # By its text: the account that the child becomes may not be able to read our files.
+            child = programs.start(
+                programs.python("-c", script.read_text(encoding="utf-8"), *words, site=False),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=theirs,
+                env=env,
+                user=(whom.uid, whom.gid) if whom else None,
+            )
+        finally:
+            os.close(theirs)
+        try:
+            code = child.wait(max(total_s, 0.01))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"not finished after {total_s:g} s") from None
+        finally:
+            programs.stop(child, kind=signal.SIGKILL)
+        return code, stream.read(4096).decode("utf-8", "replace").strip()
+
+
+class _WebOnly(urllib.request.HTTPRedirectHandler):
+    """A server must not lead to file: or ftp:, nor where it is asked not to, to another host."""
+
+    def __init__(self, host: str | None) -> None:
+        self._host = host
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if self._host is not None and urllib.parse.urlsplit(newurl).hostname != self._host:
+            raise urllib.error.HTTPError(newurl, code, "redirected to another host", headers, fp)
+        if not newurl.startswith(("http://", "https://")):
+            raise urllib.error.HTTPError(newurl, code, "redirected away from http", headers, fp)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
+    """Copy to descriptor 1; the exit status, with its reason on stderr."""
+    request = urllib.request.Request(address, headers={"User-Agent": "powerprof"})  # noqa: S310 - checked below
+    if not address.startswith(("http://", "https://")):
+        print("not an http(s) address", file=sys.stderr)
+        return _REFUSED
+    left = limit_bytes
+    try:
+        host = None if elsewhere else urllib.parse.urlsplit(address).hostname or ""
+        with urllib.request.build_opener(_WebOnly(host)).open(request, timeout=_WAIT_S) as answer:
+            while chunk := answer.read(_CHUNK):
+                left -= len(chunk)
+                if left < 0:
+                    print(f"more than {limit_bytes:,} bytes", file=sys.stderr)
+                    return _TOO_LARGE
+                while chunk:
+                    chunk = chunk[os.write(1, chunk) :]
+    except urllib.error.HTTPError as error:
+        print(f"HTTP {error.code} {error.reason}", file=sys.stderr)
+        return _MISSING if error.code == 404 else _REFUSED
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        print(str(getattr(error, "reason", None) or error), file=sys.stderr)
+        return _REFUSED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(_get(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "anywhere"))

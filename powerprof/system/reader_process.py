@@ -1,0 +1,562 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The owner of every access to paths, memory and sockets that another account controls (/proc/PID/…).
+
+Each access happens in a child that can be abandoned. Descriptors come back only of files whose reads wait for no other
+process; the child copies any other file into memory. How often an account may keep a reader waiting is bounded for each
+account, so that the processes of one account hide none of another.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from powerprof.system import files, programs, reader_child
+from powerprof.system.caller import is_system_account
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import PowerprofError
+from powerprof.system.files import whole
+from powerprof.system.paths import procfs
+
+# A page of memory or an inode comes at once, or its server lets us wait. Time asleep counts: a child that waits for a
+# CPU is late, and no process keeps it.
+PATIENCE_S = 1.0
+ANSWER_S = 3.0
+LATEST_S = 30.0
+# Children that wait for processes of one account, and how long that account may keep readers waiting altogether; then
+# for all accounts of people together. Some of that time comes back with the hours.
+MOST_LEFT_BEHIND, MOST_WAITED_S = 2, 5.0
+_MOST_LEFT_BEHIND_IN_ALL, _MOST_WAITED_IN_ALL_S = 16, 20.0
+_FORGIVEN_PER_S = 0.005
+# So many times longer for system accounts: their files may be on a slow disk.
+_PATIENCE_WITH_SYSTEM = 5.0
+_MOST_NOTED = 10_000
+_UNKNOWN = (1 << 32) - 1
+# Of a file that its reader may have to wait for.
+_COPY_BYTES = 40 << 20
+_LOOK_S = 0.1
+_START_S, _END_S = 20.0, 0.5
+_MOST_BYTES = 512 << 20
+# Places of memory, or mapped files, in one request.
+_PLACES = 500
+_FILES = 100
+_CONTROL_BYTES = socket.CMSG_SPACE(4)
+_MSG_CMSG_CLOEXEC = 0x40000000
+_REASONS = {
+    reader_child.NOT_REGULAR: "not a regular file",
+    reader_child.TOO_LARGE: f"larger than {_COPY_BYTES >> 20} MiB, on a file system that another process serves",
+    reader_child.REPLACED: "replaced on disk since it was started (run as root to read it)",
+}
+
+
+class Unreadable(PowerprofError):
+    """The process is gone, or could not be read; `errno` where the kernel returned one."""
+
+    def __init__(self, message: str, number: int = 0, hint: str | None = None, reason: str = "") -> None:
+        super().__init__(message, hint)
+        self.errno = number
+        # The same in a few words, for a file.
+        self.reason = reason or message
+
+
+class _TooLateError(Exception):
+    """The child got too little of the CPUs to answer."""
+
+
+class _Waited:
+    """How long a child has slept, of the time since it was asked or last answered."""
+
+    def __init__(self, pid: int) -> None:
+        self._base = Path(f"/proc/{pid}")
+        self._began_s, self._awake_s = time.monotonic(), self._awake()
+
+    def slept_s(self) -> float:
+        """0 while it is on a CPU or waits for one."""
+        asleep_s = self.asleep_s()
+        return 0.0 if self._runs() else asleep_s
+
+    def asleep_s(self) -> float:
+        """The same of a child that has answered, which may be on a CPU."""
+        return time.monotonic() - self._began_s - (self._awake() - self._awake_s)
+
+    def _runs(self) -> bool:
+        try:
+            return (self._base / "stat").read_bytes().rpartition(b")")[2].split()[:1] == [b"R"]
+        except OSError:
+            return False
+
+    def _awake(self) -> float:
+        """On a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 where the kernel does not tell."""
+        try:
+            return sum(int(word) for word in (self._base / "schedstat").read_bytes().split()[:2]) / 1e9
+        except (OSError, ValueError):
+            return 0.0
+
+
+# Of a mapping: start, end, inode, path.
+Place = tuple[int, int, int, str]
+
+
+@dataclass(frozen=True)
+class FileStatus:
+    """The status of a file, as stat(2) returns it."""
+
+    size_bytes: int
+    mtime_ns: int
+    device: int
+    inode: int
+    uid: int
+    gid: int
+    mode: int
+    stored_bytes: int
+    # In memory, of a file whose server may keep its readers waiting: no other process can be traced by it.
+    is_copy: bool
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether only root or we can have written it."""
+        return not self.is_copy and self.uid in (0, os.geteuid()) and not self.mode & 0o022
+
+    @property
+    def key(self) -> str:
+        """Return the key of this version of this file in the caches."""
+        return f"{self.device:x}-{self.inode:x}-{self.size_bytes:x}-{self.mtime_ns:x}"
+
+
+@dataclass(frozen=True)
+class Opened(FileStatus):
+    """An open regular file; a context manager that closes it. Reads of `fd` wait for no other process."""
+
+    fd: int
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.fd)
+
+
+class AccountWaits(msgspec.Struct, array_like=True):
+    """How many children wait for processes of one account, and how long they kept readers waiting altogether."""
+
+    left_behind: int = 0
+    waited_s: float = 0.0
+    since_s: float = 0.0
+
+    def add(self, waited_s: float) -> None:
+        """Count a wait."""
+        now_s = time.monotonic()
+        self.waited_s = max(0.0, self.waited_s - _FORGIVEN_PER_S * (now_s - self.since_s)) + waited_s
+        self.since_s = now_s
+
+    def is_exhausted(self, most_left: int, most_s: float) -> bool:
+        """Return whether the account has used up its waits."""
+        return self.left_behind >= most_left or self.waited_s >= most_s
+
+
+class ReaderWaits(msgspec.Struct, array_like=True):
+    """The processes that kept readers waiting, and the waits by account; `of_people` adds up the accounts of people."""
+
+    silent: list[int] = []
+    by_account: dict[int, AccountWaits] = {}
+    of_people: AccountWaits = msgspec.field(default_factory=AccountWaits)
+
+
+class ReaderProcess(Closeable):
+    """Sends requests to a child, which starts with the first request. `shared()` returns the one of this process."""
+
+    def __init__(self) -> None:
+        self.waits = ReaderWaits()
+        self._child: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._left: list[subprocess.Popen[bytes]] = []
+        self._asked_s = time.monotonic()
+        self._received: list[int] = []
+        self._lock = threading.RLock()
+
+    def maps(self, pid: int) -> tuple[bytes, bytes | None]:
+        """The text of /proc/PID/maps, and the vdso. Raises Unreadable."""
+        parts = {part[:1]: part[1:] for part in self._ask(pid, "maps", _base(pid))}
+        if b"m" not in parts:
+            raise Unreadable(f"process {pid} cannot be read")
+        return parts[b"m"], parts.get(b"v")
+
+    def stacks(
+        self, pid: int, meanwhile: Callable[[], object], frames: Sequence[int] = ()
+    ) -> list[tuple[int, int, int, bytes, bytes]]:
+        """(tid, ip, sp, an interpreter's frames, bytes from sp up) of the threads that are blocked; `meanwhile` is
+        called after each, and must not ask. `frames` says where they are. Raises Unreadable."""
+        record = reader_child.RECORD
+        found = []
+        for part in self._ask(pid, "stacks", _base(pid), *map(str, frames), meanwhile=meanwhile):
+            if part[:1] == b"s":
+                tid, ip, sp, size = record.unpack_from(part, 1)
+                rest = part[1 + record.size :]
+                found.append((tid, ip, sp, rest[:size], rest[size:]))
+        return found
+
+    def memory(self, pid: int, places: Sequence[tuple[int, int]]) -> list[bytes]:
+        """What can be read of each (address, bytes) of a process: all, less, or nothing. Raises Unreadable."""
+        found: list[bytes] = []
+        for first in range(0, len(places), _PLACES):
+            asked = places[first : first + _PLACES]
+            words = (f"{address}:{size}" for address, size in asked)
+            parts = [part[1:] for part in self._ask(pid, "memory", _base(pid), *words) if part[:1] == b"d"]
+            if len(parts) != len(asked):
+                raise Unreadable(f"process {pid} cannot be read")
+            found += parts
+        return found
+
+    def open_in_root(self, pid: int, root: Path, path: str, *, follow: bool = True) -> Opened | str:
+        """Open a regular file by its name inside `root` (`/proc/PID/root`); the reason if that fails.
+
+        Symbolic links, absolute ones too, are resolved inside of the root; with `follow` False the file itself must
+        not be one. `pid` is the process that chose the name.
+        """
+        words = (_word(root), _word(path), str(int(follow)), str(_COPY_BYTES))
+        return self._files(pid, 1, "file", *words)[0]
+
+    def open_mapped(self, pid: int, place: Place) -> Opened | str:
+        """Open the very file that a process has mapped; the reason if that fails."""
+        return self._mapped(pid, [place])[0]
+
+    def open_all_mapped(self, pid: int, places: Sequence[Place]) -> Iterator[Opened | str]:
+        """As `open_mapped`, of many; they are closed here."""
+        for first in range(0, len(places), _FILES):
+            with ExitStack() as stack:
+                files_opened = self._mapped(pid, places[first : first + _FILES])
+                for file in files_opened:
+                    if isinstance(file, Opened):
+                        stack.enter_context(file)
+                yield from files_opened
+
+    def _mapped(self, pid: int, places: Sequence[Place]) -> list[Opened | str]:
+        words = [f"{start:x}-{end:x}:{inode}:{_word(path)}" for start, end, inode, path in places]
+        return self._files(pid, len(places), "mapped", _base(pid), str(_COPY_BYTES), *words)
+
+    def _files(self, pid: int, count: int, verb: str, *words: str) -> list[Opened | str]:
+        found: list[Opened | str] = []
+        with self._lock:
+            try:
+                for part in self._ask(pid, verb, *words):
+                    if part[:1] == b"f":
+                        found.append(Opened(*(*reader_child.FILE.unpack(part[1:]), self._received.pop(0))))
+                    elif part[:1] == b"n":
+                        found.append(_reason(struct.unpack("<i", part[1:])[0]))
+            except Unreadable as error:
+                return [error.reason] * count
+        return found if len(found) == count else ["not a regular file"] * count
+
+    def status(self, path: Path, *, follow: bool = True) -> FileStatus | None:
+        """Return the status of a file; None if it cannot be read."""
+        try:
+            parts = self._ask(process_of(path), "status", _word(path), str(int(follow)))
+        except Unreadable:
+            return None
+        return FileStatus(*reader_child.FILE.unpack(parts[0][1:]))
+
+    def read(self, pid: int, path: Path, most_bytes: int, *, from_end: bool = False) -> bytes | None:
+        """Return the first or last bytes of a regular file; None if it cannot be read. `pid` is the process that chose
+        the path."""
+        try:
+            parts = self._ask(pid, "read", _word(path), str(most_bytes), str(int(from_end)))
+        except Unreadable:
+            return None
+        return b"".join(part[1:] for part in parts)
+
+    def names(self, root: Path, folder: str, most: int) -> list[str] | None:
+        """Return the names in a folder inside of a root; None if it cannot be read."""
+        try:
+            parts = self._ask(process_of(root), "names", _word(root), _word(folder), str(most))
+        except Unreadable:
+            return None
+        return [os.fsdecode(name) for name in parts[0][1:].split(b"\0") if name]
+
+    def open_files(self, pid: int) -> dict[tuple[int, int], str]:
+        """Return the paths of the files that a process has open, by (device, inode)."""
+        try:
+            parts = self._ask(pid, "open_files", _base(pid))
+        except Unreadable:
+            return {}
+        size = reader_child.LINK.size
+        links = (((*reader_child.LINK.unpack_from(part, 1),), part[1 + size :]) for part in parts)
+        return {(device, inode): name.decode("utf-8", "replace") for (device, inode), name in links}
+
+    def connect(self, path: Path) -> socket.socket:
+        """Connect to the unix socket of a process. Raises OSError."""
+        with self._lock:
+            try:
+                self._ask(process_of(path), "connect", _word(path))
+            except Unreadable as error:
+                raise OSError(error.errno, error.reason) from error
+            return socket.socket(fileno=self._received.pop(0))
+
+    def real_path(self, pid: int, path: str) -> Path:
+        """Return a path without symbolic links; the same path if that fails. `pid` is the process that chose it."""
+        with suppress(Unreadable):
+            return Path(os.fsdecode(self._ask(pid, "real_path", _word(path))[0][1:]))
+        return Path(path)
+
+    def notes(self) -> list[str]:
+        """Which processes were not looked at."""
+        silent = self.waits.silent
+        if not silent:
+            return []
+        shown = ", ".join(map(str, silent[:5]))
+        more = f" and {len(silent) - 5:,} more" if len(silent) > 5 else ""
+        return [
+            f"processes {shown}{more} were left out: they kept a reader of their memory or files waiting, or other "
+            "processes of their account did"
+        ]
+
+    def rest(self, after_s: float) -> None:
+        """End a child that has been idle for so long: its memory is worth more than the next one's start."""
+        if time.monotonic() - self._asked_s >= after_s:
+            self.close()
+
+    def close(self) -> None:
+        """End the child. One that waits for another process cannot be ended: it is abandoned."""
+        with self._lock:
+            child, self._child = self._child, None
+            if child is not None:
+                self._hang_up()
+                _end(child)
+            self._left = [left for left in self._left if left.poll() is None]
+
+    @contextmanager
+    def lent(self) -> Iterator[None]:
+        """Lend the child to a fork of this process; no thread of this process uses it within the block."""
+        with self._lock:
+            self._started()
+            yield
+
+    def take_back(self, waits: ReaderWaits | None) -> None:
+        """The fork has ended, with these waits; None if it did not end in order: then the child may be in the middle
+        of an answer."""
+        if waits is None or waits != self.waits:
+            self._abandon()
+        if waits is not None:
+            self.waits = waits
+
+    def _ask(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
+        """The parts of an answer; descriptors are in `_received`. Raises Unreadable."""
+        with self._lock:
+            uid = _account_of(pid)
+            is_person = not is_system_account(uid)
+            waits = self.waits.by_account.setdefault(uid, AccountWaits())
+            if waits.is_exhausted(MOST_LEFT_BEHIND, MOST_WAITED_S) or (
+                is_person and self.waits.of_people.is_exhausted(_MOST_LEFT_BEHIND_IN_ALL, _MOST_WAITED_IN_ALL_S)
+            ):
+                self._note_silent(pid)
+                why = "others kept their reader waiting"
+                raise Unreadable(f"process {pid} is not looked at: {why}", reason=f"not read: {why}")
+            for descriptor in self._received:
+                os.close(descriptor)
+            self._received.clear()
+            parts: list[bytes] = []
+            self._asked_s = time.monotonic()
+            child = self._started()
+            asked = _Waited(child.pid)
+            patience = 1.0 if is_person else _PATIENCE_WITH_SYSTEM
+            try:
+                for part in self._parts(child, " ".join((verb, *words)).encode() + b"\n", asked, patience):
+                    parts.append(part)
+                    meanwhile()
+            except _TooLateError as error:
+                self._abandon()
+                raise Unreadable(
+                    f"process {pid} could not be read in time: this host left its reader no CPU for {LATEST_S:g} s",
+                    hint="try again when the host is less busy",
+                    reason="not read: this host is too busy",
+                ) from error
+            except OSError as error:
+                self._count(pid, waits, is_person, asked.slept_s(), 1)
+                self._abandon()
+                raise Unreadable(
+                    f"process {pid} could not be read in time: it kept a reader of its memory or files waiting",
+                    reason="it kept its reader waiting",
+                ) from error
+            except BaseException:
+                # An interrupt: the rest of the answer would be taken for the next.
+                self._abandon()
+                raise
+            if time.monotonic() - self._asked_s > _LOOK_S:
+                self._count(pid, waits, is_person, asked.asleep_s(), 0)
+            if parts and parts[-1][:1] == b"e":
+                number = struct.unpack("<i", parts[-1][1:])[0]
+                why = _reason(number)
+                raise Unreadable(f"process {pid} cannot be read ({why})", max(number, 0), reason=why)
+            return parts
+
+    def _count(self, pid: int, waits: AccountWaits, is_person: bool, slept_s: float, left_behind: int) -> None:
+        for account in (waits, *([self.waits.of_people] if is_person else [])):
+            account.add(max(0.0, slept_s))
+            account.left_behind += left_behind
+        if left_behind:
+            self._note_silent(pid)
+
+    def _note_silent(self, pid: int) -> None:
+        if pid not in self.waits.silent and len(self.waits.silent) < _MOST_NOTED:
+            self.waits.silent.append(pid)
+
+    def _parts(
+        self, child: subprocess.Popen[bytes], request: bytes, asked: _Waited, patience: float
+    ) -> Iterator[bytes]:
+        if self._channel is None:
+            raise BrokenPipeError
+        self._channel.sendall(request)
+        end_s = time.monotonic() + LATEST_S
+        left = _MOST_BYTES
+        while True:
+            size = struct.unpack("<I", self._exactly(child, 4, asked, end_s, patience))[0]
+            if not size:
+                return
+            left -= size
+            if left < 0:
+                raise TimeoutError
+            part = self._exactly(child, size, asked, end_s, patience)
+            if part != b"k":
+                yield part
+
+    def _exactly(
+        self, child: subprocess.Popen[bytes], size: int, asked: _Waited, end_s: float, patience: float
+    ) -> bytes:
+        data = bytearray()
+        if self._channel is None:
+            raise BrokenPipeError
+        waited = None
+        while len(data) < size:
+            is_over = time.monotonic() >= end_s
+            if is_over or not files.readable([self._channel.fileno()], _LOOK_S):
+                waited = waited or _Waited(child.pid)
+                if waited.slept_s() >= patience * PATIENCE_S or asked.slept_s() >= patience * ANSWER_S:
+                    raise TimeoutError
+                if is_over:
+                    raise _TooLateError
+                continue
+            part, control, _, _ = self._channel.recvmsg(
+                min(size - len(data), 1 << 20), _CONTROL_BYTES, _MSG_CMSG_CLOEXEC
+            )
+            self._received += [struct.unpack("i", words)[0] for _, _, words in control]
+            if not part:
+                raise BrokenPipeError
+            data += part
+            waited = None
+        return bytes(data)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is not None and self._has_hung_up():
+            # It dies with the thread that started it.
+            self._left.append(self._child)
+            self._child = None
+            self._hang_up()
+        if self._child is None:
+            argv = programs.python(reader_child.__file__, site=False)
+            ours, theirs = socket.socketpair()
+            with theirs:
+                child = programs.start(argv, stdin=theirs.fileno(), stdout=theirs.fileno())
+            self._channel = ours
+            if not files.readable([ours.fileno()], _START_S):
+                self._hang_up()
+                _end(child)
+                raise PowerprofError(
+                    "the child that reads other processes did not start",
+                    "the host may be too busy: try again when it is idle",
+                )
+            ours.recv(4)
+            self._child = child
+        return self._child
+
+    def _has_hung_up(self) -> bool:
+        try:
+            return self._channel is None or not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
+    def _hang_up(self) -> None:
+        if self._channel is not None:
+            self._channel.close()
+        self._channel = None
+        for descriptor in self._received:
+            os.close(descriptor)
+        self._received.clear()
+
+    def _abandon(self) -> None:
+        """Kill the child without waiting for its end: the signal takes effect when its sleep in the kernel ends."""
+        child, self._child = self._child, None
+        self._hang_up()
+        if child is not None:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)
+            self._left.append(child)
+
+
+@cache
+def shared() -> ReaderProcess:
+    """Return the reader of this process."""
+    return ReaderProcess()
+
+
+def link_of(path: Path | str) -> str | None:
+    """Return the target of a link of /proc/PID, whatever bytes it has; None if it cannot be read.
+
+    The kernel keeps the name: no file system is asked.
+    """
+    try:
+        return os.fsdecode(os.readlink(path)).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """It ends when its channel is closed, or is killed; whether it has ended is not waited for any longer than that."""
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_END_S)
+        return
+    with suppress(ProcessLookupError):
+        os.kill(child.pid, signal.SIGKILL)
+    with suppress(subprocess.TimeoutExpired):
+        child.wait(_END_S)
+
+
+def _reason(number: int) -> str:
+    return _REASONS.get(number) or files.reason_of(OSError(number, os.strerror(number)))
+
+
+def _account_of(pid: int) -> int:
+    """The account that a process may act as: the highest, as root's programs may be run by others."""
+    if not pid:
+        return 0
+    uids = (whole(word) for word in files.read_fields(procfs() / str(pid) / "status").get("Uid", "").split())
+    return max((uid for uid in uids if uid is not None), default=_UNKNOWN)
+
+
+def process_of(path: Path) -> int:
+    """Return the process through which a path leads (/proc/PID/…); 0 if there is none."""
+    try:
+        number = path.relative_to(procfs()).parts[0]
+    except (ValueError, IndexError):
+        return 0
+    return whole(number) or 0
+
+
+def _base(pid: int) -> str:
+    return _word(procfs() / str(pid))
+
+
+def _word(path: Path | str) -> str:
+    return "x" + os.fsencode(path).hex()

@@ -1,0 +1,418 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts calls and times of chosen functions of processes by uprobes, and what that costs them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from powerprof.measure.clock import kernel_ns
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.stacks.effects import instructions
+from powerprof.stacks.effects import target as target_of
+from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
+from powerprof.stacks.image import ProcessImage, snapshot
+from powerprof.stacks.store import TableStore, open_module, open_probed
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError
+from powerprof.system.files import reading
+from powerprof.system.reader_process import Opened
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, FunctionSum
+from powerprof.tracing.bpf.types import Btf, kernel_btf, struct_definitions
+from powerprof.tracing.bpf.uprobes import Site, Uprobes, attach_type, measure_cost
+from powerprof.tracing.captures import FunctionCounts, FunctionTrace
+from powerprof.tracing.symbols import Found, Function, ModuleFunctions, find_functions, refuse_too_many
+
+# Calls that have not returned when the window ends, with their time until then.
+
+# A FunctionSum each, in the order of their numbers.
+FIELDS = tuple(
+    f"{name}_ns" if name.endswith(("wall", "cpu")) else name for name in map(str.lower, FunctionSum.__members__)
+)
+# The beginning of struct thread, struct frame_key, struct frame.
+_THREAD = np.dtype(
+    [(name, "<u8") for name in ("off_ns", "out_ns", "returned_sp")] + [(name, "<u4") for name in ("depth", "deepest")]
+)
+_PLACE = np.dtype([("tid", "<u4"), ("depth", "<u4")])
+_FRAME = np.dtype(
+    [(name, "<u8") for name in ("sp", "wall_ns", "cpu_ns", "child_wall_ns", "child_cpu_ns")]
+    + [(name, "<u4") for name in ("function", "stepped", "children", "stepped_children")]
+)
+
+
+def open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns: int) -> dict[int, dict[str, int]]:
+    """Sums by function of the open calls, as FIELDS, from keys and values of the maps of functions.bpf.c."""
+    calls: dict[int, dict[str, int]] = {}
+    places = np.frombuffer(frames[0], dtype=_PLACE).tolist()
+    open_frames = dict(zip(places, np.frombuffer(frames[1], dtype=_FRAME), strict=True))
+    tids = np.frombuffer(threads[0], dtype="<u4").tolist()
+    size = len(threads[1]) // max(len(tids), 1)
+    for number, tid in enumerate(tids):
+        thread = np.frombuffer(threads[1], dtype=_THREAD, count=1, offset=number * size)[0]
+        out_ns = int(thread["out_ns"])
+        off_ns = int(thread["off_ns"]) + (max(now_ns - out_ns, 0) if out_ns else 0)
+        stack: list[Any] = []
+        while len(stack) < int(thread["depth"]) and (tid, len(stack)) in open_frames:
+            stack.append(open_frames[tid, len(stack)])
+        _add(stack, now_ns, off_ns, calls)
+    return calls
+
+
+def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, int]]) -> None:
+    """One thread's open calls, outermost first, to the sums."""
+    numbers = [int(frame["function"]) for frame in stack]
+    below_wall = below_cpu = below_stepped = 0
+    for at in range(len(stack) - 1, -1, -1):
+        frame, number = stack[at], numbers[at]
+        wall, cpu = max(now_ns - int(frame["wall_ns"]), 0), max(now_ns - off_ns - int(frame["cpu_ns"]), 0)
+        sums = calls.setdefault(number, dict.fromkeys(FIELDS, 0))
+        sums["unfinished"] += 1
+        sums["self_wall_ns"] += max(wall - int(frame["child_wall_ns"]) - below_wall, 0)
+        sums["self_cpu_ns"] += max(cpu - int(frame["child_cpu_ns"]) - below_cpu, 0)
+        sums["children"] += int(frame["children"]) + (at + 1 < len(stack))
+        sums["stepped_children"] += int(frame["stepped_children"]) + below_stepped
+        if number not in numbers[:at]:
+            sums["wall_ns"] += wall
+            sums["cpu_ns"] += cpu
+        below_wall, below_cpu, below_stepped = wall, cpu, int(frame["stepped"])
+
+
+# Can anything in a process throw? Then a return probe on a function that an exception passes would end it.
+#
+# C++, Rust and Ada raise by libgcc's unwinder. It walks the return addresses, and a uretprobe's trampoline in their
+# place has no frame description: the search for a handler ends there and the process calls std::terminate. Forced
+# unwinding (pthread_exit, cancellation) only loses its clean-ups. Which functions an exception can pass is unknown
+# without knowing every callee, so the question is asked of the process as a whole.
+
+_RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")
+# The unwinder itself: glibc loads it for pthread_cancel into programs that throw nothing.
+_UNWINDER = "libgcc_s"
+
+
+def throwing_modules(image: ProcessImage) -> list[str]:
+    """Files of a process that can raise exceptions, and those that cannot be read to tell."""
+    modules = []
+    seen = set()
+    for mapping in image.mappings:
+        key = (mapping.device, mapping.inode)
+        if not mapping.inode or mapping.bias is None or key in seen or mapping.module.startswith(_UNWINDER):
+            continue
+        seen.add(key)
+        opened = open_module(image, mapping)
+        if not isinstance(opened, Opened):
+            modules.append(mapping.module)
+            continue
+        with opened:
+            try:
+                with reading(mapping.path):
+                    throws = can_throw(read_elf(opened.fd, mapping.path))
+            except DataError:
+                throws = True
+        if throws:
+            modules.append(mapping.module)
+    return sorted(set(modules))
+
+
+def can_throw(elf: Elf) -> bool:
+    """Whether a file names a function that raises; a static program, whether it has handlers. Raises DataError."""
+    dynamic = [
+        section for section in elf.sections if section.kind == SHT_DYNSYM and 0 < section.link < len(elf.sections)
+    ]
+    if not dynamic:
+        return elf.section(".gcc_except_table") is not None
+    return any(name in section_bytes(elf, elf.sections[entry.link]) for entry in dynamic for name in _RAISERS)
+
+
+# Where a function's own code leaves it: its `ret` instructions, and the jumps that are tail calls.
+#
+# A return probe of the kernel (uretprobe) puts an address of its own in place of the return address, and a C++
+# exception that passes it ends the process: the unwinder finds no frame there. A probe on the `ret` itself changes no
+# stack. The places are found by decoding the function from its first byte to its last, which is sound for what
+# compilers write, and taken only where every byte decodes and no branch leads into the middle of an instruction: a
+# probe there would break the program.
+
+MAX_CODE_BYTES = 1 << 18
+
+
+def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
+    """Offsets within `code` (x86-64) of the instructions that leave the function; or why they are unknown.
+
+    `is_function` says whether a function begins at a link-time address: a jump there is a tail call, one to elsewhere
+    outside (a `.cold` part) comes back. Jumps by a register cannot be distinguished from switches and are left
+    out, conditional tail calls too: a call that ends by one is seen to be over at the next probe of its thread.
+    """
+    if not code or len(code) > MAX_CODE_BYTES:
+        return f"its code is {len(code):,} bytes long"
+    starts: set[int] = set()
+    targets: set[int] = set()
+    addresses: list[int] = []
+    at = 0
+    for address, size, words, operands in instructions(code):
+        starts.add(address)
+        at = address + size
+        if words[-1] in ("ret", "retf", "iretq"):
+            addresses.append(address)
+        elif words[-1].startswith(("j", "loop", "xbegin")):
+            target = target_of(operands)
+            if target is not None and 0 <= target < len(code):
+                targets.add(target)
+            elif words[-1] != "jmp":
+                continue
+            elif is_function(vaddr + target) if target is not None else _through_memory(words, operands):
+                addresses.append(address)
+    if at != len(code):
+        return "its code cannot be decoded"
+    if not targets <= starts:
+        return "its code has branches into the middle of instructions"
+    return tuple(addresses)
+
+
+def _through_memory(words: list[str], operands: str) -> bool:
+    """Whether an indirect jump takes its target from a table of functions (vtable, GOT), not of a switch."""
+    inside = operands.partition("[")[2]
+    return bool(inside) and "*" not in inside and "notrack" not in words
+
+
+# Where the chosen functions of a mapped file are left: read from the file, for probes that change no stack.
+
+
+def exits_of(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
+    """By link-time address of the function: offsets from its start, or why they are unknown."""
+    opened = open_module(image, module.mapping)
+    if not isinstance(opened, Opened):
+        return {function.vaddr: opened for function in module.functions}
+    exits_by_start: dict[int, tuple[int, ...] | str] = {}
+    with opened:
+        for function in module.functions:
+            code = os.pread(opened.fd, min(function.size_bytes, MAX_CODE_BYTES + 1), function.offset)
+            exits_by_start[function.vaddr] = exits(code, function.vaddr, module.starts.__contains__)
+    return exits_by_start
+
+
+MAX_FUNCTIONS = 200
+HARD_LIMIT = 1022  # each thread carries a counter per function
+MAX_DEPTH = 128
+_THREADS = 8192
+_FRAMES = 65_536
+_FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgid")}
+_RESERVED = 2  # the calibration's
+
+
+def definitions(btf: Btf, size: int) -> dict[str, int | str]:
+    """What the program needs to know; `size`: of its tables of functions, a power of two."""
+    return {
+        "FUNCTIONS": size,
+        "THREADS": _THREADS,
+        "FRAMES": _FRAMES,
+        "MAX_DEPTH": MAX_DEPTH,
+        **struct_definitions(btf, _FIELDS),
+    }
+
+
+@dataclass(frozen=True)
+class _TracedProcess:
+    image: ProcessImage
+    names: Found
+
+
+class FunctionTracer(Closeable, Part):
+    """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
+
+    A probe costs its function 1 to 45 µs a call in a guest (`probe_cost`): never part of an energy window.
+    """
+
+    def __init__(
+        self,
+        pids: Sequence[int],
+        pattern: str,
+        *,
+        limit: int = MAX_FUNCTIONS,
+        multi: bool = True,
+        unwinding_risk: bool = False,
+    ) -> None:
+        """Find the functions and load the program; nothing is probed yet.
+
+        `unwinding_risk`: return probes, the cheaper kind, also where an exception that passes one ends the process;
+        `danger` then says so. Else such a process is probed where its functions are left.
+
+        Raises UsageError for a pattern that means nothing or more than `limit` functions, CapabilityError where this
+        host cannot, PowerprofError where a process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(
+                f"function probes on {os.uname().machine} are not supported; x86_64 is",
+                "powerprof attribute names functions without probes",
+            )
+        features.need(features.ATTACH_COOKIE)
+        self.pattern = pattern
+        tables = TableStore()
+        self._targets = [_TracedProcess(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
+        refuse_too_many([target.names for target in self._targets], pattern, min(limit, HARD_LIMIT))
+        names: dict[tuple[str, str, int], Function] = {}
+        for target in self._targets:
+            for module in target.names.modules:
+                for function in module.functions:
+                    names[module.mapping.device, module.mapping.path, function.vaddr] = function
+        self.functions = list(names.values())
+        self._index = {key: number for number, key in enumerate(names)}
+        self._refused = list(dict.fromkeys(why for target in self._targets for why in target.names.refused))
+        self._throwing = sorted({name for target in self._targets for name in throwing_modules(target.image)})
+        self._by_exits = bool(self._throwing) and not unwinding_risk
+        self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
+        self._stack = ExitStack()
+        try:
+            self._load(multi)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _load(self, multi: bool) -> None:
+        how = attach_type(multi=multi)
+        self.program = self._stack.enter_context(
+            LoadedProgram("functions.bpf.c", definitions(kernel_btf(), self._size), uprobe_type=how)
+        )
+        self._probes = Uprobes(self.program, how)
+        self._stack.callback(self._probes.close)
+        cookies = (self._size - 2, self._size - 1 | COOKIE_STEPPED)
+        cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
+        if cost is None and self._probes.multi:
+            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            self._stack.close()
+            self._load(False)
+            return
+        if cost is None:
+            raise PowerprofError("function probes count nothing on this host", "powerprof profile samples instead")
+        self._cost, self._stepped_cost = cost
+
+    @property
+    def danger(self) -> str | None:
+        """What the probes can do to the target; None where they can do nothing."""
+        if not self._throwing or self._by_exits:
+            return None
+        return f"{', '.join(self._throwing)} can throw: an exception that passes a probed function ends the process"
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def _calibrated(self, cookie: int) -> tuple[int, int]:
+        counts = self._counts(cookie & (self._size - 1))
+        return counts["calls"], counts["self_cpu_ns"]
+
+    def _counts(self, number: int) -> dict[str, int]:
+        return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> FunctionTrace:
+        """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
+
+        `settle`: give up what root may do once the probes are placed.
+        Raises PowerprofError where not one function can be probed.
+        """
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def open(self) -> None:
+        for table in ("threads", "frames"):
+            self.program.clear(table)
+        self._before = [self._counts(number) for number in range(len(self.functions))]
+        self._counters = self.program.per_cpu_sum("counters")
+        self._refused_now = self._attach()
+
+    def begin(self) -> None:
+        self._cpu_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
+        self._started_ns = kernel_ns()
+        self._enable(True)
+
+    def end(self) -> None:
+        try:
+            self._enable(False)
+            self._ended_ns = kernel_ns()
+            self._cpu_after_ns = [process_cpu_ns(target.image.pid) for target in self._targets]
+        finally:
+            self._probes.close()
+
+    def collect(self, passed: Passed) -> FunctionTrace:
+        """What was counted in the window."""
+        open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), self._ended_ns)
+        rows = []
+        for number, function in enumerate(self.functions):
+            counts = {name: value - self._before[number][name] for name, value in self._counts(number).items()}
+            for name, value in open_frames.get(number, {}).items():
+                counts[name] += value
+            rows.append(
+                FunctionCounts(
+                    name=function.name, module=function.module, vaddr=function.vaddr, stepped=function.stepped, **counts
+                )
+            )
+        pairs = zip(self._cpu_ns, self._cpu_after_ns, strict=True)
+        spent = [after - at for at, after in pairs if at is not None and after is not None]
+        moved = [now - then for then, now in zip(self._counters, self.program.per_cpu_sum("counters"), strict=True)]
+        return FunctionTrace(
+            pattern=self.pattern,
+            pids=[target.image.pid for target in self._targets],
+            window_s=(self._ended_ns - self._started_ns) / 1e9,
+            functions=rows,
+            hits_count=moved[FunctionCount.HITS],
+            cost=self._cost,
+            stepped_cost=self._stepped_cost,
+            process_cpu_s=sum(spent) / 1e9 if len(spent) == len(self._cpu_ns) else None,
+            unmatched_count=moved[FunctionCount.UNMATCHED],
+            too_deep_count=moved[FunctionCount.TOO_DEEP],
+            lost_count=moved[FunctionCount.NO_ROOM],
+            refused=[*self._refused, *self._refused_now],
+            notes=[*([self.danger] if self.danger else []), *passed.notes],
+            method=("uprobe_multi" if self._probes.multi else "uprobe PMU") + (", at exits" if self._by_exits else ""),
+            tool_cpu_s=passed.tool_cpu_s,
+            interrupted=passed.interrupted is not None,
+        )
+
+    def _attach(self) -> list[tuple[str, str]]:
+        refused: list[tuple[str, str]] = []
+        attached = 0
+        try:
+            for target in self._targets:
+                for module in target.names.modules:
+                    opened = open_probed(target.image, module.mapping)
+                    if not isinstance(opened, Opened):
+                        refused.append((module.mapping.module, opened))
+                        continue
+                    sites, skipped = self._sites(target.image, module)
+                    refused += skipped
+                    with opened:
+                        failed = self._probes.attach(opened.fd, target.image.pid, sites)
+                    attached += len(sites) - len(failed)
+                    refused += [
+                        (self.functions[site.cookie & (COOKIE_STEPPED - 1)].name, reason) for site, reason in failed
+                    ]
+        except BaseException:
+            self._probes.close()
+            raise
+        if not attached:
+            name, reason = refused[0] if refused else (self.pattern, "gone")
+            raise PowerprofError(f"{name} cannot be probed: {reason}", "powerprof profile samples it without probes")
+        return refused
+
+    def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:
+        exits = exits_of(image, module) if self._by_exits else {}
+        sites: list[Site] = []
+        refused: list[tuple[str, str]] = []
+        for function in module.functions:
+            number = self._index[module.mapping.device, module.mapping.path, function.vaddr]
+            cookie = number | COOKIE_STEPPED if function.stepped else number
+            places = exits.get(function.vaddr)
+            if isinstance(places, str):
+                refused.append((function.name, f"where it returns is unknown: {places}"))
+            elif places is None:
+                sites.append(Site(function.offset, cookie))
+            else:
+                sites.append(Site(function.offset, cookie, tuple(function.offset + at for at in places)))
+        return sites, refused
+
+    def _enable(self, on: bool) -> None:
+        self.program.put("enabled", 0, int(on).to_bytes(4, "little"))

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Every idle exit, what ended it, and the stacks of who slept."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sums sleeps, waits for a CPU and wakings of threads in the kernel; read once, when the window is over."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.system.closeable import Closeable
+from powerprof.system.tasks import clean
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.maps import SummingProgram
+from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
+from powerprof.tracing.bpf.types import Btf, argument_definitions, kernel_btf, struct_definitions
+from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
+
+_PREEMPTED = OffCpuReason.PREEMPTED
+_STATES = tuple(why for why in OffCpuReason if why is not _PREEMPTED)
+_THREADS, _WAKERS = 16384, 65536
+_OPTIONAL_TRACEPOINTS = ("local_timer_entry", "irq_work_entry", "call_function_single_entry")
+_THREAD = np.dtype(
+    [
+        *((name, "<u8") for name in ("out_ns", "woken_ns", "waker")),
+        ("counts", "<u8", WHYS),
+        ("off_ns", "<u8", WHYS),
+        *((name, "<u8") for name in ("sleep_max_ns", "waits", "wait_ns", "wait_max_ns", "why")),
+        ("comm", "S16"),
+        ("waker_comm", "S16"),
+    ]
+)
+_WAKER_KEY = np.dtype([("sleeper", "<u8"), ("waker", "<u8")])
+_WAKER = np.dtype([("count", "<u8"), ("comm", "S16")])
+
+
+def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
+    """What the program needs to know of the running kernel."""
+    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+    fields = {name: ("task_struct", name) for name in ("pid", "tgid", "comm")} | {"state": ("task_struct", state)}
+    return {
+        "EVERY_PROCESS": int(every_process),
+        "THREADS": _THREADS,
+        "WAKERS": _WAKERS,
+        "DIRECT": int(features.reads_directly(btf)),
+        **struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
+        **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **features.interrupt_definitions(btf),
+        **{f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)},
+    }
+
+
+class OffCpuTracer(Closeable, Part):
+    """The summing program, loaded; a context manager that removes it."""
+
+    def __init__(self, pids: Sequence[int] | None) -> None:
+        """`pids` None is every process. Threads born in the window count.
+
+        Raises CapabilityError where this host or user may not.
+        """
+        self._pids = list(pids) if pids is not None else None
+        btf = kernel_btf()
+        defined = definitions(btf, every_process=pids is None)
+        self._sums = SummingProgram("offcpu.bpf.c", defined, btf, self._pids, ("threads", "wakers"))
+
+    def close(self) -> None:
+        self._sums.close()
+
+    def open(self) -> None:
+        self._sums.open()
+
+    def begin(self) -> None:
+        self._sums.begin()
+
+    def end(self) -> None:
+        self._sums.end()
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
+        """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
+
+        `settle`: give up what root may do once nothing is left to open.
+        """
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def collect(self, passed: Passed) -> OffCpuTrace:
+        """What was summed in the window."""
+        began_s = time.process_time()
+        threads, wakings = self._threads(), self._wakings()
+        bpf_s = self._sums.bpf_s()
+        lost, unseen = self._sums.counters()
+        return OffCpuTrace(
+            pids=self._pids or [],
+            window_s=passed.window_s,
+            threads=threads,
+            wakings=wakings,
+            lost_count=lost,
+            unseen_count=unseen,
+            notes=passed.notes,
+            tool_cpu_s=passed.tool_cpu_s + time.process_time() - began_s,
+            bpf_s=bpf_s,
+            interrupted=passed.interrupted is not None,
+        )
+
+    def _threads(self) -> list[ThreadSums]:
+        keys, values = self._sums.rows("threads")
+        sums = []
+        for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
+            states = {why.name.lower(): (int(row["counts"][why]), int(row["off_ns"][why])) for why in _STATES}
+            thread = ThreadSums(
+                pid=int(who) >> 32,
+                tid=int(who) & 0xFFFFFFFF,
+                comm=clean(bytes(row["comm"])),
+                states={name: state for name, state in states.items() if state[0]},
+                sleep_max_ns=int(row["sleep_max_ns"]),
+                waits_count=int(row["waits"]),
+                wait_ns=int(row["wait_ns"]),
+                wait_max_ns=int(row["wait_max_ns"]),
+                preempted_count=int(row["counts"][_PREEMPTED]),
+                preempted_ns=int(row["off_ns"][_PREEMPTED]),
+            )
+            if thread.pid != os.getpid():
+                sums.append(thread)
+        return sums
+
+    def _wakings(self) -> list[WakingSum]:
+        keys, values = self._sums.rows("wakers")
+        pairs = zip(np.frombuffer(keys, _WAKER_KEY), np.frombuffer(values, _WAKER), strict=True)
+        return [
+            WakingSum(
+                tid=int(key["sleeper"]) & 0xFFFFFFFF,
+                waker_pid=int(key["waker"]) >> 32,
+                waker_tid=int(key["waker"]) & 0xFFFFFFFF,
+                waker_comm=clean(bytes(row["comm"])) if key["waker"] else "interrupt",
+                count=int(row["count"]),
+            )
+            for key, row in pairs
+            if int(key["sleeper"]) >> 32 != os.getpid()
+        ]

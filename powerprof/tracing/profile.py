@@ -1,0 +1,382 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples where CPUs run, or counts where page faults are taken, and keeps what is needed to name it offline."""
+
+from __future__ import annotations
+
+import os
+import struct
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.model import text
+from powerprof.model.records import Note
+from powerprof.stacks.image import ProcessImage, merge, snapshot
+from powerprof.stacks.packages import missing_names
+from powerprof.stacks.registers import X86_64, SavedStack
+from powerprof.stacks.store import TableStore
+from powerprof.stacks.symbols import Symbolizer
+from powerprof.stacks.time_budget import Budget
+from powerprof.stacks.unwind import Unwinder
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
+from powerprof.system.files import try_text
+from powerprof.system.paths import procfs
+from powerprof.system.reader_process import shared
+from powerprof.system.tasks import check_process_ids, clean
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
+from powerprof.tracing.bpf.types import STACK_RING_PAGES, path_definitions
+from powerprof.tracing.bpf.uprobes import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
+from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
+from powerprof.tracing.symbols import kernel_places
+
+SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
+MAX_HZ = 10_000
+_MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
+# Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
+_DRAIN_S = 0.2
+_MAX_CAPTURE_BYTES = 256 << 20
+_TARGET = struct.Struct("<4Q")
+_SAMPLE = np.dtype([("user", "<u8"), ("kernel", "<u8"), ("what", "<u8"), ("pid", "<u4"), ("tid", "<u4")])
+_HEADER = struct.Struct("<IIQII16s168s")
+_KERNEL_HEADER = struct.Struct("<IIQ")
+
+
+class OnCpuTracer(Closeable, Part):
+    """The sampling program, loaded; a context manager that removes it.
+
+    With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
+    """
+
+    def __init__(
+        self,
+        pids: Sequence[int] | None,
+        event: Event = "cpu-clock",
+        *,
+        frequency_hz: int = SAMPLE_HZ,
+        ring_pages: int = STACK_RING_PAGES,
+        beside: LoadedProgram | None = None,
+    ) -> None:
+        """`pids` None is every process. Threads born in the window count. `beside`: a program of another tracer, which
+        has the paths' part by `path_definitions` and stays that tracer's.
+
+        Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(
+                f"powerprof profile on {os.uname().machine} is not supported; x86_64 is",
+                "powerprof attribute works here",
+            )
+        for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
+            features.need(feature, "powerprof profile")
+        check_process_ids()
+        if not 1 <= frequency_hz <= MAX_HZ:
+            raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
+        self._pids = list(pids) if pids is not None else None
+        self._event: Event = event
+        self._frequency_hz = frequency_hz
+        self._images: list[ProcessImage] = []
+        self._budget, self._aside = Budget(), shared()
+        self._looks: Counter[int] = Counter()
+        self._filled: set[int] = set()
+        self._by_pid: dict[int, int | None] = {}
+        self._records: list[tuple[bytes, int | None]] = []
+        self._bytes = 0
+        self._dropped = 0
+        for pid in self._pids or ():
+            self._look_at(pid)
+        self.program = beside or LoadedProgram("oncpu.bpf.c", path_definitions(pids is None, event, ring_pages))
+        self._own = beside is None
+        try:
+            self._fill_targets()
+            self.program.count_run_time()
+            self.program.ring("stacks", self._on_record)
+            self._sampler = Sampler(self.program.descriptor("sample__path"))
+        except BaseException:
+            if self._own:
+                self.program.close()
+            raise
+
+    def close(self) -> None:
+        self._aside.close()
+        self._sampler.close()
+        if self._own:
+            self.program.close()
+
+    def _look_at(self, pid: int) -> None:
+        image = snapshot(pid, self._budget, self._aside)
+        self._by_pid[pid] = len(self._images)
+        self._images.append(image)
+
+    def _fill_targets(self) -> None:
+        for pid, index in self._by_pid.items():
+            if index is not None and pid not in self._filled:
+                text, library = code_ranges(self._images[index])
+                ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
+                self.program.put("targets", pid, ranges)
+                self._filled.add(pid)
+
+    @property
+    def unread_at_most_s(self) -> float:
+        """Until processes of which a stack came may be gone."""
+        return _DRAIN_S
+
+    def open(self) -> None:
+        """The event on every CPU, with nothing of a window before. Its counters tell what the program missed."""
+        for name in ("samples", "seen"):
+            self.program.clear(name)
+        self._records.clear()
+        self._bytes = self._dropped = 0
+        self._moved = self.program.per_cpu_sum("path_counters")
+        if self._event == "cpu-clock":
+            self._sampler.open(CPU_CLOCK, frequency_hz=self._frequency_hz)
+        else:
+            for event in (MINOR_FAULTS, MAJOR_FAULTS):
+                self._sampler.open(event, period=1)
+
+    def begin(self) -> None:
+        # The kernel's own count is read within the program's, so that what it has more was missed for certain.
+        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS]
+        self._counted = _read_counts(self._sampler.descriptors)
+
+    def end(self) -> None:
+        self._counted = _read_counts(self._sampler.descriptors) - self._counted
+        self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS] - self._seen
+        self._sampler.close()
+
+    def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
+        """Collect for `duration_s`. An interrupt ends the window early; the capture says so.
+
+        `settle`: give up what root may do once nothing is left to open.
+        """
+        return self.collect(pass_window(duration_s, self, settle=settle))
+
+    def collect(self, passed: Passed) -> OnCpuCapture:
+        """What was sampled in the window."""
+        began_s = time.process_time()
+        self.read()
+        tool_cpu_s = passed.tool_cpu_s + time.process_time() - began_s
+        moved = [now - then for then, now in zip(self._moved, self.program.per_cpu_sum("path_counters"), strict=True)]
+        # The clock's counter is in ns, the faults' in faults.
+        missed = self._counted - self._seen if self._event == "page-faults" else 0
+        users, kernel, comms = self._stacks()
+        rows = self._rows(comms)
+        names, notes = _names({address for stack in kernel.values() for address in stack})
+        return OnCpuCapture(
+            event=self._event,
+            pids=self._pids,
+            window_s=passed.window_s,
+            cpus=os.cpu_count() or 1,
+            period_ms=1e3 / self._frequency_hz if self._event == "cpu-clock" else None,
+            rows=rows,
+            users=users,
+            images=self._images,
+            kernel=kernel,
+            kernel_names=names,
+            comms=comms,
+            events_count=moved[PathCount.EVENTS],
+            idle_count=moved[PathCount.IDLE],
+            target_count=moved[PathCount.TARGET],
+            missed_count=max(missed, 0),
+            stacks_count=moved[PathCount.STACKS],
+            lost_stacks_count=moved[PathCount.LOST_STACKS] + self._dropped,
+            lost_rows_count=moved[PathCount.LOST_ROWS],
+            notes=[*passed.notes, *notes],
+            tool_cpu_s=tool_cpu_s,
+            bpf_s=self.program.run_time_s(),
+            interrupted=passed.interrupted is not None,
+        )
+
+    def _on_record(self, data: bytes) -> None:
+        if self._bytes + len(data) > _MAX_CAPTURE_BYTES:
+            self._dropped += 1
+            return
+        self._bytes += len(data)
+        self._records.append((data, None))
+
+    def read(self) -> None:
+        """Take what the ring buffer holds, and look at processes while they live."""
+        first = len(self._records)
+        self.program.consume()
+        for at in range(first, len(self._records)):
+            data = self._records[at][0]
+            if int.from_bytes(data[:4], "little") != RecordKind.USER:
+                continue
+            _, _, _, pid, _, _, registers = _HEADER.unpack_from(data)
+            ip = int.from_bytes(registers[8 * X86_64.ip :][:8], "little")
+            self._records[at] = (data, self._image_of(pid, ip))
+        self._fill_targets()
+
+    def _image_of(self, pid: int, ip: int) -> int | None:
+        """The image that knows `ip`: looked up again where a library was loaded or another program was executed."""
+        index = self._by_pid.get(pid)
+        if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
+            return index
+        try:
+            self._looks[pid] += 1
+            if self._looks[pid] > _MOST_LOOKS:
+                return index
+            newer = snapshot(pid, self._budget, self._aside)
+        except PowerprofError:
+            self._by_pid.setdefault(pid, None)
+            return index
+        if index is not None and merge(self._images[index], newer) is not newer:
+            self._images[index] = merge(self._images[index], newer)
+            return index
+        self._by_pid[pid] = len(self._images)
+        self._images.append(newer)
+        return self._by_pid[pid]
+
+    def _stacks(self) -> tuple[list[UserStack], dict[int, list[int]], dict[int, str]]:
+        """Stacks of threads, the kernel's stacks, and names of the threads."""
+        users: list[UserStack] = []
+        kernel: dict[int, list[int]] = {}
+        comms: dict[int, str] = {}
+        for data, image in self._records:
+            if int.from_bytes(data[:4], "little") == RecordKind.USER:
+                _, size, digest, pid, tid, comm, registers = _HEADER.unpack_from(data)
+                users.append(UserStack(digest, pid, tid, image, registers, data[_HEADER.size : _HEADER.size + size]))
+                comms[tid] = clean(comm.partition(b"\0")[0])
+            else:
+                _, depth, digest = _KERNEL_HEADER.unpack_from(data)
+                kernel[digest] = list(struct.unpack_from(f"<{depth}Q", data, _KERNEL_HEADER.size))
+        return users, kernel, comms
+
+    def _rows(self, comms: dict[int, str]) -> list[SampleRow]:
+        """The sums by stack and thread; a thread's name that is not in `comms` is put there."""
+        keys, counts = self.program.hash_bytes("samples")
+        rows = [
+            SampleRow(
+                int(key["user"]), int(key["kernel"]), int(key["pid"]), int(key["tid"]), int(count), int(key["what"])
+            )
+            for key, count in zip(np.frombuffer(keys, dtype=_SAMPLE), np.frombuffer(counts, dtype="<u8"), strict=True)
+        ]
+        for row in rows:
+            if row.tid not in comms:
+                comm = try_text(procfs() / str(row.pid) / "task" / str(row.tid) / "comm")
+                comms[row.tid] = clean(comm) if comm else f"thread {row.tid}"
+        return rows
+
+
+def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[str]]:
+    """The kernel's functions at these addresses, and why there are none."""
+    try:
+        return kernel_places(addresses), []
+    except CapabilityError as error:
+        return {}, [error.message]
+
+
+def _read_counts(descriptors: Sequence[int]) -> int:
+    return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
+
+
+def code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
+    """[start, end) of the executable's own code, and the hull of its libraries' code."""
+    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
+    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]
+
+    def hull(mappings: list[Any]) -> tuple[int, int]:
+        return (mappings[0].start, max(mapping.end for mapping in mappings)) if mappings else (0, 0)
+
+    return hull(own), hull(others)
+
+
+# The functions of sampled call paths, from the bytes and addresses that were kept of them.
+
+
+class OnCpuFrame(msgspec.Struct, frozen=True):
+    """One function of a stack; `function` is None where no symbol covers the address."""
+
+    function: str | None
+    module: str
+    address: str
+    offset: int | None
+    label: str
+    kernel: bool = False
+    inlined: bool = False
+    source: str | None = None
+
+    @property
+    def placed(self) -> str:
+        """The label with the source file's name and line, where they are known."""
+        return text.placed(self.label, self.source)
+
+
+class PathNames:
+    """The frames of each distinct user and kernel path, each resolved once."""
+
+    def __init__(self, capture: OnCpuCapture) -> None:
+        self._store = TableStore()
+        self._capture = capture
+        self._unwinder = Unwinder(self._store)
+        self._symbolizers: dict[int, Symbolizer] = {}
+        self._users: dict[tuple[int, int], UserStack] = {(user.pid, user.hash): user for user in capture.users}
+        self._known: dict[tuple[int, int], tuple[list[OnCpuFrame], str]] = {}
+
+    def of(self, row: SampleRow) -> tuple[list[OnCpuFrame], str]:
+        """The kernel's frames and then the program's, innermost first, and what became of the user stack."""
+        frames = self._kernel(row.kernel) if row.kernel else []
+        if not row.user:
+            return frames, "kernel"
+        outer, state = self._user(row.pid, row.user)
+        return [*frames, *outer], state
+
+    def _user(self, pid: int, digest: int) -> tuple[list[OnCpuFrame], str]:
+        key = (pid, digest)
+        if key not in self._known:
+            self._known[key] = self._resolve(self._users.get(key))
+        return self._known[key]
+
+    def _resolve(self, saved: UserStack | None) -> tuple[list[OnCpuFrame], str]:
+        if saved is None:
+            return [], "lost"
+        if saved.image is None or not 0 <= saved.image < len(self._capture.images):
+            return [], "failed"
+        image = self._capture.images[saved.image]
+        try:
+            unwound = self._unwinder.unwind(image, SavedStack(saved.pid, saved.tid, saved.registers, saved.stack))
+        except DataError:
+            return [], "failed"
+        symbolizer = self._symbolizers.get(saved.image)
+        if symbolizer is None:
+            symbolizer = self._symbolizers[saved.image] = Symbolizer(image, self._store)
+        frames = [
+            OnCpuFrame(
+                frame.function,
+                frame.module,
+                f"{frame.address:#x}",
+                frame.offset,
+                frame.label,
+                False,
+                frame.inlined,
+                frame.source,
+            )
+            for frame in symbolizer.stack(unwound)
+        ]
+        state = "complete" if unwound.complete else "truncated" if len(unwound.pcs) > 1 else "failed"
+        return frames, state
+
+    def _kernel(self, digest: int) -> list[OnCpuFrame]:
+        frames = []
+        for address in self._capture.kernel.get(digest, ()):
+            name = self._capture.kernel_names.get(address)
+            if name is None:
+                frames.append(OnCpuFrame(None, "vmlinux", f"{address:#x}", None, f"[kernel] {address:#x}", True))
+            else:
+                frames.append(OnCpuFrame(name[0], name[1], f"{address:#x}", address - name[2], name[0], True))
+        return frames
+
+    @property
+    def notes(self) -> list[str | Note]:
+        """What could not be read, and how missing names can be had."""
+        unread = dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes)
+        frames = [frame for known, _ in self._known.values() for frame in known]
+        missing = missing_names([(frame.module, frame.function is not None) for frame in frames], self._capture.images)
+        return [*unread, *([missing] if missing is not None else [])]

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a PostgreSQL server says what it executes, and which of its messages says so from where.
+
+Every process of a server calls pgstat_report_activity(state, text) when it begins a message of its client, with the
+statement's text, and again when all is done, with none. The function is exported, so that a stripped server has it in
+.dynsym; the functions that call it are not. Which is which follows from what each does next: a call's return address is
+followed through the code, by both ways of a branch, to the first thing that only one of them does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+
+from powerprof.stacks.effects import LONGEST_BYTES, instructions, target
+from powerprof.stacks.elf import Elf
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.symtab import SymbolTable, read_symbols
+from powerprof.system.errors import CapabilityError
+from powerprof.system.reader_process import Unreadable, shared
+from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
+from powerprof.tracing.statement_code import MOST_SEGMENT_BYTES, returns_of
+from powerprof.tracing.statement_places import Dispatch, own_program, probed, within
+from powerprof.tracing.symbols import file_offset, is_stepped, object_address
+
+_REPORT = "pgstat_report_activity"
+_FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
+_TEXT_NOW = "debug_query_string"
+_WAITS_FOR = "my_wait_event_info"  # since PostgreSQL 14
+_LONGEST_TEXT = 1023
+_MOST_STEPS = 400
+_MOST_SITES = 200
+
+
+# What set_ps_display is called with after the report (postgres.c, since 7.4), and which exported function comes first.
+_TITLES = {b"PARSE\0": Message.PARSE, b"BIND\0": Message.BIND}
+_CALLS = {"pg_parse_query": Message.WHOLE, "CreateDestReceiver": Message.EXECUTE}
+# Processes that work for a statement of another one report that one's text.
+_WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_main", "_brin_parallel_build_main",
+            "_gin_parallel_build_main")  # fmt: skip
+# It is a whole one also where it answers like an Execute.
+_WHOLE = ("exec_replication_command",)
+_VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
+_EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
+
+
+def find_activity(image: ProcessImage) -> Dispatch:
+    """Where to probe, and return addresses by what they mean. Raises CapabilityError where the program has no such
+    function."""
+    with own_program(image, "restart the server after an upgrade") as (elf, mapping):
+        return _in(elf, mapping)
+
+
+def _in(elf: Elf, mapping: Mapping) -> Dispatch:
+    symbols = read_symbols(elf)
+    vaddr = min((start for start, _ in symbols.ranges_of([_REPORT])), default=None)
+    offset = None if vaddr is None else file_offset(elf, vaddr)
+    if vaddr is None or offset is None:
+        raise CapabilityError(
+            f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
+            "a build that exports its functions, as PostgreSQL's own makefiles do",
+        )
+    offset = probed(elf, offset)
+    sites = messages(elf, symbols, vaddr)
+    text_at, event_at = object_address(elf, _TEXT_NOW), object_address(elf, _WAITS_FOR)
+    return Dispatch(
+        mapping=mapping,
+        symbol=_REPORT,
+        offset=offset,
+        layout=POSTGRESQL,
+        waits_offset=None,
+        stepped=is_stepped(elf.read(offset, 2)),
+        sites={mapping.in_memory(site): int(kind) for site, kind in sites.items()},
+        is_sure=set(sites.values()) >= _EXTENDED,
+        version=_version(elf),
+        text_address=None if text_at is None else mapping.in_memory(text_at),
+        event_address=None if event_at is None else mapping.in_memory(event_at),
+        within=within(elf, {_AT_FETCH: min((start for start, _ in symbols.ranges_of([_FETCH])), default=None)}),
+    )
+
+
+def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
+    """Process id → what it executes at this moment; one that executes nothing, or keeps us waiting, is absent."""
+    texts: dict[int, str] = {}
+    for pid in pids:
+        with suppress(Unreadable):
+            pointer = int.from_bytes(shared().memory(pid, [(address, 8)])[0], "little")
+            text = shared().memory(pid, [(pointer, _LONGEST_TEXT)])[0] if 0 < pointer < 1 << 63 else b""
+            if text[:1] != b"\0" and text:
+                texts[pid] = text.partition(b"\0")[0].decode("utf-8", "replace")
+    return texts
+
+
+def _version(elf: Elf) -> str | None:
+    """What version() answers begins so, and lies in the program as it is."""
+    for segment in elf.loads():
+        if segment.file_bytes > MOST_SEGMENT_BYTES:
+            continue
+        found = _VERSION.search(elf.read(segment.offset, segment.file_bytes))
+        if found:
+            return found[1].decode()
+    return None
+
+
+def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
+    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all found, every site
+    that could be one of them is UNSURE. What is in none is WHOLE."""
+    known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
+    marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
+    sites: dict[int, Message] = {}
+    others: dict[int, Message] = {}
+    for site in [place for place, _ in returns_of(elf, (report,))][:_MOST_SITES]:
+        inside = [kind for kind, ranges in known.items() if any(start <= site < end for start, end in ranges)]
+        if inside:
+            sites[site] = inside[0]
+        else:
+            others[site] = _next_mark(elf, site, marks) or Message.WHOLE
+    if not set(others.values()) >= _EXTENDED:
+        others = dict.fromkeys(others, Message.UNSURE)
+    return sites | others
+
+
+def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:
+    """The first mark that is reached from an address, by the fewest instructions; None where none is near."""
+    left, seen = deque([site]), {site}
+    for _ in range(_MOST_STEPS):
+        if not left:
+            return None
+        at = left.popleft()
+        decoded = _instruction(elf, at)
+        if decoded is None:
+            continue
+        size, word, operands = decoded
+        ways: list[int | None] = [at + size]
+        if word == "lea" and (kind := _TITLES.get(_pointed(elf, at + size, operands))) is not None:
+            return kind
+        to = target(operands)
+        if word == "call" and to in calls:
+            return calls[to]
+        if word.startswith("j"):
+            ways = [to, *(ways if word != "jmp" else [])]
+        elif word in ("ret", "hlt", "ud2"):
+            ways = []
+        for way in ways:
+            if way is not None and way not in seen:
+                seen.add(way)
+                left.append(way)
+    return None
+
+
+def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
+    offset = file_offset(elf, vaddr)
+    if offset is None:
+        return None
+    code = elf.read(offset, min(LONGEST_BYTES, elf.size - offset))
+    for _, size, words, operands in instructions(code, vaddr, 1):
+        return size, words[-1], operands
+    return None
+
+
+def _pointed(elf: Elf, following: int, operands: str) -> bytes:
+    """The bytes that `lea register, [rip + distance]` leads to, as many as a title has."""
+    match = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
+    if not match:
+        return b""
+    address = following + int(match[2], 0) * (1 if match[1] == "+" else -1)
+    for segment in elf.loads():
+        if segment.vaddr <= address < segment.vaddr + segment.file_bytes:
+            offset = segment.offset + address - segment.vaddr
+            data = elf.read(offset, min(6, elf.size - offset))
+            return data[: data.find(b"\0") + 1]
+    return b""

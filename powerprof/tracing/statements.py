@@ -1,0 +1,575 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Counts, in the kernel, what each statement of a server uses: from where a command is dispatched to its next wait."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+import msgspec
+
+from powerprof.measure.clock import kernel_ns
+from powerprof.measure.procfs import children, process_cpu_ns, reaped_cpu_ns
+from powerprof.measure.window import Part
+from powerprof.stacks.image import snapshot
+from powerprof.stacks.store import open_probed
+from powerprof.statements.text import STATES, Family, table
+from powerprof.system.closeable import Closeable
+from powerprof.system.errors import CapabilityError, PowerprofError
+from powerprof.system.files import try_text
+from powerprof.system.paths import procfs
+from powerprof.system.reader_process import Opened
+from powerprof.system.tasks import check_process_ids, clean
+from powerprof.tracing import statement_places
+from powerprof.tracing.bpf import features
+from powerprof.tracing.bpf.loaded import LoadedProgram
+from powerprof.tracing.bpf.maps import Price
+from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, MomentCount, StatementCount
+from powerprof.tracing.bpf.types import Btf, argument_definitions, kernel_btf, path_definitions, struct_definitions
+from powerprof.tracing.bpf.uprobes import CPU_CLOCK, EVERY_PROCESS, Sampler, Site, Uprobes, attach_type, entry_cost_ns
+from powerprof.tracing.captures import StatementTrace, TextSeen, ThreadUse, TraceCost
+from powerprof.tracing.statement_activity import find_activity, texts_now
+from powerprof.tracing.statement_places import (
+    OF_CALL,
+    OF_TYPE,
+    TEXT_BYTES,
+    TextPlace,
+    add_open,
+    find_dispatch,
+    find_text,
+    packed,
+    read_past,
+    read_sums,
+    read_threads,
+    texts_seen,
+    thread_use,
+)
+
+# The processes and threads that a server works in, and what the kernel itself counts of them.
+
+_MOST_PROCESSES = 65_536
+
+
+@dataclass(frozen=True)
+class ServerProcesses:
+    """A server that is one process; with `is_family` one that works in processes, which it and they start."""
+
+    pid: int
+    is_family: bool
+
+    def pids(self) -> list[int]:
+        """The processes that there are now."""
+        found = [self.pid]
+        for pid in found:
+            if self.is_family and len(found) < _MOST_PROCESSES:
+                found += children(pid)
+        return found
+
+    def tids(self) -> list[int]:
+        """The threads that there are now."""
+        return [tid for pid in self.pids() for tid in _tids(pid)]
+
+    def cpu_ns(self) -> int | None:
+        """CPU time of all, living and ended; None where the server has gone.
+
+        Of what a family's ended processes used the kernel tells in steps of 10 ms.
+        """
+        own = process_cpu_ns(self.pid)
+        if own is None or not self.is_family:
+            return own
+        pids = self.pids()
+        return sum(reaped_cpu_ns(pid) for pid in pids) + sum(process_cpu_ns(pid) or 0 for pid in pids)
+
+
+def ran_ns(tid: int) -> int | None:
+    """The scheduler's count of a thread; None where it is gone."""
+    words = (try_text(procfs() / str(tid) / "schedstat") or "").split()
+    return int(words[0]) if words and words[0].isdigit() else None
+
+
+def comm(tid: int) -> str:
+    """What the kernel calls a thread."""
+    return clean(try_text(procfs() / str(tid) / "comm") or "") or "ended threads"
+
+
+def _tids(pid: int) -> list[int]:
+    try:
+        return [int(entry.name) for entry in (procfs() / str(pid) / "task").iterdir()]
+    except OSError:
+        return []
+
+
+# What queries.bpf.c and moments.bpf.c have to know of the running kernel and of the server.
+
+Definitions = dict[str, int | str]
+
+_TOTALS, _TEXTS, _PIECES, _PREPARED, _MOMENTS = 131_072, 16_384, 8_192, 65_536, 65_536
+_MOST_MEMBERS = 65_536
+_FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
+# Where the kernel keeps what a thread finds its own variables by: fs's base, and tpidr_el0, the first word of `uw`
+# (arch/arm64/include/asm/processor.h). It saves them as it switches; threads have theirs from clone(2) on.
+POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
+
+
+def sees_run_queue(btf: Btf) -> bool:
+    """Whether the kernel sums how long a thread waits for a CPU."""
+    return btf.has_field("sched_info", "run_delay")
+
+
+def definitions(btf: Btf, layout: int, version: str | None, threads: int, *, sends: bool, stacks: bool) -> Definitions:
+    """Of queries.bpf.c.
+
+    `layout`, `version`: of the server (`Dispatch`). `threads`: the size of its tables of threads. `sends`: the kernel
+    shows what sockets send. `stacks`: samples are counted by statement as well.
+    """
+    fields = {
+        "task_struct_pid": ("task_struct", "pid"),
+        "task_struct_tgid": ("task_struct", "tgid"),
+        "task_struct_se": ("task_struct", "se"),
+        "task_struct_min_flt": ("task_struct", "min_flt"),
+        "sched_entity_sum_exec_runtime": ("sched_entity", "sum_exec_runtime"),
+    }
+    state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
+    found: Definitions = {
+        "TEXT": TEXT_BYTES,
+        "STATES": STATES,
+        "THREADS": threads,
+        "ENDED_KEPT": threads // 2,
+        "TOTALS": _TOTALS,
+        "TEXTS": _TEXTS,
+        "PREPARED": _PREPARED,
+        "PIECES": _PIECES,
+        "LAYOUT": layout,
+        **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
+        **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+    }
+    if layout == POSTGRESQL:
+        found |= _of_postgresql(btf, version)
+    else:
+        clock = {"task_struct_signal": ("task_struct", "signal")}
+        clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
+        found |= struct_definitions(btf, clock)
+    if sees_run_queue(btf):
+        queue = {"task_struct_sched_info": ("task_struct", "sched_info")}
+        queue["sched_info_run_delay"] = ("sched_info", "run_delay")
+        found |= struct_definitions(btf, queue)
+    if all(features.has(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
+        found["HAS_REGISTERS"] = 1
+    if stacks:
+        found |= path_definitions()
+    return {**found, "HAS_SEND": 1} if sends else found
+
+
+def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
+    number = re.match(r"\d+", version or "")
+    major = int(number[0]) if number else 0
+    return {
+        **argument_definitions(btf, "sched_process_fork", ("parent", "child")),
+        "FAMILY": _MOST_MEMBERS,
+        "STATE_FASTPATH": _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17,
+        # PortalData: createLevel came before it in PostgreSQL 14. Of an unknown version nothing is read.
+        "PORTAL_TEXT": 56 if major >= 14 else 48 if major else 0,
+    }
+
+
+def moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
+    """Of moments.bpf.c, on a machine of POINTERS."""
+    fields = {
+        "task_struct_pid": ("task_struct", "pid"),
+        "task_struct_tgid": ("task_struct", "tgid"),
+        "task_struct_real_parent": ("task_struct", "real_parent"),
+        "task_struct_thread": ("task_struct", "thread"),
+        "thread_struct_pointer": ("thread_struct", POINTERS[machine]),
+    }
+    return {
+        "TEXT": TEXT_BYTES,
+        "STATES": STATES,
+        "TEXTS": _TEXTS,
+        "PIECES": _PIECES,
+        "MOMENTS": _MOMENTS,
+        "LAYOUT": POSTGRESQL if postgresql else 0,
+        **struct_definitions(btf, fields),
+    }
+
+
+_LEAST_THREADS, _MOST_THREADS = 2048, 65_536
+_MEMBER = (1).to_bytes(8, "little")
+# What is read as a window begins is read again where that took longer than so, and so long for each thread.
+_TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
+# What hashes long texts (whole.bpf.h); without these the beginning of each stands for it.
+WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
+_TABLES = ("threads", "totals", "latencies", "texts", "pieces")
+_PAST = ("deaths", "pasts")
+_OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
+_NUMBERED = ("prepared", "connections")  # of statements that are executed by number
+
+
+class QueryTracer(Closeable, Part):
+    """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
+    uprobe's breakpoint is the kernel's, and goes with our descriptor."""
+
+    def __init__(
+        self, pid: int, family: Family = "mysql", *, multi: bool = True, sends: bool = True, stacks: bool = False
+    ) -> None:
+        """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
+
+        `pid` of PostgreSQL is the process that started all the others.
+        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are counted by statement.
+        `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
+        Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
+        """
+        if os.uname().machine != "x86_64":
+            raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
+        check_process_ids()
+        self.pid, self.family, self._has_stacks = pid, family, stacks
+        self.members = ServerProcesses(pid, is_family=family == "postgresql")
+        self._image = snapshot(pid)
+        self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
+        self._stack = ExitStack()
+        self._price: Price | None = None
+        self._ended_ns = 0
+        self.gap_before_s: float | None = None
+        try:
+            self._load(multi, sends)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def _load(self, multi: bool, sends: bool) -> None:
+        btf = kernel_btf()
+        self._has_send = sends and btf.has_tracepoint("sock_send_length")
+        if not self._has_send and not self.members.is_family and self.dispatch.waits_offset is None:
+            raise CapabilityError(
+                "neither the kernel nor do_command shows where a statement ends", "Linux 6.3 or newer"
+            )
+        # A power of two: where it is compiled here each size is a program of its own.
+        threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
+        how = attach_type(multi=multi)
+        self._has_run_queue = sees_run_queue(btf)
+        server = self.dispatch.layout, self.dispatch.version
+        wanted = definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
+        self.program = self._stack.enter_context(
+            LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*WALKS, *WALKS_SENT))
+        )
+        self._probes = Uprobes(self.program, how)
+        self._stack.callback(self._probes.close)
+        self.program.put("table", 0, table(self.family))
+        self.program.put_programs("walks", WALKS)
+        if not self.members.is_family and (place := self._place()) is not None:
+            self.program.put("place_of", 0, packed(place))
+            if self._has_send:
+                self.program.put_programs("walks_sent", WALKS_SENT)
+        for name, waits in (("wait_of_call", OF_CALL), ("wait_of_type", OF_TYPE)):
+            for number, value in statement_places.waitplaces_packed(waits).items():
+                self.program.put(name, number, value)
+        if self.dispatch.event_address is not None:
+            self.program.put("event_place", 0, self.dispatch.event_address.to_bytes(8, "little"))
+        for address, kind in self.dispatch.sites.items():
+            self.program.put("messages", address.to_bytes(8, "little"), kind.to_bytes(4, "little"))
+        self.program.count_run_time()
+        self._switch(os.getpid())
+        hits = self._hits()
+        call_ns = entry_cost_ns(self._probes)
+        self._switch(0)
+        seen = self._hits() - hits
+        if not seen and self._probes.multi:
+            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            self._stack.close()
+            self._load(False, sends)
+            return
+        if not seen:
+            raise PowerprofError(
+                "probes of functions count nothing on this host", "--method samples does without probes"
+            )
+        inside = self.program.run_time_s()
+        self.program.stop_counting()
+        self._trap_ns = max(call_ns - (1e9 * inside / seen if inside else 0.0), 0.0)
+        self._clear()
+
+    def _place(self) -> TextPlace | None:
+        """Where the server's memory has texts; None where its program does not show that."""
+        try:
+            return find_text(self._image, self.family)
+        except CapabilityError:
+            return None
+
+    def _switch(self, pid: int) -> None:
+        """Count what this process does, and those that belong to it; 0: nothing."""
+        if self.members.is_family and pid:
+            self.program.put("members", pid, _MEMBER)
+        self.program.put("target", 0, pid.to_bytes(8, "little"))
+
+    def _gather(self) -> None:
+        """Who belongs to the server. What they start from then on joins by itself."""
+        self.program.clear("members")
+        self.program.put("members", self.pid, _MEMBER)
+        for _ in range(2):  # one that was started while the first look went on by one that was not known yet
+            for pid in self.members.pids():
+                self.program.put("members", pid, _MEMBER)
+
+    def _counters(self) -> list[int]:
+        return self.program.per_cpu_sum("counters")
+
+    def _hits(self) -> int:
+        """How often the probe was met."""
+        moved = self._counters()
+        return _hits_of(moved)
+
+    def _clear(self) -> None:
+        for name in _TABLES if self.members.is_family else (*_TABLES, *_NUMBERED):
+            self.program.clear(name)
+        for name in _PAST if self.members.is_family else (*_PAST, "off_clock"):
+            for slot in range(self.program.slots(name)):
+                self.program.put(name, slot, bytes(len(self.program.get(name, slot))))
+
+    def close(self) -> None:
+        if self._price is not None:
+            self._price.close()
+        self._stack.close()
+
+    def attach(self) -> None:
+        """Place the probe, where it is not yet. Raises PowerprofError where the kernel refuses it."""
+        if self._probes.attached:
+            return
+        dispatch = self.dispatch
+        opened = open_probed(self._image, dispatch.mapping)
+        if not isinstance(opened, Opened):
+            raise PowerprofError(
+                f"{dispatch.mapping.module} cannot be probed: {opened}", "--method samples does without probes"
+            )
+        ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
+        with opened:
+            # A server's processes come and go: the probe is every process's that runs this file.
+            whose = EVERY_PROCESS if self.members.is_family else self.pid
+            within = (*dispatch.within.items(), *dispatch.waits)
+            sites = [Site(offset, 0, (), name) for name, offset in within]
+            refused = self._probes.attach(opened.fd, whose, [Site(dispatch.offset, 0, ends), *sites])
+        refused = [(site, why) for site, why in refused if site.offset == dispatch.offset]
+        if refused:
+            raise PowerprofError(
+                f"{dispatch.symbol} cannot be probed: {refused[0][1]}", "--method samples does without probes"
+            )
+
+    def detach(self) -> None:
+        """Count nothing, and take the probe away."""
+        self._switch(0)
+        self._probes.close()
+
+    def running(self) -> dict[int, str]:
+        """Thread → the text that it executes now, as far as the server's memory tells."""
+        address = self.dispatch.text_address
+        return {} if address is None else texts_now(self.members.pids(), address)
+
+    def begin(self, *, timed: bool = True) -> None:
+        """A window begins, with nothing of the last one. `timed`: the time of the programs is asked for."""
+        self._clear()
+        self._price = None
+        if timed:
+            self._price = Price(self.program, lambda: self._counters()[0])
+            self._price.begin()
+        if self.members.is_family:
+            self._gather()
+        for left in reversed(range(_TRIES)):
+            self._before = self._counters()
+            looked_ns = kernel_ns()
+            self._base = {tid: ran for tid in self.members.tids() if (ran := ran_ns(tid)) is not None}
+            self._cpu_ns = self.members.cpu_ns()
+            self._started_ns = kernel_ns()
+            self._switch(self.pid)
+            # Else others ran in our place meanwhile, the server's threads for some.
+            if not left or kernel_ns() - looked_ns < _TOGETHER_NS + len(self._base) * _EACH_NS:
+                break
+            self._switch(0)
+            self._clear()
+        self.gap_before_s = (self._started_ns - self._ended_ns) / 1e9 if self._ended_ns else None
+
+    def end(self) -> None:
+        """The window ends; the probe stays, for another."""
+        looked_ns, cpu_ns = kernel_ns(), self.members.cpu_ns()
+        self._switch(0)
+        self._ended_ns = kernel_ns()
+        after_ns, over_ns = self.members.cpu_ns(), kernel_ns()
+        if self._cpu_ns is not None and cpu_ns is not None and after_ns is not None:
+            # What it ran between the two looks, it is taken to have run evenly.
+            part = (self._ended_ns - looked_ns) / max(over_ns - looked_ns, 1)
+            self._cpu_ns = cpu_ns + round((after_ns - cpu_ns) * part) - self._cpu_ns
+        else:
+            self._cpu_ns = None
+        if self._cpu_ns is not None and not self.members.is_family:
+            # A process that has ended is whole on its parent's clock; a thread is not on its process's.
+            self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
+        self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
+        self._run_s = None if self._price is None else self._price.spent_s()
+
+    def collect(self) -> StatementTrace:
+        """What was counted between `begin` and `end`."""
+        moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
+        entries = self.program.entries
+        sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
+        threads = list(read_past(self.program.table_bytes("pasts")))
+        for tid, thread, text in read_threads(entries("threads")):
+            threads.append(thread_use(tid, comm(tid), thread, self._base.get(tid), self._ended_ns))
+            add_open(sums, tid, thread, text, self._ended_ns)
+        seen = {thread.tid for thread in threads}
+        for tid, ran in self._ran.items():
+            # One that was never switched ran all the time, or not at all.
+            if tid not in seen and ran > self._base[tid]:
+                threads.append(ThreadUse(tid, comm(tid), ran - self._base[tid], 0, 0, 0))
+        return StatementTrace(
+            pid=self.pid,
+            window_s=(self._ended_ns - self._started_ns) / 1e9,
+            family=self.family,
+            symbol=self.dispatch.symbol,
+            is_sure=self.dispatch.is_sure,
+            has_run_queue=self._has_run_queue,
+            tells_locks=bool(self.dispatch.waits or self.dispatch.event_address),
+            ends_by="send" if self._has_send else "report" if self.members.is_family else "do_command",
+            process_cpu_ns=self._cpu_ns,
+            uses=list(sums.uses.values()),
+            texts=list(sums.texts.values()),
+            threads=threads,
+            latencies=sums.latencies,
+            dispatches_count=moved[StatementCount.DISPATCHES],
+            lost_count=moved[StatementCount.NO_ROOM],
+            unreadable_count=moved[StatementCount.UNREADABLE],
+            cut_count=moved[StatementCount.CUT],
+            cost=TraceCost(bpf_s=self._run_s, trap_ns=self._trap_ns * _hits_of(moved)),
+        )
+
+
+def _hits_of(counters: list[int]) -> int:
+    """How often a probe was met."""
+    return counters[StatementCount.DISPATCHES] + counters[StatementCount.ENDINGS]
+
+
+# Samples which statement the threads of a server are at, by the text in the server's own memory, without a probe.
+
+SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
+_WALKS = ("sample__walk", "sample__walked")
+_MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
+# An interrupt is a hole in a loop that reads the clock.
+_TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
+
+
+class Met(msgspec.Struct, frozen=True):
+    """How often a thread was met at a statement; `id` 0 is none. `is_client`: its process says that it serves one."""
+
+    id: int
+    tid: int
+    is_client: bool
+    count: int
+    comm: str
+
+
+class Moments(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of samples. `events_count`: all of the host's, most of which met something else. `cost_s`: CPU time in
+    the programs (`bpf_s`) and in the interrupts that they came by; None where it is not known."""
+
+    family: Family
+    met: list[Met]
+    texts: list[TextSeen]
+    events_count: int
+    lost_count: int
+    unreadable_count: int
+    cut_count: int
+    bpf_s: float | None
+    cost_s: float | None
+
+
+class MomentSampler(Closeable, Part):
+    """The sampler of one server; a context manager that removes it. It wakes every CPU `SAMPLE_HZ` times a second."""
+
+    def __init__(self, pid: int, family: Family = "mysql") -> None:
+        """Find where the texts are, load the program, measure what a sample costs.
+
+        `pid` of PostgreSQL is the process that started all the others.
+        Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
+        """
+        machine = os.uname().machine
+        if machine not in POINTERS:
+            raise CapabilityError(
+                f"texts of statements are found on {' and '.join(POINTERS)}, not on {machine}", "measure on such a host"
+            )
+        check_process_ids()
+        self.family, self._pid = family, pid
+        place = find_text(snapshot(pid), family)
+        definitions = moment_definitions(kernel_btf(), machine, postgresql=family == "postgresql")
+        self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
+        try:
+            self.program.put("table", 0, table(family))
+            self.program.put("place_of", 0, packed(place))
+            self.program.put_programs("walks", _WALKS)
+            self._sampler = Sampler(self.program.descriptor("sample__moment"))
+            self._sample_ns = self._tried()
+        except BaseException:
+            self.program.close()
+            raise
+
+    def close(self) -> None:
+        self._sampler.close()
+        self.program.close()
+
+    def _tried(self) -> float | None:
+        """What a sample of something else takes from a CPU."""
+        steps: list[int] = []
+        with self._sampler:
+            self._sampler.open(CPU_CLOCK, frequency_hz=_TRIED_HZ)
+            last = time.perf_counter_ns()
+            end = last + int(_TRIED_S * 1e9)
+            while last < end:
+                now = time.perf_counter_ns()
+                steps.append(now - last)
+                last = now
+        steps.sort()
+        usual = steps[len(steps) // 2]
+        longest = [step - usual for step in steps[-int(_TRIED_HZ * _TRIED_S) :] if step > _HOLE * usual]
+        return float(longest[len(longest) // 2]) if longest else None
+
+    def begin(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
+        """Sample from now on, with nothing of the window before. `timed`: the time of the programs is asked for.
+
+        Raises CapabilityError, PowerprofError.
+        """
+        for name in ("moments", "texts", "pieces"):
+            self.program.clear(name)
+        self._before = self.program.per_cpu_sum("counters")
+        if timed:
+            self.program.count_run_time()
+        self._run_s = self.program.run_time_s()
+        self.program.put("target", 0, self._pid.to_bytes(8, "little"))
+        self._sampler.open(CPU_CLOCK, frequency_hz=frequency_hz)
+
+    def end(self) -> None:
+        self._sampler.close()
+
+    def collect(self) -> Moments:
+        """What was sampled between `begin` and `end`."""
+        moved = [now - then for then, now in zip(self._before, self.program.per_cpu_sum("counters"), strict=True)]
+        run_s = self.program.run_time_s()
+        bpf_s = None if run_s is None or self._run_s is None else run_s - self._run_s
+        self.program.stop_counting()
+        cost_s = None
+        if bpf_s is not None and self._sample_ns is not None:
+            cost_s = bpf_s + moved[MomentCount.EVENTS] * self._sample_ns / 1e9
+        return Moments(
+            family=self.family,
+            met=list(self._met()),
+            texts=list(texts_seen(self.program.entries("texts"), self.program.entries("pieces"))),
+            events_count=moved[MomentCount.EVENTS],
+            lost_count=moved[MomentCount.NO_ROOM],
+            unreadable_count=moved[MomentCount.UNREADABLE],
+            cut_count=moved[MomentCount.CUT],
+            bpf_s=bpf_s,
+            cost_s=cost_s,
+        )
+
+    def _met(self) -> Iterator[Met]:
+        for key, value in self.program.entries("moments"):
+            id, tid, is_client = _MOMENT.unpack(key)
+            count, comm = _MET.unpack(value)
+            yield Met(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))

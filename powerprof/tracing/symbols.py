@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which functions of a process a pattern means, and which of them must not be probed.
+
+A return probe replaces the return address on the stack. That breaks code that looks at return addresses itself:
+setjmp (a later longjmp leads nowhere), Go (its runtime moves stacks and refuses unknown addresses), and fragments
+that are jumped to rather than called, where no return address lies at the stack pointer at all. Where an exception can
+pass (`unwinding`), the places that leave a function are probed instead (`stacks.exits`).
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+import numpy.typing as npt
+
+from powerprof.stacks.debuginfo import read_debug
+from powerprof.stacks.demangle import demangle
+from powerprof.stacks.elf import PF_X, PT_TLS, SHT_DYNSYM, SHT_SYMTAB, Elf, Section, read_elf, section_bytes
+from powerprof.stacks.image import Mapping, ProcessImage
+from powerprof.stacks.registers import AARCH64
+from powerprof.stacks.store import TableStore, open_module
+from powerprof.stacks.symtab import SymbolTable
+from powerprof.system.errors import CapabilityError, DataError, UsageError
+from powerprof.system.files import reading, reason_of, try_text
+from powerprof.system.paths import is_this_host, procfs
+from powerprof.system.reader_process import Opened
+from powerprof.tracing.bpf.features import function_texts, tick_function
+from powerprof.tracing.bpf.types import Btf
+
+# Every name of a file's functions, aliases and IFUNCs too: what a pattern is matched against.
+
+MAX_SYMBOLS = 8_000_000
+_STT_OBJECT, _STT_FUNC, _STT_TLS, _STT_GNU_IFUNC = 1, 2, 6, 10
+_SYMBOL = struct.Struct("<IBBHQQ")
+
+
+def entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
+    """(link-time address, name) of every symbol."""
+    for index, start in enumerate(struct.unpack(f"<{table.count}Q", table.starts)):
+        yield start, table.name_at(index)
+
+
+def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
+    """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
+    symbols: list[tuple[int, str]] = []
+    indirect: set[int] = set()
+    for section, strings in _tables(elf):
+        for name, value in _functions(elf, section, strings, indirect):
+            symbols.append((value, name))
+    return symbols, indirect
+
+
+def object_address(elf: Elf, name: str) -> int | None:
+    """The link-time address of a variable; None where the file does not tell."""
+    return _value(elf, name, _STT_OBJECT)
+
+
+def thread_offset(elf: Elf, name: str) -> int | None:
+    """Where a program has a variable that each thread has its own of, from the thread's pointer on; None where the file
+    does not tell. On x86-64 it lies before it, on arm64 behind two words ("ELF Handling For Thread-Local Storage",
+    variants II and I)."""
+    value = _value(elf, name, _STT_TLS)
+    block = next((segment for segment in elf.segments if segment.kind == PT_TLS), None)
+    if value is None or block is None:
+        return None
+    align = max(block.align, 1)
+    if elf.machine is AARCH64:
+        return value + (16 + align - 1) // align * align
+    return value - (block.memory_bytes + align - 1) // align * align
+
+
+def _value(elf: Elf, name: str, kind: int) -> int | None:
+    wanted = name.encode() + b"\0"
+    for section, strings in _tables(elf):
+        data = section_bytes(elf, section)
+        for name_at, info, _other, index, value, _ in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
+            if info & 15 == kind and index and strings[name_at : name_at + len(wanted)] == wanted:
+                return int(value)
+    return None
+
+
+def _tables(elf: Elf) -> Iterator[tuple[Section, bytes]]:
+    """Symbol tables with their names."""
+    for section in elf.sections:
+        if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
+            continue
+        if section.link >= len(elf.sections) or section.size // _SYMBOL.size > MAX_SYMBOLS:
+            raise DataError(elf.path, "damaged symbol table")
+        yield section, section_bytes(elf, elf.sections[section.link])
+
+
+def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -> Iterator[tuple[str, int]]:
+    data = section_bytes(elf, section)
+    for name_at, info, _other, index, value, size in _SYMBOL.iter_unpack(data[: len(data) // 24 * 24]):
+        kind = info & 15
+        if kind not in (_STT_FUNC, _STT_GNU_IFUNC) or not index or not size or name_at >= len(strings):
+            continue
+        if kind == _STT_GNU_IFUNC:
+            indirect.add(value)
+        end = strings.find(b"\0", name_at)
+        raw = strings[name_at:end].decode("utf-8", "replace") if end > name_at else ""
+        if raw:
+            yield raw.partition("@")[0] or raw, value
+
+
+MAX_PATTERN = 256
+_MODULE_PATTERN = re.compile(r"([^:]+):(?!:)(.+)", re.DOTALL)
+# They are jumped to, return twice, or are entered without a return address.
+_NEVER = re.compile(
+    r"_*(?:sig)?setjmp|_*longjmp(?:_chk)?|_*siglongjmp|(?:get|set|swap|make)context|__start_context|_*vfork|_*clone3?|"
+    r"_start|_init|_fini|_dl_start_user|_dl_runtime_\w+|_dl_tlsdesc_\w+|__restore_rt|__morestack"
+)
+_FRAGMENT = re.compile(r"\.cold(?:\.\d+)*$|\.unlikely(?:\.\d+)*$")
+
+
+@dataclass(frozen=True)
+class Function:
+    """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
+
+    `stepped`: its first instruction is none that the kernel emulates, so that a probe needs a second trap. `symbol`:
+    what the file itself calls it and nothing else (None where only a debug file knows it, or two bear the name).
+    """
+
+    name: str
+    module: str
+    vaddr: int
+    offset: int
+    stepped: bool
+    symbol: str | None
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class ModuleFunctions:
+    """The functions of one mapped file that a pattern means. `starts`: where functions of the file begin at all."""
+
+    mapping: Mapping
+    functions: tuple[Function, ...]
+    starts: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a pattern means in one process. `refused`: (function, reason); `elsewhere`: other files' matches."""
+
+    modules: tuple[ModuleFunctions, ...]
+    refused: tuple[tuple[str, str], ...]
+    elsewhere: dict[str, int]
+
+    @property
+    def count(self) -> int:
+        """How many functions are to be probed."""
+        return sum(len(module.functions) for module in self.modules)
+
+
+def split_pattern(pattern: str) -> tuple[str | None, str]:
+    """(module glob or None, function glob) of `handle_slave*` or `libc.so*:mem*`; `ns::name` is a function.
+
+    Raises UsageError for a pattern that cannot mean anything.
+    """
+    text = pattern.strip()
+    if not text or len(text) > MAX_PATTERN or not text.isprintable():
+        raise UsageError("not a pattern of function names", "powerprof functions 'handle_slave*' --pid mysqld")
+    match = _MODULE_PATTERN.fullmatch(text)
+    return (match[1], match[2]) if match else (None, text)
+
+
+def bare(name: str) -> str:
+    """A demangled name without its parameters: what a person types. `operator()` keeps its own parentheses."""
+    depth = 0
+    for at in range(len(name) - 1, -1, -1):
+        if name[at] == ")":
+            depth += 1
+        elif name[at] == "(":
+            depth -= 1
+            if not depth:
+                head = name[:at]
+                return name if not head or head.endswith(("operator", "::", " ")) else head
+    return name
+
+
+def matches(pattern: str, raw: str) -> bool:
+    """Whether a glob means a symbol: by its own name, its readable one, or that without parameters."""
+    if fnmatchcase(raw, pattern):
+        return True
+    readable = demangle(raw) if raw.startswith("_") else raw
+    return readable != raw and (fnmatchcase(readable, pattern) or fnmatchcase(bare(readable), pattern))
+
+
+def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Found:
+    """The functions that a pattern means in a process: in its executable, or in the modules that it names.
+
+    Raises UsageError for an impossible pattern.
+    """
+    module_glob, glob = split_pattern(pattern)
+    modules: list[ModuleFunctions] = []
+    refused: list[tuple[str, str]] = []
+    elsewhere: dict[str, int] = {}
+    seen = set()
+    for mapping in image.mappings:
+        key = (mapping.device, mapping.inode, mapping.path)
+        if not mapping.inode or mapping.bias is None or key in seen:
+            continue
+        seen.add(key)
+        if module_glob is None:
+            wanted = mapping.path == image.executable
+        else:
+            names = (image.module_of(mapping), mapping.module, mapping.module.split(".so")[0])
+            wanted = any(fnmatchcase(name, module_glob) for name in names)
+        if module_glob is not None and not wanted:
+            continue
+        opened = open_module(image, mapping)
+        if not isinstance(opened, Opened):
+            if wanted:
+                refused.append((mapping.module, opened))
+            continue
+        with opened:
+            try:
+                with reading(mapping.path):
+                    elf = read_elf(opened.fd, mapping.path)
+                    functions, rejected, starts = _of_module(image, mapping, elf, glob, store)
+            except DataError as error:
+                if wanted:
+                    refused.append((mapping.module, error.reason))
+                continue
+        if not wanted:
+            if functions:
+                elsewhere[mapping.module] = len(functions)
+            continue
+        refused += rejected
+        if functions:
+            modules.append(ModuleFunctions(mapping, tuple(functions), starts))
+    return Found(tuple(modules), tuple(refused), elsewhere)
+
+
+def _of_module(
+    image: ProcessImage, mapping: Mapping, elf: Elf, glob: str, store: TableStore
+) -> tuple[list[Function], list[tuple[str, str]], frozenset[int]]:
+    candidates: dict[int, str] = {}
+    refused: dict[str, str] = {}
+    own, indirect = own_symbols(elf)
+    tables = store.tables(image, mapping)
+    known = [] if isinstance(tables, str) else [tables.symbols]
+    if not isinstance(tables, str) and store.reads_files:
+        debug = read_debug(store, image, mapping, inline=False).symbols
+        known += [debug] if debug is not None else []
+    starts: set[int] = set()
+    for vaddr, raw in (*(pair for table in known for pair in entries(table)), *own):
+        if vaddr not in candidates and matches(glob, raw):
+            candidates[vaddr] = raw
+        if not _FRAGMENT.search(raw):
+            starts.add(vaddr)
+    go = elf.section(".gopclntab") or elf.section(".go.buildinfo")
+    functions = []
+    bearers: dict[str, set[int]] = {}
+    for vaddr, raw in own:
+        bearers.setdefault(raw, set()).add(vaddr)
+    names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches(glob, raw)}
+    for vaddr, raw in sorted(candidates.items()):
+        offset = file_offset(elf, vaddr)
+        why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)
+        if go is not None:
+            why = "a Go function: its runtime does not survive return probes"
+        name = demangle(raw)
+        if why is not None:
+            refused.setdefault(name, why)
+        elif offset is not None:
+            stepped = is_stepped(elf.read(offset, 2))
+            size = max(table.size_at(vaddr) for table in known) if known else 0
+            functions.append(Function(name, mapping.module, vaddr, offset, stepped, names.get(vaddr), size))
+    return functions, list(refused.items()), frozenset(starts)
+
+
+def _why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int) -> str | None:
+    if indirect:
+        return "an IFUNC: only its choice of an implementation would be counted; name the implementation"
+    if _FRAGMENT.search(raw):
+        return "a fragment that is jumped to, not called"
+    if _NEVER.fullmatch(raw):
+        return "it returns in a way that return probes break"
+    if offset is None:
+        return "not in the file's code"
+    if any(
+        section.vaddr <= vaddr < section.vaddr + section.size
+        for section in elf.sections
+        if section.name.startswith((".plt", ".iplt"))
+    ):
+        return "an entry of the PLT: name the function itself"
+    return None
+
+
+def is_stepped(code: bytes) -> bool:
+    """Whether an instruction is none that arch/x86/kernel/uprobes.c emulates: push, nop, jmp, call, jcc."""
+    first, second = code[0], code[1]
+    push = 0x50 <= first <= 0x57 or (first == 0x41 and 0x50 <= second <= 0x57)
+    nop = first == 0x90 or (first == 0x66 and second == 0x90) or (first == 0x0F and second == 0x1F)
+    jump = first in (0xE8, 0xE9, 0xEB) or 0x70 <= first <= 0x7F or (first == 0x0F and 0x80 <= second <= 0x8F)
+    return not (push or nop or jump)
+
+
+def file_offset(elf: Elf, vaddr: int) -> int | None:
+    """Where code of a link-time address lies in the file; None for what is no code."""
+    for segment in elf.loads():
+        if segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.file_bytes:
+            return segment.offset + vaddr - segment.vaddr
+    return None
+
+
+def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> None:
+    """Raises UsageError where there is nothing to probe, or more than a person can mean."""
+    total = sum(each.count for each in of_modules)
+    if total > limit:
+        example = next(module.functions[0] for each in of_modules for module in each.modules)
+        stem = bare(example.name)[:40]
+        raise UsageError(
+            f"'{pattern}' means {total:,} functions; more than {limit:,} would slow the process down",
+            f"narrow the pattern, for example '{stem}*', or raise --max-functions",
+        )
+    if total:
+        return
+    refused = next((why for each in of_modules for why in each.refused), None)
+    if refused is not None:
+        raise UsageError(
+            f"'{pattern}': {refused[0]} cannot be probed ({refused[1]})", "powerprof profile samples it without probes"
+        )
+    others = {name: count for each in of_modules for name, count in each.elsewhere.items()}
+    hint = "powerprof profile shows the functions that run"
+    if others:
+        name, count = max(others.items(), key=lambda item: item[1])
+        plain = split_pattern(pattern)[1]
+        hint = f"{name} has {count:,} such functions: '{name}:{plain}'"
+    raise UsageError(f"'{pattern}' means no function of the process that has a symbol", hint)
+
+
+# Kernel addresses → function names by /proc/kallsyms, where the kernel shows it and cannot be asked (before 5.13).
+
+KERNEL_MAX_SYMBOLS = 2_000_000
+# kallsyms has no sizes: a function ends at the next symbol, and the last one of a module is no longer than this.
+MAX_FUNCTION_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class KernelSymbols:
+    """Sorted symbols of kernel text; `modules[i]` is "" for the kernel itself."""
+
+    addresses: tuple[int, ...]
+    names: tuple[str, ...]
+    modules: tuple[str, ...]
+
+    def lookup(self, address: int) -> tuple[str, str, int] | None:
+        """(name, module, start) of the function at an address; None outside of known text."""
+        at = bisect_right(self.addresses, address) - 1
+        if at < 0 or at + 1 >= len(self.addresses):
+            return None
+        if address - self.addresses[at] >= MAX_FUNCTION_BYTES or not self.names[at]:
+            return None
+        return self.names[at], self.modules[at] or "vmlinux", self.addresses[at]
+
+
+def kernel_symbols() -> KernelSymbols:
+    """The running kernel's functions. Raises CapabilityError where it has or shows none."""
+    path = procfs() / "kallsyms"
+    rows: list[tuple[int, str, str]] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                parts = line.split()
+                # Data symbols are kept as ends of the text before them, without a name of their own.
+                if len(parts) < 3 or len(rows) >= KERNEL_MAX_SYMBOLS:
+                    continue
+                try:
+                    address = int(parts[0], 16)
+                except ValueError:
+                    continue
+                if address:
+                    name = parts[2] if parts[1] in "tTwW" else ""
+                    rows.append((address, name, parts[3].strip("[]") if len(parts) > 3 else ""))
+    except OSError as error:
+        raise CapabilityError(
+            f"no kernel function names: {path} cannot be read ({reason_of(error)})",
+            "a kernel with CONFIG_KALLSYMS, and root",
+        ) from error
+    if not rows:
+        raise CapabilityError(
+            f"no kernel function names: {path} shows no addresses", "run as root, or: sysctl kernel.kptr_restrict=0"
+        )
+    best: dict[int, tuple[str, str]] = {}
+    for address, name, module in rows:
+        known = best.get(address)
+        if known is None or not known[0] or (name and len(name) < len(known[0])):
+            best[address] = (name, module)
+    order = sorted(best)
+    return KernelSymbols(tuple(order), tuple(best[at][0] for at in order), tuple(best[at][1] for at in order))
+
+
+# Names of what the kernel knows by numbers: its functions and its interrupts.
+
+_CHUNK = 1 << 18
+
+
+def address_of(names: Sequence[str]) -> int:
+    """Where the kernel itself has the first of these names that it has; 0 where it has none, or kallsyms is hidden.
+
+    The list is long and made while it is read: reading ends at the first name, or where the functions of modules begin.
+    Clang's link-time optimisation puts a suffix behind the names of static functions.
+    """
+    wanted = re.compile(rb"^([0-9a-f]+) \w (%s)(?:\.llvm\.\d+)?$" % "|".join(names).encode(), re.MULTILINE)
+    found: dict[str, int] = {}
+    for lines in _symbols():
+        for match in wanted.finditer(lines):
+            found.setdefault(match[2].decode(), int(match[1], 16))
+        if names[0] in found or b"\t[" in lines:
+            break
+    return next((found[name] for name in names if name in found), 0)
+
+
+# The hrtimer's function of the scheduler tick by age of the kernel: to 6.7, in 6.8, from 6.9 on. Before 6.8
+# tick_nohz_handler was there too: the handler of a clock without high resolution, which no hrtimer calls.
+TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
+
+
+def tick_handler(btf: Btf) -> int:
+    """Where the function is that the tick's hrtimer calls; 0 where that is not known."""
+    return tick_function(btf) or address_of(TICK_HANDLERS)
+
+
+def _symbols() -> Iterator[bytes]:
+    """Some lines of kallsyms at a time; none where it cannot be read."""
+    rest = b""
+    try:
+        with (procfs() / "kallsyms").open("rb", buffering=0) as file:
+            while data := file.read(_CHUNK):
+                lines, _, rest = (rest + data).rpartition(b"\n")
+                yield lines
+    except OSError:
+        return
+    if rest:
+        yield rest
+
+
+# A function's name, where it begins and ends, and the module that has it: printf's %pS (core-api/printk-formats.rst).
+_FUNCTION = re.compile(r"(\S+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[(.+)\])?")
+
+
+def kernel_places(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]:
+    """(function, module, its start) of addresses within the kernel's functions; the kernel's own module is `vmlinux`.
+
+    Those that the kernel has no name for are left out. Raises CapabilityError where it gives no names at all.
+    """
+    texts = function_texts(addresses) if addresses and is_this_host() else None
+    if texts is None:
+        symbols = kernel_symbols() if addresses else None
+        found = {address: symbols.lookup(address) for address in addresses} if symbols is not None else {}
+        return {address: place for address, place in found.items() if place is not None}
+    return {
+        address: (named[1], named[3] or "vmlinux", address - int(named[2], 16))
+        for address, text in texts.items()
+        if (named := _FUNCTION.fullmatch(text))
+    }
+
+
+def kernel_functions(addresses: Collection[int]) -> dict[int, str]:
+    """Names of the functions that begin at these addresses. Empty where the kernel gives none."""
+    try:
+        places = kernel_places(addresses)
+    except CapabilityError:
+        return {}
+    return {address: name for address, (name, _, start) in places.items() if start == address}
+
+
+def interrupt_names() -> dict[int, str]:
+    """Device name by interrupt number, from /proc/interrupts: the last column, as people know it."""
+    names: dict[int, str] = {}
+    for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
+        number, _, rest = line.partition(":")
+        words = rest.split()
+        if number.strip().isdigit() and words:
+            names[int(number)] = words[-1]
+    return names
+
+
+class Interrupts:
+    """Names of interrupts for who asks all day: read when a number comes that was not there before."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, str] = {}
+        self._met: set[int] = set()
+
+    def of(self, causes: npt.NDArray[np.void]) -> dict[int, str]:
+        """The names, all that these causes (layout.CAUSE) ask for among them."""
+        numbers = {*causes["irq"].tolist(), *causes["waker_irq"].tolist()}
+        if not numbers <= self._met:
+            self._met |= numbers
+            self._names = interrupt_names()
+        return self._names

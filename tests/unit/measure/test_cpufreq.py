@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""P-states of recorded trees, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from powerprof.measure import cpufreq, oslayer
+from powerprof.measure.cpufreq import FrequencyReading, Policy, between, joined
+from powerprof.measure.sampling import WindowMeter, run_of
+from powerprof.model.records import Frequencies, FrequencyLimits, PState
+from powerprof.report import labels, residency
+from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
+
+
+class Tree:
+    """A sysfs tree with cpufreq policies."""
+
+    def __init__(self, root: Path) -> None:
+        self.cpu = root / "devices/system/cpu"
+
+    def policy(self, number: int, cpus: str, ticks: Mapping[int, int] | None = None, **files: str) -> None:
+        folder = self.cpu / f"cpufreq/policy{number}"
+        (folder / "stats").mkdir(parents=True, exist_ok=True)
+        (folder / "affected_cpus").write_text(f"{cpus}\n")
+        for name, text in files.items():
+            (folder / name).write_text(f"{text}\n")
+        if ticks is not None:
+            (folder / "stats/time_in_state").write_text("".join(f"{khz} {n}\n" for khz, n in ticks.items()))
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    return Tree(tmp_path)
+
+
+def shares(states: list[PState]) -> dict[float, float]:
+    return {state.mhz: state.residency_percent for state in states}
+
+
+def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
+    tree.policy(0, "0 1 2", {1500000: 1000, 2400000: 5000, 3600000: 7})
+    tree.policy(12, "3", {1500000: 0, 2400000: 0, 3600000: 800})
+    before = cpufreq.read()
+    tree.policy(0, "0 1 2", {1500000: 1750, 2400000: 5250, 3600000: 7})
+    tree.policy(12, "3", {1500000: 500, 2400000: 0, 3600000: 1300})
+    found = between(before, cpufreq.read())
+    assert found is not None
+    assert [cpu.cpu for cpu in found.cpus] == [0, 1, 2, 3]
+    assert shares(found.cpus[1].states) == {1500.0: 75.0, 2400.0: 25.0, 3600.0: 0.0}
+    assert shares(found.cpus[3].states) == {1500.0: 50.0, 2400.0: 0.0, 3600.0: 50.0}
+    # Three CPUs of the one policy, one of the other.
+    assert shares(found.states) == {1500.0: 68.75, 2400.0: 18.75, 3600.0: 12.5}
+    assert sum(shares(found.states).values()) == 100.0
+    assert found.busy_mhz is None
+
+
+def test_counters_that_were_reset_are_no_residency(tree: Tree) -> None:
+    tree.policy(0, "0", {1500000: 1000, 2400000: 5000})
+    before = cpufreq.read()
+    tree.policy(0, "0", {1500000: 10, 2400000: 20})
+    found = between(before, cpufreq.read())
+    assert found is not None and found.states == [] and found.cpus == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "driver", "status"),
+    [("intel_pstate", "intel_pstate", "active"), ("amd_pstate", "amd-pstate-epp", "active")],
+)
+def test_a_driver_that_counts_nothing_says_its_limits(tree: Tree, folder: str, driver: str, status: str) -> None:
+    files = {
+        "scaling_driver": driver,
+        "scaling_governor": "powersave",
+        "energy_performance_preference": "balance_performance",
+        "scaling_min_freq": "800000",
+        "scaling_max_freq": "3100000",
+        "cpuinfo_min_freq": "400000",
+        "cpuinfo_max_freq": "5200000",
+        "base_frequency": "2100000",
+    }
+    tree.policy(0, "0 1", **files)
+    tree.policy(2, "2", **files)
+    tree.policy(3, "3", **{**files, "scaling_max_freq": "2000000"})
+    (tree.cpu / folder).mkdir()
+    (tree.cpu / folder / "status").write_text(f"{status}\n")
+    (tree.cpu / folder / "no_turbo").write_text("0\n")
+    found = between(cpufreq.read(), cpufreq.read())
+    assert found is not None
+    assert (found.states, found.cpus, found.status) == ([], [], status)
+    assert found.turbo is (True if folder == "intel_pstate" else None)
+    limits = FrequencyLimits(
+        cpus="0-2",
+        driver=driver,
+        governor="powersave",
+        preference="balance_performance",
+        minimum_mhz=800.0,
+        maximum_mhz=3100.0,
+        hardware_minimum_mhz=400.0,
+        hardware_maximum_mhz=5200.0,
+        base_mhz=2100.0,
+    )
+    assert found.limits[0] == limits
+    assert (found.limits[1].cpus, found.limits[1].maximum_mhz) == ("3", 2000.0)
+
+
+def test_aperf_over_mperf_is_the_frequency_while_running() -> None:
+    """A TSC of 2 GHz over 2 s: CPU 0 ran half of it at 3 GHz, CPU 1 a quarter at 1 GHz."""
+    before = FrequencyReading(10.0, {}, {0: (100, 200, 300), 1: (0, 0, 0), 2: (7, 7, 7)})
+    after = FrequencyReading(
+        12.0,
+        {},
+        {
+            0: (100 + 3 * 10**9, 200 + 2 * 10**9, 300 + 4 * 10**9),
+            1: (5 * 10**8, 10**9, 4 * 10**9),
+            2: (7, 7, 7 + 4 * 10**9),  # never ran
+        },
+    )
+    found = between(before, after)
+    assert found is not None
+    assert [(cpu.cpu, cpu.busy_mhz) for cpu in found.cpus] == [(0, 3000.0), (1, 1000.0)]
+    assert found.busy_mhz == pytest.approx((2 * 3000 + 1000) / 3)
+
+
+def test_no_cpufreq_is_unknown(tree: Tree) -> None:
+    tree.cpu.mkdir(parents=True)
+    assert between(cpufreq.read(), cpufreq.read()) is None
+
+
+def test_windows_put_together_are_weighted_by_time() -> None:
+    def window(low: float) -> Frequencies:
+        states = [PState(mhz=1000.0, residency_percent=low), PState(mhz=2000.0, residency_percent=100 - low)]
+        return Frequencies(states=[state for state in states if state.residency_percent], busy_mhz=low)
+
+    both = joined(window(100.0), 1.0, window(20.0), 3.0)
+    assert shares(both.states) == {1000.0: 40.0, 2000.0: 60.0}
+    assert both.busy_mhz == 40.0
+
+
+def test_what_a_window_reports_of_a_machine_with_p_states(tree: Tree) -> None:
+    fake = FakeCpus(tree.cpu.parents[2], [[POLL, C1]] * 2, driver="acpi_idle")
+    fake_stat(tree.cpu.parents[2], [(0, 100), (0, 100)])
+    files = {"scaling_driver": "acpi-cpufreq", "scaling_min_freq": "1500000", "scaling_max_freq": "2400000"}
+    tree.policy(0, "0", {1500000: 0, 2400000: 0}, **files)
+    tree.policy(1, "1", {1500000: 0, 2400000: 0}, **files)
+    with WindowMeter() as meter:
+        meter.open_window()
+        fake_stat(tree.cpu.parents[2], [(30, 110), (10, 130)])
+        fake.add(0, 1, us=10, usage=1)
+        tree.policy(0, "0", {1500000: 10, 2400000: 30}, **files)
+        tree.policy(1, "1", {1500000: 40, 2400000: 0}, **files)
+        window = meter.close_window()
+    text = "\n".join(residency.lines(run_of(window, host={})))
+    assert "  0  75.0 %  2,400 MHz 75.0 %, 1,500 MHz 25.0 %" in text
+    assert "  1  25.0 %  1,500 MHz 100.0 %" in text
+    assert "P-states: acpi-cpufreq, 1,500 to 2,400 MHz allowed." in text
+
+
+@pytest.mark.parametrize(
+    ("limits", "found", "sentence"),
+    [
+        (
+            FrequencyLimits(
+                cpus="0-7",
+                driver="amd-pstate-epp",
+                governor="powersave",
+                preference="balance_power",
+                minimum_mhz=400.0,
+                maximum_mhz=3000.0,
+                hardware_minimum_mhz=400.0,
+                hardware_maximum_mhz=5700.0,
+            ),
+            Frequencies(status="active", turbo=True),
+            "P-states: chosen by the hardware under amd-pstate-epp (active), which counts none, 400 to 3,000 MHz "
+            "allowed of 400 to 5,700, governor powersave, preference balance_power, turbo on.",
+        ),
+        (
+            FrequencyLimits(cpus="0", driver="cppc_cpufreq"),
+            Frequencies(),
+            "P-states: cppc_cpufreq, which counts none (no stats/time_in_state).",
+        ),
+    ],
+)
+def test_limits_are_worded(limits: FrequencyLimits, found: Frequencies, sentence: str) -> None:
+    assert labels.sentences(msgspec.structs.replace(found, limits=[limits])) == [sentence]
+
+
+def test_windows_carry_them(tree: Tree) -> None:
+    tree.policy(0, "0", {1000000: 0})
+    before = oslayer.read()
+    tree.policy(0, "0", {1000000: 10, 2000000: 30})
+    rates = oslayer.between(before, oslayer.read())
+    assert rates.frequencies is not None and shares(rates.frequencies.states) == {1000.0: 25.0, 2000.0: 75.0}
+    assert Policy((0,), {1000000: 10, 2000000: 30}) == cpufreq.read().policies["policy0"]

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""PowerTOP's CSV: a report of our own, the recorded laptops, and damage."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from powerprof.measure.powertop import PowertopReport, parse_powertop, window_from
+from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.system.errors import CapabilityError, DataError
+
+LINE = "_" * 68
+REPORT = f"""{LINE}
+			P o w e r T O P
+
+{LINE}
+ *  *  *   System Information   *  *  *
+
+PowerTOP Version;2.14 ran at Fri Nov 20 10:49:56 2026
+
+Target: 1 units/s;System:  32.8 wakeup/s;CPU:  98.7% usage;GPU: 0 ops/s;GFX: 0 wakeups/s;VFS: 0 ops/s;
+
+{LINE}
+ *  *  *   Processor Idle State Report   *  *  *
+
+Package;0
+C6 (pc6); 40.0%
+;
+
+;Core 0
+C7 (cc7); 60.0%
+;GPU 0
+RC6; 98.9%
+
+CPU;0;CPU;1
+C0 active;  8.0%;  6.0%;
+POLL;  1.0%;   0.1 ms;  0.0%;   0.0 ms
+C1; 30.0%;   0.3 ms; 10.0%;   0.1 ms
+C3; 60.0%;   2.0 ms; 84.0%;   4.0 ms
+;
+;;;
+
+{LINE}
+ *  *  *   Overview of Software Power Consumers   *  *  *
+
+Usage;Wakeups/s;GPU ops/s;Disk IO/s;GFX Wakeups/s;Category;Description;PW Estimate
+  5.7 ms/s;340.1;;;;Timer;tick_sched_timer; 3 mW
+112.4 us/s;  3.0;;;;Process;[PID 15] [rcu_preempt]
+  0.9 ms/s;;;;;Interrupt;[14] INT34C5:00
+
+The battery reports a discharge rate of:  9.57  W;
+{LINE}
+ *  *  *   Device Power Report   *  *  *
+"""
+
+
+def test_a_report() -> None:
+    report = parse_powertop(REPORT, "report")
+    assert (report.version, report.wakeups_hz) == ("2.14", 32.8)
+    assert report.cpus[1].states["C3"] == (84.0, 4.0)
+    assert report.cpus[0].active_percent == 8.0
+    assert report.hardware == {("package", "0"): {"C6 (pc6)": 40.0}, ("core", "0:0"): {"C7 (cc7)": 60.0}}
+    assert [(cause.category, cause.description, cause.pid) for cause in report.causes] == [
+        ("Timer", "tick_sched_timer", None),
+        ("Process", "[rcu_preempt]", 15),
+        ("Interrupt", "[14] INT34C5:00", None),
+    ]
+    assert [cause.wakeups_hz for cause in report.causes] == [340.1, 3.0, None]
+    assert [cause.cpu_ms_per_s for cause in report.causes] == [5.7, pytest.approx(0.1124), 0.9]
+
+
+def test_its_window_sums_to_100_and_keeps_requested_and_achieved_apart() -> None:
+    window = window_from(parse_powertop(REPORT, "report"), "", 2.0)
+    assert window.c0_percent == pytest.approx(8.0)  # 100 − (30 + 60 + 10 + 84) / 2; polling is running
+    assert [state.residency_percent for state in window.states] == [0.0, 20.0, 72.0]
+    assert window.states[0].polling_percent == 0.5
+    # C3: 60 % at 2 ms and 84 % at 4 ms are 300 and 210 entries a second: 1.44 s in 510 of them.
+    assert window.states[2].average_residency_ms == pytest.approx(1440 / 510)
+    assert [(item.scope, item.name, item.residency_percent) for item in window.achieved] == [
+        ("package", "C6 (pc6)", 40.0),
+        ("core", "C7 (cc7)", 60.0),
+        ("cpu", "C0 active", 7.0),
+    ]
+    assert (window.wakeups_hz, window.residency_source) == (32.8, "powertop")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("C3; 60.0%", "C3; 60.0", "report:27: not a percentage"),
+        ("C3; 60.0%", "C3; nan%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%", "C3; -1.0%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%", "C3; 600.0%", "report:27: not a figure from 0 to 110"),
+        ("C3; 60.0%;   2.0 ms; 84.0%;   4.0 ms", "C3; 60.0%;   2.0 ms", "report:27: C3: 2 figures for 2 CPUs"),
+        ("C1; 30.0%", "C3; 30.0%", "report:27: state C3 appears twice"),
+        ("C1; 30.0%", "C\x1b[2J; 30.0%", "report:26: not the name of a state"),
+        ("CPU;0;CPU;1", "CPU;0;CPU;0", "report:23: CPU 0 appears twice"),
+        ("CPU;0;CPU;1", "CPU;0;XPU;1", "report:23: damaged CPU header"),
+        ("CPU;0;CPU;1", "CPU;x", "report:23: damaged CPU header"),
+        ("340.1;;;;Timer", "1e400;;;;Timer", "report:35: not a figure"),
+        (REPORT, "", "no PowerTOP idle state report"),
+        (REPORT, "a;b;c\n" * 5, "no PowerTOP idle state report"),
+        ("C6 (pc6)", "C" * 70_000, "report:15: line too long"),
+    ],
+)
+def test_damage_is_refused_with_its_line(old: str, new: str, reason: str) -> None:
+    assert old in REPORT
+    with pytest.raises(DataError, match=reason):
+        parse_powertop(REPORT.replace(old, new, 1), "report")
+
+
+def recorded(recordings: Path, name: str) -> PowertopReport:
+    return parse_powertop((recordings / f"powertop/{name}.csv").read_text(), name)
+
+
+def test_recorded_laptops(recordings: Path) -> None:
+    first, second = recorded(recordings, "powertop-2.14-laptop"), recorded(recordings, "powertop-2.14-laptop-2")
+    assert sorted(first.cpus) == sorted(second.cpus) == [0, 1, 2, 3]
+    assert first.cpus[2].states["C1_ACPI"] == (41.5, 0.3)
+    assert first.hardware["package", "0"]["C2 (pc2)"] == 5.7
+    assert (first.wakeups_hz, second.wakeups_hz) == (960.2, 996.3)
+    assert (first.causes[0].description, first.causes[0].wakeups_hz) == ("tick_sched_timer", 340.1)
+    assert next(cause for cause in second.causes if cause.pid == 54).description == "[kswapd0]"
+    window = window_from(first, "", None)
+    total = sum(state.residency_percent or 0.0 for state in window.states) + (window.c0_percent or 0.0)
+    assert total == pytest.approx(100.0)
+
+
+def test_a_program_that_is_not_installed_is_a_missing_capability() -> None:
+    with pytest.raises(CapabilityError) as error:
+        TimedProgram("powerprof-no-such-program", "powertop")
+    assert (error.value.exit_code, error.value.hint) == (3, "apt install powertop")
+
+
+def test_a_program_writes_into_a_file_without_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell stands in: what it says of itself is apart from its report, and nothing is in the folder meanwhile."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    program = TimedProgram("sh", "dash")
+    program.launch(["-c", f"echo old > {OUTPUT}; echo aside; echo wrong >&2; echo figures > {OUTPUT}"], 0.0)
+    assert program.outcome() == Outcome(0, ["aside", "wrong"])
+    assert program.report() == "figures\n"
+    assert list(tmp_path.iterdir()) == []
+    program.close()
+
+
+def test_a_program_is_stopped_with_its_window() -> None:
+    program = TimedProgram("sleep", "coreutils")
+    program.launch(["60"], 60.0)
+    assert program.outcome() is None
+    window = program.unknown_window("")
+    assert (window.c0_percent, window.notes) == (None, ["the window ended before sleep had measured: nothing is known"])
+    program.close()

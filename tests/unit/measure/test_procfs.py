@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU accounting, interrupts, frequency and the CPU time of processes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from powerprof.measure import procfs
+from powerprof.system.errors import PowerprofError
+from tests.unit.measure.fake_cpu import fake_stat
+
+STAT = """cpu  0 0 0 0 0 0 0 0 0 0
+cpu0 100 10 50 1000 20 5 5 10 30 0
+cpu1 0 0 0 2000 0 0 0 0 0 0
+intr 500 1 2 3
+ctxt 1000
+"""
+LATER = """cpu  0 0 0 0 0 0 0 0 0 0
+cpu0 120 10 60 1060 15 5 10 20 40 0
+cpu1 0 0 0 2100 0 0 0 0 0 0
+intr 700 1 2 3
+ctxt 1500
+"""
+
+
+def test_where_the_time_went() -> None:
+    spent = procfs.accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
+    assert spent is not None
+    # 20 user, 10 system, 60 + 100 idle, 5 softirq, 10 steal: 205 ticks; iowait went back by 5, which counts as 0.
+    assert spent.user_percent == pytest.approx(100 * 20 / 205)
+    assert spent.steal_percent == pytest.approx(100 * 10 / 205)
+    assert spent.irq_percent == pytest.approx(100 * 5 / 205)
+    assert spent.idle_percent == pytest.approx(100 * 160 / 205)
+    assert (spent.cpus, spent.interrupts_hz, spent.context_switches_hz) == (2, 200.0, 500.0)
+
+
+def test_a_stat_that_stands_still_is_unknown() -> None:
+    first, second = procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(STAT, "stat", 10**9)
+    assert procfs.accounting(first, second) is None
+
+
+@pytest.mark.parametrize("text", ["", "cpu0 a b c\n", "nonsense\n", "cpu0 1 2 3\nctxt\n"])
+def test_a_damaged_stat_is_refused(text: str) -> None:
+    with pytest.raises(PowerprofError, match="cannot read stat"):
+        procfs.parse_stat(text, "stat")
+
+
+def test_frequency_is_cpufreqs_mean(tmp_path: Path) -> None:
+    for policy, khz in ((0, 800_000), (1, 1_400_000)):
+        folder = tmp_path / f"devices/system/cpu/cpufreq/policy{policy}"
+        folder.mkdir(parents=True)
+        (folder / "scaling_cur_freq").write_text(f"{khz}\n")
+    assert procfs.frequency_mhz(tmp_path, tmp_path) == 1100.0
+
+
+@pytest.mark.parametrize(("flags", "mhz"), [("fpu", 2450.0), ("fpu hypervisor", None)])
+def test_frequency_from_cpuinfo_but_not_a_guests_constant(tmp_path: Path, flags: str, mhz: float | None) -> None:
+    (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\ncpu MHz\t\t: 2400.000\ncpu MHz\t\t: 2500.000\n")
+    assert procfs.frequency_mhz(tmp_path, tmp_path) == mhz
+
+
+def test_process_time_counts_ended_threads_and_running_ones() -> None:
+    before = procfs.process_cpu_ns(os.getpid())
+    end = time.process_time() + 0.05
+    while time.process_time() < end:
+        pass
+    after = procfs.process_cpu_ns(os.getpid())
+    assert before is not None and after is not None
+    assert 0.05e9 <= after - before <= 0.5e9
+
+
+def test_a_process_that_ended_is_said_and_not_counted() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    times = procfs.ProcessTimes({"server": [os.getpid(), child.pid], "client": [os.getpid()]})
+    before = times.read()
+    child.kill()
+    child.wait()
+    found, notes = procfs.process_times(before, times.read(), 2.0)
+    assert [item.name for item in found] == ["server", "client"]
+    assert found[0].percent == pytest.approx(found[0].cpu_s / 2.0 * 100)
+    assert notes == [f"server: process {child.pid} ended during the window: its CPU time is not counted"]
+
+
+def test_the_tree_can_be_moved(tmp_path: Path) -> None:
+    fake_stat(tmp_path / "proc", [(5, 10)])
+    assert procfs.read_stat(tmp_path / "proc").cpus[0]["idle"] == 0.1
+
+
+def test_memory_is_our_own_though_a_large_process_started_us() -> None:
+    """`parent` holds 200 MB when it starts the program that asks."""
+    child = "from powerprof.measure.procfs import own_peak_bytes; print(own_peak_bytes())"
+    run = f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
+    parent = f"import subprocess, sys; held = bytearray(200 << 20); {run}"
+    said = subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True, text=True).stdout
+    assert 5e6 < int(said) < 100e6

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The arithmetic from counters to residencies, on trees whose truth is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
+from powerprof.measure.cpuidle import CpuidleReader
+from powerprof.measure.residency import compute
+from powerprof.model.records import StateResidency, Window
+from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus
+
+SECOND = 1_000_000
+
+
+def between(cpus: FakeCpus, happens: Callable[[], None], seconds: float | None = 1.0) -> Window:
+    """One window over a fake tree, `seconds` long on every CPU, all idle periods resolved."""
+    with CpuidleReader(cpus.root) as reader:
+        before = reader.snapshot()
+        happens()
+        after = reader.snapshot()
+    return compute(at(before, 0.0), at(after, seconds), started_at="2026-01-01T00:00:00Z")
+
+
+def at(snapshot: Snapshot, seconds: float | None) -> Snapshot:
+    at_ns = None if seconds is None else int(seconds * 1e9)
+    return Snapshot(
+        {cpu: replace(reading, at_ns=at_ns, resolved=True) for cpu, reading in snapshot.cpus.items()}, snapshot.notes
+    )
+
+
+def state(window: Window, name: str) -> StateResidency:
+    return next(item for item in window.states if item.name == name)
+
+
+def total(window: Window) -> float:
+    return sum(item.residency_percent or 0.0 for item in window.states) + (window.c0_percent or 0.0)
+
+
+def test_residency_entries_and_average(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path, [[POLL, C1, C6]] * 2)
+
+    def idle() -> None:
+        cpus.add(0, 2, us=900_000, usage=30, above=6)
+        cpus.add(1, 1, us=100_000, usage=50, below=4)
+        cpus.add(1, 2, us=400_000, usage=20)
+
+    window = between(cpus, idle)
+    assert window.c0_percent == pytest.approx(30.0)
+    assert window.idle_percent == pytest.approx(70.0)
+    assert window.wakeups_hz == pytest.approx(100.0)
+    deep = state(window, "C6")
+    assert deep.residency_percent == pytest.approx(65.0)
+    assert deep.average_residency_ms == pytest.approx(1300 / 50)
+    assert (deep.entries_hz, deep.above_hz, deep.below_hz, deep.rejected_hz) == (50.0, 6.0, 0.0, 0.0)
+    assert state(window, "C1").below_hz == 4.0
+    assert total(window) == pytest.approx(100.0)
+    assert (window.window_s, window.cpus, window.residual_percent, window.notes) == (1.0, 2, 0.0, [])
+
+
+def test_polling_counts_as_running(tmp_path: Path) -> None:
+    """60 % of the time in the polling loop saves nothing: C0 is 70 %, and all of it still sums to 100."""
+    cpus = FakeCpus(tmp_path, [[POLL, C1]])
+
+    def poll() -> None:
+        cpus.add(0, 0, us=600_000, usage=1000)
+        cpus.add(0, 1, us=300_000, usage=10)
+
+    window = between(cpus, poll)
+    polling = state(window, "POLL")
+    assert window.c0_percent == pytest.approx(70.0)
+    assert (polling.polling, polling.residency_percent) == (True, 0.0)
+    assert polling.polling_percent == pytest.approx(60.0)
+    assert polling.average_residency_ms == pytest.approx(0.6)
+    assert total(window) == pytest.approx(100.0)
+    assert window.wakeups_hz == pytest.approx(1010.0)
+
+
+def test_states_are_merged_by_name_over_unlike_cpus(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path, [[POLL, C1, C6], [POLL, C6]])
+
+    def idle() -> None:
+        cpus.add(0, 2, us=SECOND, usage=1)
+        cpus.add(1, 1, us=SECOND // 2, usage=1)
+
+    window = between(cpus, idle)
+    assert [item.name for item in window.states] == ["POLL", "C1", "C6"]
+    assert state(window, "C6").residency_percent == pytest.approx(75.0)
+
+
+def test_a_cpu_that_goes_offline_is_left_out_and_said(tmp_path: Path) -> None:
+    cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
+
+    def unplug() -> None:
+        cpus.add(0, 1, us=990_000, usage=5)
+        cpus.online([0])
+
+    window = between(cpus, unplug)
+    assert (window.cpus, window.c0_percent) == (1, pytest.approx(1.0))
+    assert window.notes == ["CPU 1 came or went during the window: left out"]
+
+
+def test_counters_that_went_back_are_left_out_and_said(tmp_path: Path) -> None:
+    """A driver that was loaded again starts at 0."""
+    cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
+    cpus.add(1, 1, us=500, usage=5)
+
+    def reset() -> None:
+        cpus.add(0, 1, us=SECOND, usage=5)
+        cpus.add(1, 1, us=-400, usage=1)
+
+    window = between(cpus, reset)
+    assert window.cpus == 1
+    assert window.notes == ["CPU 1: the counters of C1 went backwards: left out"]
+
+
+STATES = (StateInfo("POLL", True), StateInfo("C1", False))
+
+
+def reading(
+    at_s: float | None, time_us: int, usage: int, *, cpu: int = 0, resolved: bool = True, forced: Sequence[int] = ()
+) -> CpuReading:
+    none = (None, None)
+    at_ns = None if at_s is None else int(at_s * 1e9)
+    return CpuReading(cpu, at_ns, STATES, (0, time_us), (0, usage), none, none, none, resolved, tuple(forced))
+
+
+def window_of(before: Sequence[CpuReading], after: Sequence[CpuReading], elapsed_s: float | None = None) -> Window:
+    snapshots = [Snapshot({item.cpu: item for item in items}) for items in (before, after)]
+    return compute(snapshots[0], snapshots[1], started_at="", elapsed_s=elapsed_s)
+
+
+def test_exits_that_reading_caused_are_no_wakeups() -> None:
+    window = window_of([reading(0, 0, 100)], [reading(2, 2 * SECOND, 111, forced=(0, 1))])
+    assert window.wakeups_hz == 5.0
+    assert window.edge_exits_count == 1
+    assert state(window, "C1").entries_count == 10
+
+
+def test_each_cpu_has_a_window_of_its_own() -> None:
+    """The edges are taken one CPU after the other: 1 s and 3 s here."""
+    before = [reading(0, 0, 0), reading(0, 0, 0, cpu=1)]
+    after = [reading(1, SECOND, 5), reading(3, 0, 1, cpu=1)]
+    window = window_of(before, after)
+    assert (window.window_s, window.c0_percent) == (2.0, 75.0)
+
+
+def test_a_sleeping_cpu_is_never_called_busy() -> None:
+    """Unresolved, and no exit in between: it slept all the time or it ran all the time. It does not count."""
+    before = [reading(0, 0, 0, resolved=False), reading(0, 7, 3, cpu=1, resolved=False)]
+    after = [reading(1, 980_000, 40, resolved=False), reading(1, 7, 3, cpu=1, resolved=False)]
+    window = window_of(before, after)
+    assert (window.cpus, window.c0_percent) == (1, pytest.approx(2.0))
+    assert "CPU 1 entered and left no idle state (asleep or busy throughout): left out" in window.notes
+
+
+def test_unresolved_edges_say_how_much_they_may_be_wrong() -> None:
+    """20 exits in 1 s of idle are 50 ms each, one of them open at each edge: 10 % of the second."""
+    window = window_of([reading(0, 0, 0, resolved=False)], [reading(1, SECOND, 20, resolved=False)])
+    assert window.notes == ["idle periods open at the edges of CPU 0 are not resolved: about ±10 points of C0"]
+
+
+def test_more_idle_than_time_is_reported_not_hidden() -> None:
+    """An idle period that began 30 ms before the window ended in it."""
+    window = window_of([reading(0, 0, 0, resolved=False)], [reading(1, 1_030_000, 20, resolved=False)])
+    assert (window.c0_percent, window.idle_percent) == (0.0, 100.0)
+    assert window.residual_percent == pytest.approx(3.0)
+    assert state(window, "C1").residency_percent == pytest.approx(103.0)
+
+
+def test_without_wall_time_only_shares_of_idle_are_known() -> None:
+    window = window_of([reading(None, 0, 0)], [reading(None, 300_000, 10)])
+    assert (window.c0_percent, window.wakeups_hz, window.window_s, window.percent_of) == (None, None, None, "idle_time")
+    c1 = state(window, "C1")
+    assert (c1.residency_percent, c1.average_residency_ms, c1.entries_hz) == (100.0, 30.0, None)
+    assert "no wall time: percentages are shares of the idle time, C0 is unknown" in window.notes
+
+
+def test_wall_time_may_be_given() -> None:
+    window = window_of([reading(None, 0, 0)], [reading(None, 3 * SECOND, 10)], elapsed_s=4.0)
+    assert (window.c0_percent, window.wakeups_hz, window.percent_of) == (25.0, 2.5, "wall_time")
+
+
+def test_no_cpu_in_both_is_unknown_not_zero() -> None:
+    window = window_of([reading(0, 0, 0)], [reading(1, 0, 0, cpu=1)])
+    assert (window.c0_percent, window.idle_percent, window.wakeups_hz, window.states) == (None, None, None, [])
+    assert window.notes[-1] == "no CPU with idle counters at both ends"

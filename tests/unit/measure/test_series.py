@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Energy from samples: exact for any start, wrap point and jitter, never negative, never invented."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from powerprof.measure.counters import (
+    CounterSample,
+    EnergySeries,
+    PowerInterval,
+    PowerSample,
+    counter_energy,
+    in_window,
+    interval_energy,
+    power_energy,
+    step_units,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(range_uj=st.integers(1, 1 << 40), start=st.integers(0), steps=st.lists(st.integers(0), min_size=1, max_size=20))
+def test_units_are_exact_for_any_start_and_single_wraps(range_uj: int, start: int, steps: list[int]) -> None:
+    modulus = range_uj + 1
+    steps = [step % modulus for step in steps]  # at most one wrap between two samples
+    values = [start % modulus]
+    for step in steps:
+        values.append((values[-1] + step) % modulus)
+    assert [step_units(a, b, modulus) for a, b in itertools.pairwise(values)] == steps
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_energy_is_exact_to_one_unit_under_jitter(data: st.DataObject) -> None:
+    modulus = data.draw(st.integers(1000, 1 << 38)) + 1
+    count = data.draw(st.integers(2, 12))
+    jitter = st.floats(-0.004, 0.004)
+    times = [float(i) + data.draw(jitter) for i in range(count)]
+    # 200 to 900 W, so that no wrap looks like a reset.
+    modulus += 1_000_000_000
+    steps = [data.draw(st.integers(200_000_000, 900_000_000)) for _ in range(count - 1)]
+    values = [data.draw(st.integers(0, modulus - 1))]
+    for step in steps:
+        values.append((values[-1] + step) % modulus)
+    samples = [CounterSample(t, v) for t, v in zip(times, values, strict=True)]
+    energy = counter_energy(samples, 0.0, count - 1.0, joules_per_unit=1e-6, modulus=modulus)
+    assert energy.joules is not None
+    assert energy.joules >= 0
+    assert abs(energy.joules - sum(steps) * 1e-6) <= 1e-6
+    assert in_window(energy, 0.0, count - 1.0)[0] == energy.joules
+
+
+def test_unknown_wrap_point_drops_every_sample_and_says_so() -> None:
+    samples = [CounterSample(float(t), None, "no_range") for t in range(3)]
+    energy = counter_energy(samples, 0.0, 2.0, joules_per_unit=1e-6, modulus=None)
+    assert energy.joules is None
+    assert energy.dropped == 3
+    assert "wrap point cannot be read" in energy.notes[0]
+
+
+def counted(
+    values: list[int | None], *, modulus: int | None = 262_143_328_851, limit_watts: float = 1000.0, step_s: float = 1.0
+) -> EnergySeries:
+    """Readings of a counter in µJ, one every `step_s`."""
+    samples = [CounterSample(i * step_s, v, None if v is not None else "unreadable") for i, v in enumerate(values)]
+    end_s = (len(values) - 1) * step_s
+    return counter_energy(samples, 0.0, end_s, joules_per_unit=1e-6, modulus=modulus, limit_watts=limit_watts)
+
+
+def test_one_unreadable_sample_is_dropped_and_the_rest_counts() -> None:
+    samples = [CounterSample(0.0, 90), CounterSample(1.0, None, "unreadable"), CounterSample(2.0, 20)]
+    energy = counter_energy(samples, 0.0, 2.0, joules_per_unit=1.0, modulus=100)
+    assert energy.joules == 30
+    assert energy.dropped == 1
+    assert energy.notes == ("1 of 3 samples could not be read and were dropped",)
+
+
+def test_a_wrap_counts_and_a_reset_does_not() -> None:
+    wrapped = counted([262_100_000_000, 262_140_000_000, 36_671_149, 76_671_149])
+    assert wrapped.joules == pytest.approx(40.0 + 40.0 + 40.0, rel=1e-6)
+    assert wrapped.dropped == 0
+    # The same course, but the counter begins anew in the middle: 262 kW would be a wrap's.
+    reset = counted([40_000_000, 80_000_000, 120_000_000, 0, 40_000_000, 80_000_000])
+    assert reset.joules == pytest.approx(40.0 * 5)  # 4 s of 5 were counted, and their mean stands for the fifth
+    assert reset.dropped == 1
+    assert "the counter went back from 120.0 to 0.0 J, which is a reset, not a wrap" in reset.notes[0]
+
+
+def test_a_reset_of_a_counter_with_fine_units_is_told_by_what_is_usual() -> None:
+    # 15.3 µJ units wrap at 65,536 J: a reset at 65,000 J reads as 536 W, which the package could draw, and never did.
+    usual = [64_800_000_000 + i * 65_000_000 for i in range(4)]
+    energy = counted([*usual, 0, 65_000_000, 130_000_000], modulus=65_532_610_988)
+    assert energy.watts == pytest.approx(65.0)
+    assert energy.dropped == 1
+
+
+def test_two_dumps_in_the_wrong_order_are_no_energy() -> None:
+    energy = counted([240_425_000_000, 240_422_000_000], modulus=262_143_328_851)
+    assert energy.joules is None
+    assert energy.dropped == 1
+    assert "readings in the wrong order" in energy.notes[0]
+
+
+def test_a_spike_is_dropped_and_bridged() -> None:
+    energy = counted([0, 50_000_000, 99_000_000_000, 150_000_000, 200_000_000])
+    assert energy.joules == pytest.approx(200.0)
+    assert energy.dropped == 1
+    assert "does not fit the samples around it" in energy.notes[0]
+
+
+def test_more_than_the_hardware_can_draw_is_no_figure() -> None:
+    assert counted([0, 99_000_000, 198_000_000], limit_watts=100.0).watts == pytest.approx(99.0)
+    refused = counted([0, 120_000_000], limit_watts=100.0)
+    assert refused.joules is None
+    assert refused.notes[0].startswith("a step of 120 W is more than 100 W")
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_no_course_of_readings_gives_an_impossible_watt(data: st.DataObject) -> None:
+    values: list[int | None] = [data.draw(st.integers(0, 1 << 36))]
+    for _ in range(data.draw(st.integers(1, 15))):
+        kind = data.draw(st.sampled_from(["count", "reset", "spike", "unreadable"]))
+        last = next(v for v in reversed(values) if v is not None)
+        value = {"count": (last + data.draw(st.integers(0, 900_000_000))) % (1 << 37), "reset": 0, "spike": 1 << 37}
+        values.append(None if kind == "unreadable" else min(value[kind], (1 << 37) - 1))
+    energy = counted(values, modulus=1 << 37)
+    if energy.joules is not None:
+        assert 0 <= (energy.watts or 0.0) <= 1000.0
+    # What was dropped is said, and nothing else is.
+    assert (energy.dropped > 0) <= bool(energy.notes)
+
+
+def test_an_unplugged_domain_gives_no_joules_even_if_it_comes_back() -> None:
+    samples = [CounterSample(0.0, 10), CounterSample(1.0, 20), CounterSample(2.0, None, "gone"), CounterSample(3.0, 5)]
+    energy = counter_energy(samples, 0.0, 3.0, joules_per_unit=1.0, modulus=100)
+    assert energy.joules is None
+    assert energy.notes == ("went away 2.0 s into the window: no joules are given for it",)
+
+
+def test_a_window_before_the_domain_went_away_is_untouched() -> None:
+    samples = [CounterSample(0.0, 10), CounterSample(1.0, 20), CounterSample(2.0, None, "gone")]
+    assert counter_energy(samples, 0.0, 1.0, joules_per_unit=1.0, modulus=100).joules == 10
+
+
+def test_a_step_back_without_a_wrap_point_is_no_energy() -> None:
+    energy = counter_energy([CounterSample(0.0, 9), CounterSample(1.0, 3)], 0.0, 1.0, joules_per_unit=1.0, modulus=None)
+    assert energy.joules is None
+    assert energy.dropped == 1
+
+
+def test_a_counter_above_its_own_range_is_not_believed() -> None:
+    assert step_units(150, 20, 100) is None
+
+
+def test_long_gaps_between_samples_may_hide_a_wrap() -> None:
+    energy = counter_energy(
+        [CounterSample(0.0, 0), CounterSample(100.0, 5)], 0.0, 100.0, joules_per_unit=1.0, modulus=1000, max_step_s=30.0
+    )
+    assert energy.notes == ("100 s without a sample: the counter may have wrapped unseen",)
+
+
+@settings(max_examples=100, deadline=None)
+@given(watts=st.floats(0.1, 1000), times=st.lists(st.floats(0.01, 5), min_size=1, max_size=20))
+def test_constant_power_is_power_times_time(watts: float, times: list[float]) -> None:
+    moments = [0.0]
+    for step in times:
+        moments.append(moments[-1] + step)
+    energy = power_energy([PowerSample(t, watts) for t in moments], 0.0, moments[-1])
+    assert energy.joules is not None
+    assert math.isclose(energy.joules, watts * moments[-1], rel_tol=1e-12)
+
+
+def test_power_is_integrated_by_trapezoids() -> None:
+    samples = [PowerSample(0.0, 10.0), PowerSample(2.0, 20.0), PowerSample(3.0, 0.0)]
+    assert power_energy(samples, 0.0, 3.0).joules == 30.0 + 10.0
+
+
+def test_gaps_and_missing_readings_are_reported() -> None:
+    samples = [PowerSample(0.0, 10.0), PowerSample(1.0, None), PowerSample(8.0, 10.0)]
+    energy = power_energy(samples, 0.0, 8.0, max_gap_s=3.0)
+    assert energy.joules == 80.0
+    assert energy.dropped == 1
+    assert energy.notes == (
+        "1 of 3 samples had no reading and were dropped",
+        "1 gap of up to 8.0 s between samples, bridged in a straight line",
+    )
+
+
+def test_samples_that_cover_only_part_are_stretched_aloud() -> None:
+    energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 81)], 0.0, 10.0)
+    assert in_window(energy, 0.0, 10.0) == (pytest.approx(500.0), pytest.approx(50.0))
+    assert energy.notes == ("covers 8.0 s and its mean power stands for the window of 10.0 s",)
+
+
+def test_samples_that_cover_less_than_half_give_nothing() -> None:
+    energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 41)], 0.0, 10.0)
+    assert energy.joules is None
+    assert energy.notes == ("covers 4.0 s, less than half of the window of 10.0 s",)
+
+
+def test_a_window_takes_its_share_of_what_straddles_its_edges() -> None:
+    # 10, 20, 30, 40 J in a second each; the window is from 0.5 to 2.5 s.
+    samples = [CounterSample(float(t), v) for t, v in enumerate((0, 10, 30, 60, 100))]
+    energy = counter_energy(samples, 0.5, 2.5, joules_per_unit=1.0, modulus=None)
+    assert energy.joules == 5.0 + 20.0 + 15.0
+    assert (energy.start_s, energy.end_s) == (0.5, 2.5)
+    # Half a second at either edge, at 10 to 30 W instead of 10 and of 30.
+    assert energy.edge_joules == 0.5 * 20.0 + 0.5 * 20.0
+
+
+def test_power_is_interpolated_at_the_edges() -> None:
+    samples = [PowerSample(float(t), 10.0 * t) for t in range(5)]
+    energy = power_energy(samples, 0.5, 3.5)
+    assert energy.joules == pytest.approx(10.0 * (3.5**2 - 0.5**2) / 2)
+    assert energy.edge_joules == 0.0
+
+
+def test_a_spike_in_a_log_and_negative_watts_are_dropped() -> None:
+    watts = [100.0, 101.0, 178_993.0, 99.0, -40.0, 100.0, 9_000.0, 100.0]
+    energy = power_energy([PowerSample(float(t), w) for t, w in enumerate(watts)], 0.0, 7.0)
+    assert energy.watts == pytest.approx(100.0, abs=0.5)
+    assert energy.dropped == 3
+    assert energy.notes == ("3 of 8 samples are impossible (178,993 W) and were dropped",)
+
+
+def test_a_load_that_begins_is_no_spike() -> None:
+    watts = [5.0, 5.0, 5.0, 90.0, 95.0, 90.0, 5.0]
+    energy = power_energy([PowerSample(float(t), w) for t, w in enumerate(watts)], 0.0, 6.0)
+    assert energy.dropped == 0
+
+
+def test_intervals_give_their_share_of_time() -> None:
+    intervals = [PowerInterval(float(t), t + 1.0, 10.0 * (t + 1)) for t in range(5)]
+    energy = interval_energy(intervals, 0.9, 3.1)
+    assert (energy.start_s, energy.end_s) == (0.9, 3.1)
+    assert energy.joules == pytest.approx(0.1 * 10 + 20 + 30 + 0.1 * 40)
+    assert energy.edge_joules == pytest.approx(0.9 * 30 + 0.9 * 30)
+    assert interval_energy(intervals, 7.0, 9.0).joules is None
+
+
+def test_gaps_between_intervals_are_gaps() -> None:
+    intervals = [PowerInterval(0.0, 5.0, 100.0), PowerInterval(9.0, 14.0, 100.0)]
+    energy = interval_energy(intervals, 0.0, 14.0)
+    assert energy.joules == pytest.approx(1400.0)
+    assert energy.notes == ("4.0 s between its samples are not covered: filled with the mean power of the rest",)

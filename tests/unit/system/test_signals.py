@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A signal is raised once, waits where it must, and is never lost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from tests.conftest import REPOSITORY
+
+
+def run(body: str) -> str:
+    """What a process of its own prints that has the handlers installed and does this."""
+    program = (
+        "import ctypes, os, signal, sys, time\nfrom powerprof.system import signals as interrupts\n"
+        "from powerprof.system.errors import Interrupted\ninterrupts.install()\n" + textwrap.dedent(body)
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_first_signal_raises_and_the_second_waits() -> None:
+    assert (
+        run("""
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except Interrupted:
+            signal.raise_signal(signal.SIGTERM)
+            print("cleaned up")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("then the second")
+    """)
+        == "cleaned up\nthen the second\n"
+    )
+
+
+def test_no_failure_handler_swallows_it() -> None:
+    assert (
+        run("""
+        try:
+            try:
+                signal.raise_signal(signal.SIGTERM)
+            except Exception:
+                print("swallowed")
+        except Interrupted:
+            print("raised")
+    """)
+        == "raised\n"
+    )
+
+
+def test_a_held_signal_comes_at_the_release() -> None:
+    assert (
+        run("""
+        interrupts.hold()
+        signal.raise_signal(signal.SIGTERM)
+        print("saved")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("raised")
+        interrupts.hold()
+        interrupts.release()
+        print("and no more")
+    """)
+        == "saved\nraised\nand no more\n"
+    )
+
+
+def test_an_import_is_finished_first(tmp_path: Path) -> None:
+    (tmp_path / "half.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nprint('imported')\n")
+    assert (
+        run(f"""
+        sys.path.insert(0, {str(tmp_path)!r})
+        try:
+            import half
+            time.sleep(10)
+        except Interrupted:
+            print("raised")
+        interrupts.install()
+        del sys.modules["half"]
+        import half
+        interrupts.hold()
+        time.sleep(0.1)
+        print("saved")
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("raised")
+    """)
+        == "imported\nraised\nimported\nsaved\nraised\n"
+    )
+
+
+def test_one_that_a_callback_from_c_drops_comes_again() -> None:
+    """ctypes prints what its callbacks raise and goes on."""
+    assert (
+        run("""
+        def callback(left, right):
+            signal.raise_signal(signal.SIGINT)
+            return 0
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+        numbers = (ctypes.c_int * 2)(2, 1)
+        try:
+            ctypes.CDLL(None).qsort(numbers, 2, 4, kind(callback))
+            time.sleep(20)
+            print("lost")
+        except Interrupted:
+            print("raised")
+    """)
+        == "raised\n"
+    )
+
+
+def test_one_that_a_destructor_drops_comes_again() -> None:
+    assert (
+        run("""
+        class Thing:
+            def __del__(self):
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(0)
+        try:
+            Thing()
+            time.sleep(20)
+            print("lost")
+        except Interrupted:
+            print("raised")
+    """)
+        == "raised\n"
+    )
+
+
+def test_without_handlers_nothing_is_held() -> None:
+    """A library does not take over the signals of its caller."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import signal\nfrom powerprof.system import signals as interrupts\n"
+            "interrupts.hold(); interrupts.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)",
+        ],
+        cwd=REPOSITORY,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=30,
+        check=True,
+    )
+    assert done.stdout == "True\n"
+
+
+def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
+    assert (
+        run("""
+        try:
+            signal.raise_signal(signal.SIGHUP)
+        except Interrupted as error:
+            signal.raise_signal(signal.SIGTERM)
+            print(error.message, error.exit_code, interrupts.ended_by("saved").exit_code)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        interrupts.install()
+        signal.raise_signal(signal.SIGHUP)
+        print("still here")
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except Interrupted as error:
+            print(error.message, error.exit_code)
+    """)
+        == "hung up 129 129\nstill here\ninterrupted 130\n"
+    )
+
+
+_CONNECTION = """
+    from powerprof.database.clients.base import Limits
+    from powerprof.database.clients.wire import DoubtingConnection
+
+    class Socket:
+        def close(self):
+            signal.raise_signal(signal.SIGTERM)
+
+    connection = DoubtingConnection(Limits(), 1.0, defer_connect=True)
+    connection._sock = Socket()
+    try:
+        %s
+        for _ in range(100):
+            time.sleep(0.01)
+        print("swallowed")
+    except Interrupted:
+        print("raised")
+"""
+
+
+def test_none_is_lost_in_the_closing_of_a_connection() -> None:
+    assert run(_CONNECTION % "connection._force_close()") == "raised\n"
+
+
+def test_none_is_lost_where_a_connection_that_nobody_holds_is_closed() -> None:
+    assert run(_CONNECTION % "del connection") == "raised\n"
+
+
+def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_was() -> None:
+    """The second signal comes while Python still reports the drop of the first."""
+    assert (
+        run("""
+        arm = signal.setitimer
+        def slowly(which, *times):
+            arm(which, *times)
+            until = time.monotonic() + 0.05
+            while times[0] and time.monotonic() < until:
+                pass
+        signal.setitimer = slowly
+        class Dropping:
+            def __del__(self):
+                signal.raise_signal(signal.SIGHUP)
+        one = Dropping()
+        try:
+            del one
+            time.sleep(20)
+            print("lost")
+        except Interrupted as error:
+            print(type(error).__name__)
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            interrupts.release()
+        except Interrupted:
+            print("and the next")
+    """)
+        == "HungUp\nand the next\n"
+    )
+
+
+def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> None:
+    """A child has a pipe of its own, or its signals would wake its parent; where none can be made, waits go on."""
+    assert (
+        run("""
+        import resource, threading
+        from powerprof.measure.window import wait_out
+        heard = interrupts.heard()
+        other = threading.Thread(target=lambda: print("other thread", interrupts.heard()))
+        other.start()
+        other.join()
+        sys.stdout.flush()
+        if (child := os.fork()) == 0:
+            print("child", signal.set_wakeup_fd(-1), interrupts.heard() not in (None, heard), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+        print("again", interrupts.heard() == heard, signal.set_wakeup_fd(-1) >= 0)
+        interrupts._pipe.cache_clear()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
+        wait_out((), 0.01)
+        print("no descriptor", interrupts.heard())
+    """)
+        == "other thread None\nchild -1 True\nagain True True\nno descriptor None\n"
+    )

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What control groups are called, by paths as systemd and container runtimes make them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from powerprof.system.cgroups import NO_UNIT, Units, container_names, group_of, unit_of
+
+ID = "3f2a9c1b7d42" + "0" * 51 + "7"
+POD = "0a1b2c3d-1111-2222-3333-444455556666"
+NAMED = {ID: "web"}
+USER = "/user.slice/user-1001.slice/user@1001.service"
+
+
+@pytest.mark.parametrize(
+    ("path", "unit"),
+    [
+        ("/", NO_UNIT),
+        ("/system.slice/mariadb.service", "mariadb.service"),
+        ("/system.slice/system-postgresql.slice/postgresql@15-main.service", "postgresql@15-main.service"),
+        ("/init.scope", "init.scope"),
+        ("/user.slice/user-1000.slice/session-3.scope", "session-3.scope (user 1000)"),
+        ("/user.slice/user-1000.slice/user@1000.service/app.slice/app-x.scope", "app-x.scope (user 1000)"),
+        ("/user.slice/user-1000.slice/user@1000.service", "user@1000.service"),
+        ("/machine.slice/machine-qemu\\x2d1\\x2dvm.scope", "machine-qemu-1-vm.scope"),
+        (f"/system.slice/docker-{ID}.scope", "container web (docker)"),
+        (f"/docker/{ID}", "container web (docker)"),
+        (f"/machine.slice/libpod-{ID}.scope/container", "container web (podman)"),
+        (f"/machine.slice/libpod-conmon-{ID}.scope", "container web (podman)"),
+        (f"/system.slice/docker-{ID[:-1]}8.scope", "container 3f2a9c1b7d42 (docker)"),
+        (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice", f"pod {POD}"),
+        (
+            f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{POD.replace('-', '_')}.slice"
+            f"/cri-containerd-{ID[:-1]}9.scope",
+            f"pod {POD}: 3f2a9c1b7d42",
+        ),
+        (f"/kubepods/burstable/pod{POD}/{ID}", "pod web"),
+        ("/lxc.payload.shop/system.slice/nginx.service", "lxc shop"),
+        ("/lxc/shop", "lxc shop"),
+        ("/app.slice", "app.slice"),
+        ("/batch/nightly", "batch/nightly"),
+        ("/evil\x1b[31m.service", "evil?[31m.service"),
+        # The outermost unit names a group: its processes can make any group below.
+        (f"{USER}/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user 1001)"),
+        (f"{USER}/user.slice/libpod-{ID}.scope/container", "container 3f2a9c1b7d42 (podman) (user 1001)"),
+        (f"{USER}/kubepods/burstable/pod{POD}/{ID}", f"pod {POD}: 3f2a9c1b7d42 (user 1001)"),
+        (f"{USER}/kubepods-pod{POD.replace('-', '_')}.slice", "user@1001.service"),
+        (f"{USER}/app.slice/mariadb.service", "mariadb.service (user 1001)"),
+        (f"{USER}/user-0.slice/user@0.service", "user-0.slice (user 1001)"),
+        (f"{USER}/{'x' * 200}.service", f"{'x' * 120} (user 1001)"),
+        (f"{USER}/pod shop: api\x1b.service", "pod shop: api?.service (user 1001)"),
+        (f"{USER}/lxc.payload.shop", "lxc shop (user 1001)"),
+        (f"/user.slice/user-1001.slice/session-3.scope/docker-{ID}.scope", "session-3.scope (user 1001)"),
+        (f"/user.slice/user-1001.slice/{ID}", "container 3f2a9c1b7d42 (user 1001)"),
+        (f"/user/alice/0/docker-{ID}.scope", "container 3f2a9c1b7d42 (docker) (user alice)"),
+        (f"/system.slice/alice.service/docker-{ID}.scope", "alice.service"),
+        ("/system.slice/alice.service/mariadb.service", "alice.service"),
+        ("/machine.slice/systemd-nspawn@db.service/payload/system.slice/sshd.service", "systemd-nspawn@db.service"),
+        (f"/system.slice/docker-{ID}.scope/user.slice/user-0.slice/session-1.scope", "container web (docker)"),
+        (f"/docker/{ID}/kubelet.slice/kubepods/pod{POD}/{ID[:-1]}8", "container web (docker)"),
+        ("/../../x.service", "x.service"),
+    ],
+)
+def test_a_path_is_called_what_people_call_it(path: str, unit: str) -> None:
+    assert unit_of(path, NAMED) == unit
+
+
+def test_runtimes_say_their_containers_names(tmp_path: Path) -> None:
+    logs, docker = tmp_path / "var/log/containers", tmp_path / "var/lib/docker/containers" / ID
+    podman = tmp_path / "var/lib/containers/storage/overlay-containers"
+    for folder in (logs, docker, podman):
+        folder.mkdir(parents=True)
+    other, third = ID[:-1] + "8", ID[:-1] + "9"
+    (logs / f"web-5d8_shop_nginx-{other}.log").symlink_to("/nowhere")
+    (docker / "config.v2.json").write_text(json.dumps({"Name": "/web"}))
+    (podman / "containers.json").write_text(json.dumps([{"id": third, "names": ["db"]}, {"id": 7}, "x"]))
+    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx", ID: "web", third: "db"}
+    (docker / "config.v2.json").write_text("{")
+    (podman / "containers.json").unlink()
+    os.mkfifo(podman / "containers.json")
+    assert container_names(tmp_path) == {other: "shop/web-5d8: nginx"}
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("0::/system.slice/x.service\n", "/system.slice/x.service"),
+        ("9:name=systemd:/system.slice/x.service\n4:memory:/other\n0::/\n", "/system.slice/x.service"),
+        ("4:memory:/docker/abc\n0::/\n", "/docker/abc"),
+        ("0::/gone.service (deleted)\n", "/gone.service"),
+        ("0::/a:b\n", "/a:b"),
+        ("", "/"),
+    ],
+)
+def test_the_hierarchy_that_people_know_comes_first(
+    text: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7/cgroup").write_text(text)
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    assert group_of(7) == path
+    assert group_of(8) is None
+
+
+def test_a_process_has_a_unit_and_one_that_is_gone_has_none() -> None:
+    units = Units()
+    assert isinstance(units.of(os.getpid()), str)
+    assert units.of(2**22 + 1) is None
+    assert units.of_group(2**40) is None
+
+
+def test_a_thousand_new_control_groups_have_the_names_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    def slow() -> dict[str, str]:
+        looks.append(1)
+        time.sleep(0.2)
+        return {}
+
+    monkeypatch.setattr("powerprof.system.cgroups.container_names", slow)
+    units = Units()
+    paths = [f"/user.slice/{number:064x}" for number in range(1000)]
+    # None of a runtime's: no names are needed.
+    assert [units._named(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
+    assert looks == []
+    assert all(units._named(path).startswith("container ") for path in paths)
+    assert len(looks) == 1
+    # No runtime of root has a container below a user's groups.
+    units._next_names_s = 0.0
+    units._named(f"{USER}/docker-{ID}.scope")
+    assert len(looks) == 1
+    # What had no name while none was looked for has one at the next look.
+    monkeypatch.setattr("powerprof.system.cgroups.container_names", lambda: {path[-64:]: "web" for path in paths})
+    units._next_names_s = 0.0
+    assert units._named(paths[5]) == "container web"
