@@ -174,10 +174,12 @@ def problems_of(text: str, path: str) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("path", modules())
-def test_options_in_texts_of_the_product_exist(path: str) -> None:
+def test_options_in_texts_of_the_product_exist() -> None:
     wrong = [
-        f"{path}:{line}: {text!r}: {what}" for line, text in _texts(trees()[path]) for what in problems_of(text, path)
+        f"{path}:{line}: {text!r}: {what}"
+        for path in modules()
+        for line, text in _texts(trees()[path])
+        for what in problems_of(text, path)
     ]
     assert wrong == []
 
@@ -201,10 +203,11 @@ def test_a_wrong_one_would_be_found(text: str, path: str, said: list[str]) -> No
     assert problems_of(text, path) == said
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_options_in_pages_exist(page: Path) -> None:
+def test_options_in_pages_exist() -> None:
     """In prose, between backticks; the blocks of commands are read by test_pages.py."""
-    every = frozenset().union(*options().values()) | _GONE
-    prose = re.sub(r"^(?: {4}|```).*$", "", page.read_text(), flags=re.MULTILINE)
-    named = {option for code in re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", prose) for option in [code]}
-    assert sorted(named - every - _OTHERS_IN_PAGES) == []
+    known = frozenset().union(*options().values()) | _GONE | _OTHERS_IN_PAGES
+    wrong = {}
+    for page in pages():
+        prose = re.sub(r"^(?: {4}|```).*$", "", page.read_text(), flags=re.MULTILINE)
+        wrong[name_of(page)] = set(re.findall(r"`(--[a-z][a-z0-9-]*)[^`]*`", prose)) - known
+    assert {page: options for page, options in wrong.items() if options} == {}

@@ -59,20 +59,27 @@ def problems_of(line: CommandLine) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_links_lead_to_what_exists(page: Path) -> None:
-    broken = []
-    for link in links(page):
-        path, _, heading = link.target.partition("#")
-        target = (page.parent / path).resolve() if path else page
-        if not target.is_relative_to(REPOSITORY) or not target.exists() or (heading and heading not in anchors(target)):
-            broken.append(link.target)
-    assert broken == []
+def test_links_lead_to_what_exists() -> None:
+    assert [
+        (name_of(page), link.target) for page in pages() for link in links(page) if is_broken(page, link.target)
+    ] == []
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_command_lines_name_commands_and_options_that_exist(page: Path) -> None:
-    wrong = [f"powerprof {line.text}: {problem}" for line in command_lines(page) for problem in problems_of(line)]
+def is_broken(page: Path, link: str) -> bool:
+    """Return whether the file or the heading of a link of a page is missing."""
+    path, _, heading = link.partition("#")
+    target = (page.parent / path).resolve() if path else page
+    missing = not target.is_relative_to(REPOSITORY) or not target.exists()
+    return missing or (bool(heading) and heading not in anchors(target))
+
+
+def test_command_lines_name_commands_and_options_that_exist() -> None:
+    wrong = [
+        f"{name_of(page)}: powerprof {line.text}: {problem}"
+        for page in pages()
+        for line in command_lines(page)
+        for problem in problems_of(line)
+    ]
     assert wrong == []
 
 
@@ -102,17 +109,23 @@ def test_the_pages_show_many_command_lines() -> None:
     assert shown >= set(commands())
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_a_page_holds_no_path_of_one_machine(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert [found[0].strip() for found in _PATH.finditer(text) if found[1] not in _COMMON] == []
-    assert str(REPOSITORY) not in text
+def test_no_page_contains_a_path_of_one_machine() -> None:
+    texts = {name_of(page): page.read_text(encoding="utf-8") for page in pages()}
+    found = [
+        (page, path[0].strip())
+        for page, text in texts.items()
+        for path in _PATH.finditer(text)
+        if path[1] not in _COMMON
+    ]
+    assert found == []
+    assert [page for page, text in texts.items() if str(REPOSITORY) in text] == []
 
 
-@pytest.mark.parametrize("page", pages(), ids=name_of)
-def test_yaml_can_be_read(page: Path) -> None:
-    for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
-        assert isinstance(yaml.safe_load(block), dict)
+def test_yaml_can_be_read() -> None:
+    texts = [page.read_text() for page in pages()]
+    blocks = [block for text in texts for block in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
+    assert blocks
+    assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
 
 
 def test_the_index_lists_every_page() -> None:
