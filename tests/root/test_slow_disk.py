@@ -28,10 +28,10 @@ print(count / (time.monotonic() - start))
 """
 _KILLED = """
 import os, pathlib, sys, time
-from powerprof.database.isolation import diskgroup
+from powerprof.database.isolation import limits
 from powerprof.database.isolation.runtree import RunTree
 with RunTree() as tree:
-    diskgroup.limit(tree, "server-1", pathlib.Path(sys.argv[1]), os.getpid(), 100)
+    limits.limit(tree, "server-1", pathlib.Path(sys.argv[1]), os.getpid(), 100)
     print(tree.path.name, flush=True)
     time.sleep(60)
 """
