@@ -246,6 +246,7 @@ def test_a_disk_that_fills_between_two_turns_keeps_the_note_of_the_second(sleepe
             changed._open()
             assert changed._keeper is not None
             changed._keeper.kill()
+            changed._keeper.wait()  # until it holds no lock of the journal
         finally:
             os._exit(9)
     os.waitpid(pid, 0)
@@ -295,6 +296,7 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
                     changed._open()
                     assert changed._keeper is not None
                     changed._keeper.kill()
+                    changed._keeper.wait()  # until it holds no lock of the journal
                 finally:
                     os._exit(9)
             os.waitpid(pid, 0)
