@@ -14,7 +14,6 @@ GLOBAL it stays when the server ends.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
 from powerprof.system.processes import has_ended, processes
+from powerprof.system.reader_process import link_of
 from powerprof.system.tasks import process_stat
 
 if TYPE_CHECKING:
@@ -59,10 +59,8 @@ class ServerProcess(msgspec.Struct, frozen=True):
         if stat is None or uid is None or has_ended(pid):
             return None
         base = paths.procfs() / str(pid)
-        try:
-            program = os.readlink(base / "exe").removesuffix(" (deleted)")
-        except OSError:
-            program = (try_text(base / "comm") or "").strip()
+        link = link_of(base / "exe")
+        program = link.removesuffix(" (deleted)") if link is not None else (try_text(base / "comm") or "").strip()
         return cls(pid, stat.started_ticks, uid, program)
 
     def connect(self, login: Login, limits: Limits) -> Sql:

@@ -136,7 +136,7 @@ def _check(result: int) -> None:
 # has its own loader and libraries at their own paths, with its name, its build id and its files.
 
 # include/uapi/linux/{sched,mount,fs}.h
-_ENCLOSURE_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
 _RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _NOATIME, _NODIRATIME = 1, 2, 4, 8, 32, 1024, 2048
 _BIND, _REC, _PRIVATE = 4096, 16384, 1 << 18
 _MNT_DETACH = 2
@@ -183,7 +183,7 @@ def confine(confinement: Confinement, user: tuple[int, int] | None) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     _join(libc, confinement, user)
     if confinement.view:
-        _must(libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
+        _check(libc.mount(b"none", b"/", None, _REC | _PRIVATE, None))
         mask = os.umask(0o022)
         _furnish(libc, confinement, user)
         os.umask(mask)
@@ -197,13 +197,13 @@ def confine(confinement: Confinement, user: tuple[int, int] | None) -> None:
 
 def _join(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
     for handle in confinement.namespaces:
-        _must(libc.setns(handle, 0))
-    flags = (_ENCLOSURE_CLONE_NEWNS if confinement.view else 0) | (_CLONE_NEWNET if confinement.no_network else 0)
+        _check(libc.setns(handle, 0))
+    flags = (_CLONE_NEWNS if confinement.view else 0) | (_CLONE_NEWNET if confinement.no_network else 0)
     if not flags:
         return
     uid, gid = os.geteuid(), os.getegid()
     alone = user is None and not confinement.namespaces
-    _must(libc.unshare(flags | (_CLONE_NEWUSER if alone else 0)))
+    _check(libc.unshare(flags | (_CLONE_NEWUSER if alone else 0)))
     if alone:
         map_account(uid, gid)
 
@@ -295,7 +295,7 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     wanted += [(path, handle, _NOSUID | _NODEV) for path, handle in own]
     wanted += [(path, handle, 0) for path, handle in devices]
     wanted = [(path, _copy_mounts(libc, handle), flags) for path, handle, flags in wanted]
-    _must(libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", _NOSUID | _NODEV, _SIZE))
+    _check(libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", _NOSUID | _NODEV, _SIZE))
     # A folder before those below it.
     shown: set[Path] = set()
     for path, handle, flags in sorted(wanted, key=lambda one: len(one[0].parts)):
@@ -315,8 +315,8 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
         (root / "etc/group").write_text(f"root:x:0:\nserver:x:{gid}:\n")
     # Both at the same place: the old root is then on top, and is taken off (pivot_root(2)).
     os.chdir(root)
-    _must(libc.pivot_root(b".", b"."))
-    _must(libc.umount2(b".", _MNT_DETACH))
+    _check(libc.pivot_root(b".", b"."))
+    _check(libc.umount2(b".", _MNT_DETACH))
     os.chdir("/")
 
 
@@ -335,11 +335,11 @@ def _show(libc: ctypes.CDLL, path: Path, handle: int, root: Path, flags: int, sh
             target.touch()
     elif flags & _RDONLY:
         return
-    _must(libc.syscall(_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH))
+    _check(libc.syscall(_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH))
     if flags:
         # What the host forbids on that mount stays forbidden; in a user namespace it could not be allowed.
         kept = os.statvfs(target).f_flag & (_RDONLY | _NOEXEC | _NOATIME | _NODIRATIME)
-        _must(libc.mount(None, os.fsencode(target), None, _BIND | _REMOUNT | flags | kept, None))
+        _check(libc.mount(None, os.fsencode(target), None, _BIND | _REMOUNT | flags | kept, None))
     shown.add(path)
 
 
@@ -349,19 +349,13 @@ def _copy_mounts(libc: ctypes.CDLL, handle: int) -> int:
     copied: int = libc.syscall(_OPEN_TREE, handle, b"", flags)
     os.close(handle)
     if copied < 0:
-        _must(copied)
+        _check(copied)
     return copied
-
-
-def _must(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
-_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
+_MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
 
 
 @dataclass(frozen=True)

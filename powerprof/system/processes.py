@@ -16,7 +16,7 @@ from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.reader_process import FileStatus, Unreadable, link_of, shared
+from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
 from powerprof.system.tasks import clean, look_up
 
 # Where a process can be reached: its listening unix sockets and TCP ports.
@@ -137,10 +137,8 @@ def most_trusted(pids: list[int]) -> list[int]:
 
 
 def uids_of(pid: int) -> set[int]:
-    """The accounts that a process acts as: real, effective, saved and of its file accesses."""
-    # Of /proc/PID itself root is the owner if the program may not be read.
-    words = read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
-    return {uid for word in words if (uid := whole(word)) is not None}
+    """Return the accounts that a process acts as, each once."""
+    return set(account_ids(pid))
 
 
 def account_name(uid: int | None) -> str:

@@ -541,8 +541,14 @@ def _account_of(pid: int) -> int:
     """The account that a process may act as: the highest, as root's programs may be run by others."""
     if not pid:
         return 0
+    return max(account_ids(pid), default=_UNKNOWN)
+
+
+def account_ids(pid: int) -> list[int]:
+    """Return the accounts that a process acts as: real, effective, saved, of its file accesses; empty if it ended."""
+    # Root owns /proc/PID itself if the program may not be read, so the owner of the folder says nothing.
     uids = (whole(word) for word in files.read_fields(procfs() / str(pid) / "status").get("Uid", "").split())
-    return max((uid for uid in uids if uid is not None), default=_UNKNOWN)
+    return [uid for uid in uids if uid is not None]
 
 
 def process_of(path: Path) -> int:

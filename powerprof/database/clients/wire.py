@@ -34,7 +34,7 @@ from powerprof.system.caller import HostUser, known_as
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, read_fields, try_text, whole
-from powerprof.system.reader_process import process_of, shared
+from powerprof.system.reader_process import account_ids, process_of, shared
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn, PGresult
@@ -71,8 +71,8 @@ def check_listener(found: int, pid: int | None) -> None:
 
 def account_of_process(pid: int) -> int | None:
     """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
-    words = read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
-    return whole(words[3]) if len(words) == 4 else None
+    uids = account_ids(pid)
+    return uids[3] if len(uids) == 4 else None
 
 
 def check_account(channel: socket.socket, pid: int) -> None:
