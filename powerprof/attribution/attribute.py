@@ -80,13 +80,13 @@ def attribute(
     """
 
     target = _resolved(chosen)
-    taken = capture_live(target, request, _names_of(server, target), say)
+    taken = trace_target(target, request, _names_of(server, target), say)
     from powerprof.attribution import blame
     from powerprof.attribution.sites import SiteStacks
     from powerprof.stacks.packages import missing_names
 
     stacks = SiteStacks(taken, store)
-    record = blame.attribute(taken, stacks)
+    record = blame.build_attribution(taken, stacks)
     named = stacks.named()
     # With its tables: what follows takes as much again.
     del stacks
@@ -151,7 +151,7 @@ def analyse(taken: capture.Capture) -> Attribution:
     from powerprof.attribution import blame
     from powerprof.attribution.sites import SiteStacks
 
-    return blame.attribute(taken, SiteStacks(taken))
+    return blame.build_attribution(taken, SiteStacks(taken))
 
 
 def _resolved(chosen: TargetChoice) -> Target:
@@ -262,7 +262,7 @@ def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]
     )
 
 
-def capture_live(
+def trace_target(
     target: Target, request: AttributeRequest, server_names: Callable[[], Mapping[int, str]], say: Say
 ) -> Capture:
     """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
@@ -298,7 +298,7 @@ def capture_live(
         from powerprof.host.describe import host_record
 
         context = CaptureContext(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
-        return captured(context, window, stacks, energy, names)
+        return build_capture(context, window, stacks, energy, names)
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ class CaptureContext:
     look_up: LookUp = look_up
 
 
-def captured(
+def build_capture(
     context: CaptureContext, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
 ) -> Capture:
     """A traced window with its stacks, and every name while the processes still live. `names` are the server's."""

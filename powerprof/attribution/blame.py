@@ -14,7 +14,7 @@ import numpy.typing as npt
 from powerprof.attribution import causes as idle
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import IdleArray as Array
-from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, shares_of
+from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import Consumer, split_host
@@ -68,7 +68,7 @@ def divided(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
     ]
 
 
-def own_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+def sum_own_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
     """What the threads of each entry of layout.CAUSE ran, with what they ran when no idle exit was theirs."""
     if ran is None:
         return causes["running_ns"].astype(np.float64)
@@ -84,16 +84,16 @@ def own_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
     return own
 
 
-def kernel_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+def sum_kernel_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
     """What the kernel ran from the exits of each entry until a thread ran, or until the CPUs idled again."""
     if ran is None:
         return np.zeros(len(causes))
     return causes["kernel_ns"].astype(np.float64)
 
 
-def c0_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
+def sum_c0_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
     """Both."""
-    both: RunningArray = own_ns(causes, ran) + kernel_ns(causes, ran)
+    both: RunningArray = sum_own_ns(causes, ran) + sum_kernel_ns(causes, ran)
     return both
 
 
@@ -110,7 +110,7 @@ def give(
     `shares` are the rows' wakings, `left` those that are in no row: what followed these is returned.
     """
     measured = (causes["running_ns"] if ran is None else causes["own_ns"]).tolist()
-    kernel = kernel_ns(causes, ran).tolist()
+    kernel = sum_kernel_ns(causes, ran).tolist()
     for row in rows:
         row.after_exits_ns = row.own_ns = float(sum(measured[place] for place in row.rows))
         row.kernel_ns = sum(kernel[place] for place in row.rows)
@@ -303,11 +303,11 @@ def _task_of(capture: Capture) -> idle.LookUp:
     return look_up
 
 
-def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
+def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
     edges = capture.cpu_edges()
     exits = capture.cause_entries()
-    ended_by = idle.mechanisms(exits, capture.states)
+    ended_by = idle.classify_exits(exits, capture.states)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, ended_by)
     mine = np.zeros(len(exits), dtype=bool)
@@ -316,7 +316,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     others = exits[~mine]
     ran = capture.run_times()
     other_causes = (
-        idle.summarise(
+        idle.group_causes(
             others,
             ended_by[~mine],
             capture.window_s,
@@ -324,7 +324,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
             functions=capture.functions,
             interrupts=capture.interrupts,
             own_pid=capture.own_pid,
-            c0_ns=c0_ns(others, ran),
+            c0_ns=sum_c0_ns(others, ran),
         )
         if len(others)
         else []
@@ -335,7 +335,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
     wakings: dict[WokenKey, WokenAt] = {}
     if counted:
         wakings = blamer.wakings()
-        known_shares, left = shares_of(rows, wakings)
+        known_shares, left = share_wakings(rows, wakings)
         shares = [*known_shares]
     own = give(rows, shares, left, exits, ran, blamer.in_target)
     without_exit = [blamer.without_exit(key, wakings[key], count, own.get(key)) for key, count in left.items()]
@@ -357,7 +357,7 @@ def attribute(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=idle.conserve(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
+        conservation=idle.build_conservation(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,
@@ -380,10 +380,10 @@ def _hints(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
     """How missing names of code that a runtime made are had."""
     images = {image.pid: image for image in capture.images}
     stacks = (
-        (row.thread.pid, [runtimes.Called(frame.function, frame.module) for frame in row.stack])
+        (row.thread.pid, [runtimes.FrameName(frame.function, frame.module) for frame in row.stack])
         for row in sorted(rows, key=lambda row: row.thread.pid or 0)
     )
-    return runtimes.hints(stacks, images)
+    return runtimes.runtime_notes(stacks, images)
 
 
 def _notes(capture: Capture, exits: Array) -> Iterator[Note]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from powerprof.model.attribution import StackFrame, TargetInfo
 from powerprof.model.records import EnergyReading, EnergySource, Notes, ToolCost
-from powerprof.stacks.image import ProcessImage, check
+from powerprof.stacks.image import ProcessImage, check_image
 from powerprof.stacks.interpreter import PythonFrame
 from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError
@@ -65,7 +65,7 @@ _MOST = {
 _OTHERS = (2000, 1)
 
 
-def unpacked(packed: bytes, path: Path) -> bytes:
+def unpack_bytes(packed: bytes, path: Path) -> bytes:
     """The bytes that zlib packed. Raises DataError where they are more than such a file may hold, or cut off."""
     most = min(MOST_BYTES, _LEAST_BYTES + _MOST_RATIO * len(packed))
     worker = zlib.decompressobj()
@@ -81,7 +81,7 @@ def check_parts(data: bytes, kind: type[msgspec.Struct], path: Path) -> None:
     for name in parts.__struct_fields__:
         part = bytes(getattr(parts, name) or b"")
         entries, most = _MOST.get(name, _OTHERS)
-        if entries_of(part) > entries or len(part) > most * _MIB:
+        if count_entries(part) > entries or len(part) > most * _MIB:
             raise DataError(path, f"{name}: more than {entries:,} entries or {most} MiB")
 
 
@@ -92,7 +92,7 @@ def _raw(kind: type[msgspec.Struct]) -> Any:
     return msgspec.defstruct(f"Raw{kind.__name__}", fields)
 
 
-def entries_of(part: bytes) -> int:
+def count_entries(part: bytes) -> int:
     """How many entries a packed list or mapping promises; 0 for anything else (MessagePack, "Formats")."""
     first = part[0] if part else 0
     if 0x80 <= first <= 0x9F:
@@ -254,7 +254,7 @@ def load(path: Path) -> Capture:
             packed = file.read()
     except OSError as error:
         raise DataError(path, f"cannot be read ({reason_of(error)})") from error
-    data = unpacked(packed, path)
+    data = unpack_bytes(packed, path)
     check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
     causes = _cause_type(capture.version).itemsize
@@ -273,7 +273,7 @@ def load(path: Path) -> Capture:
             raise DataError(path, f"registers of another machine ({error.reason})") from None
     _check(capture, path)
     for image in capture.images:
-        check(image, path)
+        check_image(image, path)
     return capture
 
 

@@ -49,7 +49,7 @@ def _ended_by_themselves(causes: IdleArray, states: Mapping[int, Sequence[str]])
     return ended
 
 
-def mechanisms(causes: IdleArray, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> IdleArray:
+def classify_exits(causes: IdleArray, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> IdleArray:
     """An index into MECHANISMS for each cause (layout.CAUSE); `states` are the names of each CPU's idle states.
 
     A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that ran was
@@ -70,7 +70,7 @@ def mechanisms(causes: IdleArray, states: Mapping[int, Sequence[str]] = MappingP
     return ended_by
 
 
-def conserve(
+def build_conservation(
     causes: IdleArray,
     ended_by: IdleArray,
     lost_count: int,
@@ -102,7 +102,7 @@ _MOST = 0.8
 _GAPS = 5
 
 
-def regular_ms(
+def regular_period_ms(
     count: int, total: int, gaps: int, fitting_gaps: int, fitting_ns: int, fitting_periods: int
 ) -> float | None:
     """The period of one cause, or of several that are shown as one; None for what is not regular.
@@ -123,7 +123,7 @@ def period_ms(entries: Array) -> float | None:
         return None
     main = entries[int(np.argmax(entries["count"]))]
     of_gaps = (int(main[name]) for name in ("gaps", "fitting_gaps", "fitting_ns", "fitting_periods"))
-    return regular_ms(int(main["count"]), int(entries["count"].sum()), *of_gaps)
+    return regular_period_ms(int(main["count"]), int(entries["count"].sum()), *of_gaps)
 
 
 LookUp = Callable[[int, int | None, str, bool | None], Task]
@@ -150,7 +150,7 @@ _KEY = np.dtype(
 )
 
 
-def blamed(exits: IdleArray) -> tuple[IdleArray, IdleArray]:
+def blamed_threads(exits: IdleArray) -> tuple[IdleArray, IdleArray]:
     """Thread and process of each exit: the one that ran, else the one that an interrupt woke for another CPU."""
     ran = exits["next_tid"] != 0
     return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
@@ -159,7 +159,7 @@ def blamed(exits: IdleArray) -> tuple[IdleArray, IdleArray]:
 def _keys(exits: IdleArray, ended_by: IdleArray) -> IdleArray:
     keys = np.zeros(len(exits), dtype=_KEY)
     keys["mechanism"] = ended_by
-    keys["tid"], keys["tgid"] = blamed(exits)
+    keys["tid"], keys["tgid"] = blamed_threads(exits)
     flags = np.where(exits["next_tid"] != 0, exits["flags"], 0)
     keys["is_kernel"], keys["life"] = flags & Flag.KERNEL != 0, flags & np.uint32(IDLE_LIFE)
     keys["work"] = exits["work_function"]
@@ -211,7 +211,7 @@ def _names(exits: IdleArray) -> dict[tuple[int, int], str]:
     return {(tid, life): comm.decode("utf-8", "replace") for tid, life, comm in ran}
 
 
-def summarise(
+def group_causes(
     exits: IdleArray,
     ended_by: IdleArray,
     window_s: float,

@@ -124,7 +124,7 @@ def _limits(method: str) -> tuple[str, ...]:
     return _EXIT_LIMITS if method.endswith("at exits") else _LIMITS
 
 
-def function_profile(trace: FunctionTrace) -> FunctionProfile:
+def build_function_profile(trace: FunctionTrace) -> FunctionProfile:
     """The report of one window."""
     called = [_row(function, trace) for function in trace.functions if function.calls]
     rows = sorted(called, key=lambda row: (-(row.self_cpu_ms or 0.0), -row.calls_count, row.function))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.causes import MECHANISMS, regular_ms
+from powerprof.attribution.causes import MECHANISMS, regular_period_ms
 from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.sites import NamedStack, SiteStacks
 from powerprof.model.attribution import Origin, Thread, Waker, Wakeup, Waking, Woken
@@ -104,7 +104,7 @@ class WokenAt:
 WokenKey = tuple[int, tuple[int, ...], Origin]
 
 
-def shares_of(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
+def share_wakings(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
     """Each row's wakings, and how many there are at what no row has; in all as many as were counted.
 
     Those that ended no idle period are in the most frequent of rows that differ by mechanism. An exit whose waker was
@@ -138,7 +138,7 @@ def _plain(exits: Array) -> Iterator[_CauseEntry]:
 
 def _period_ms(row: BlamedRow) -> float | None:
     main = row.main
-    return regular_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
+    return regular_period_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
 
 
 def _number(tid: int) -> int:

@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import msgspec
 
-from powerprof.attribution.functions import FunctionProfile, function_profile
-from powerprof.attribution.offcpu import OffCpuProfile, bpf_profile, dtrace_profile
-from powerprof.attribution.profile import OnCpuProfile, on_cpu_profile
+from powerprof.attribution.functions import FunctionProfile, build_function_profile
+from powerprof.attribution.offcpu import OffCpuProfile, build_bpf_profile, build_dtrace_profile
+from powerprof.attribution.profile import OnCpuProfile, build_on_cpu_profile
 from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest, SyscallRequest
-from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
+from powerprof.attribution.syscalls import SyscallProfile, build_syscall_profile
 from powerprof.measure.sampling import now_text
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, UsageError
@@ -44,7 +44,7 @@ def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> O
         started_at = now_text()
         capture = tracer.measure(request.duration_s, settle=request.settle)
     named.update(names())
-    return _labelled(on_cpu_profile(capture, server_names=named), target, started_at)
+    return _labelled(build_on_cpu_profile(capture, server_names=named), target, started_at)
 
 
 def functions(target: Target, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
@@ -79,7 +79,7 @@ def _by_bpf(target: Target, request: FunctionsRequest, say: Say, consent: Consen
             consent(tracer.danger)
         count = len(tracer.functions)
         say(f"counting {count} function{'s' * (count != 1)} for {request.duration_s:g} s")
-        return function_profile(tracer.measure(request.duration_s, settle=request.settle))
+        return build_function_profile(tracer.measure(request.duration_s, settle=request.settle))
 
 
 def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionProfile:
@@ -88,7 +88,7 @@ def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionP
 
     pid, dtrace = _one_process(target), find_dtrace()
     say(f"finding the functions; {_DTRACE.format(request.duration_s)}")
-    return function_profile(
+    return build_function_profile(
         trace_functions(dtrace, pid, request.pattern, request.duration_s, limit=request.limit, settle=request.settle)
     )
 
@@ -119,7 +119,7 @@ def syscalls(target: Target, request: SyscallRequest, names: Names, say: Say) ->
         trace = tracer.measure(request.duration_s, settle=request.settle)
     tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
     named = {**{row.tid: row.comm for row in trace.files}, **_thread_names(sorted(tids), lambda: {**named, **names()})}
-    return _labelled(syscall_profile(trace, named), target, started_at)
+    return _labelled(build_syscall_profile(trace, named), target, started_at)
 
 
 def _check_backend(name: str) -> None:
@@ -136,7 +136,7 @@ def _off_cpu_by_bpf(target: Target, request: OffCpuRequest, names: Names, say: S
         say(f"following {target.label} for {request.duration_s:g} s")
         trace = tracer.measure(request.duration_s, settle=request.settle)
     named.update(names())
-    return bpf_profile(trace, named)
+    return build_bpf_profile(trace, named)
 
 
 def _off_cpu_by_dtrace(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
@@ -149,7 +149,7 @@ def _off_cpu_by_dtrace(target: Target, request: OffCpuRequest, names: Names, say
         wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
     tids = {thread.tid for thread in sleeps.threads}
     tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
-    return dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names))
+    return build_dtrace_profile(sleeps, wakings, _thread_names(sorted(tids), names))
 
 
 def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:

@@ -127,7 +127,7 @@ class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
     schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
 
 
-def of_before(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
+def convert_old_record(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
     """A record of a version before `offcpu`: what it has not is unknown."""
     wakers = saved if isinstance(saved, WakersProfile) else None
     sleeps = saved if isinstance(saved, SleepsProfile) else None
@@ -146,7 +146,7 @@ def of_before(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
     )
 
 
-def bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
+def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
     """The report of one window; `names` are of threads by id, before their own."""
     threads = [_thread(sums, trace.window_s, names) for sums in trace.threads]
     comms = {sums.tid: sums.comm for sums in trace.threads}
@@ -224,7 +224,7 @@ def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffC
     )
 
 
-def dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str]) -> OffCpuProfile:
+def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str]) -> OffCpuProfile:
     """The report of a window of sleeps and one of wakings (None: interrupted before); `names` are of threads by id."""
     total = sum(wakeup.count for wakeup in wakings.wakeups) if wakings is not None else None
     return OffCpuProfile(

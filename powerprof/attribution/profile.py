@@ -82,7 +82,7 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
 
 
-def on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:
+def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:
     """The report of one window. `server_names` maps a tid to the server's name of the thread."""
     names = PathNames(capture)
     whole = capture.target_count

@@ -28,14 +28,14 @@ Call = tuple[int, tuple[StackFrame, ...]]
 
 
 @dataclass(frozen=True)
-class Runs:
+class InterpretedRuns:
     """Frames of one chain by the calls from C that began them, innermost first; not `whole`: the last is cut off."""
 
     frames: list[list[PythonFrame]]
     whole: bool
 
 
-def runs(chain: Sequence[PythonFrame], whole: bool) -> Runs:
+def split_runs(chain: Sequence[PythonFrame], whole: bool) -> InterpretedRuns:
     """A chain, split where frames say that they were called from C."""
     split: list[list[PythonFrame]] = [[]]
     for frame in chain:
@@ -45,10 +45,10 @@ def runs(chain: Sequence[PythonFrame], whole: bool) -> Runs:
             split.append([])
     if not split[-1]:
         split.pop()
-    return Runs(split, whole)
+    return InterpretedRuns(split, whole)
 
 
-def merge(calls: Sequence[Call], chain: Runs, complete: bool) -> list[Call] | None:
+def merge_calls(calls: Sequence[Call], chain: InterpretedRuns, complete: bool) -> list[Call] | None:
     """A stack's calls, innermost first, with the interpreter's functions in place of its loop; None where the two
     disagree on how often C called the interpreter. `complete`: the stack reaches the thread's start.
 
@@ -123,7 +123,7 @@ def _named(files: list[str]) -> str:
     return text.listed([*few, text.some(len(files) - len(few), "more file")] if len(files) > len(few) else few)
 
 
-def without_name(key: Key, reason: str, *, captured: bool = False) -> NamedStack:
+def unnamed_stack(key: Key, reason: str, *, captured: bool = False) -> NamedStack:
     """The stack of a site that nobody named, and why."""
     frame = StackFrame(function=None, module=LEFT_OUT, address=f"{key[1]:#x}")
     return NamedStack((key[1],), (frame,), False, reason, captured)
@@ -222,7 +222,7 @@ class SiteStacks:
     def _anew(self, kind: int, pid: int, key: Key) -> NamedStack:
         if self.only_known:
             self._count(False, "left without names: there were more than may be named at once", captured=False)
-            return without_name(key, "left without names")
+            return unnamed_stack(key, "left without names")
         stack = self._name(kind, pid, key)
         self.learn(kind, pid, key, stack)
         return stack
@@ -340,7 +340,7 @@ class SiteStacks:
             for pc, exact in zip(walked.pcs, walked.exact, strict=True)
         ]
         chain = self._chain(kind, pid, key)
-        merged = merge(calls, self._runs(pid, chain), walked.complete) if chain else None
+        merged = merge_calls(calls, self._runs(pid, chain), walked.complete) if chain else None
         if chain and merged is None:
             self.tally.disagreeing += 1
         shown = merged or calls
@@ -355,9 +355,9 @@ class SiteStacks:
         asleep = self._sleeping.get((tid, ip, sp)) if not code and kind == StackKind.SLEEPER else None
         return site.chain if site is not None else asleep.chain if asleep is not None else b""
 
-    def _runs(self, pid: int, chain: bytes) -> Runs:
+    def _runs(self, pid: int, chain: bytes) -> InterpretedRuns:
         found, whole = places(chain)
-        return runs([self._frames.get((pid, *place)) or PythonFrame(pid, *place) for place in found], whole)
+        return split_runs([self._frames.get((pid, *place)) or PythonFrame(pid, *place) for place in found], whole)
 
     def _symbolizer(self, image: ProcessImage) -> Symbolizer:
         known = self._symbolizers.get(id(image))

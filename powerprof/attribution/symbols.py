@@ -19,7 +19,7 @@ from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.model.text import Say
 from powerprof.stacks import debuginfo
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.packages import FileNames, Remedies, files_of, is_complete, survey
+from powerprof.stacks.packages import FileNames, Remedies, is_complete, mapped_files, survey_names
 from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import resolve
@@ -41,7 +41,7 @@ def only_waits(frame: StackFrame) -> bool:
     return _WRAPPERS.match(frame.function or "") is not None
 
 
-def place_of(stack: Sequence[StackFrame]) -> StackFrame | None:
+def find_blamed_frame(stack: Sequence[StackFrame]) -> StackFrame | None:
     """The frame to blame, named or not: the innermost that is the program's own and works; None without a stack."""
     own = [frame for frame in stack if is_own(frame)]
     working = [frame for frame in own if not only_waits(frame)]
@@ -121,16 +121,16 @@ class _NoServerChosen:
 _NO_SERVER: ServerChoice = _NoServerChosen()
 
 
-def symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Consent) -> Symbols:
+def find_symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Consent) -> Symbols:
     """Look, and fetch where that is asked for and agreed to. Raises UsageError, CapabilityError, PowerprofError."""
-    if request.fetch and not debuginfo.servers():
+    if request.fetch and not debuginfo.configured_servers():
         raise UsageError(
             "--fetch needs a server in DEBUGINFOD_URLS", "powerprof symbols without --fetch prints the whole command"
         )
     label, images, record = _looked_at(chosen, request, say)
     found = _FilesFound(images, record)
     fetched: dict[str, bool] = {}
-    asked = debuginfo.Request(time.monotonic() + _PATIENCE_S)
+    asked = debuginfo.FetchRequest(time.monotonic() + _PATIENCE_S)
     if request.fetch:
         fetched = _fetch(found, asked, say, consent)
         found = _FilesFound(images, record)
@@ -176,7 +176,7 @@ class _FilesFound:
         self.wakeups_count: int | None = None
         for stack, count in _stacks(record) if record is not None else ():
             self.wakeups_count = (self.wakeups_count or 0) + count
-            own = place_of(stack)
+            own = find_blamed_frame(stack)
             named += count if own is not None and own.function is not None else 0
             for counts, frames in ((self._through, stack), (self._unnamed, [f for f in stack if f.function is None])):
                 for module in {frame.module for frame in frames}:
@@ -184,9 +184,9 @@ class _FilesFound:
         self.named_percent = 100.0 * named / self.wakeups_count if self.wakeups_count else None
         known: dict[tuple[str, str | None], FileNames] = {}
         for image in images:
-            mappings = files_of(image, lambda module: self.wakeups_count is None or module in self._through)
+            mappings = mapped_files(image, lambda module: self.wakeups_count is None or module in self._through)
             fresh = [mapping for mapping in mappings if (mapping.path, mapping.build_id) not in known]
-            known.update({(file.path, file.build_id): file for file in survey(image, fresh, store)})
+            known.update({(file.path, file.build_id): file for file in survey_names(image, fresh, store)})
         self._files = sorted(known.values(), key=lambda file: -self._unnamed.get(file.module, 0))
         self.lacking = [file for file in self._files if self.wakeups_count is None or self._unnamed.get(file.module, 0)]
         self.remedies = Remedies(images[0].pid if images else 0, self.lacking)
@@ -228,7 +228,7 @@ def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
             yield waking.stack, waking.wakings_count
 
 
-def _fetch(found: _FilesFound, asked: debuginfo.Request, say: Say, consent: Consent) -> dict[str, bool]:
+def _fetch(found: _FilesFound, asked: debuginfo.FetchRequest, say: Say, consent: Consent) -> dict[str, bool]:
     """Ask the servers for what is lacking: whether each build id came.
 
     Raises PowerprofError without consent, and where servers failed and nothing came.
@@ -238,7 +238,7 @@ def _fetch(found: _FilesFound, asked: debuginfo.Request, say: Say, consent: Cons
         return {}
     few = list(files.values())[:3]
     more = [text.some(len(files) - 3, "more file")] if len(files) > 3 else []
-    hosts = text.listed(debuginfo.servers())
+    hosts = text.listed(debuginfo.configured_servers())
     if not consent(f"{hosts}: debug files of {text.listed([*few, *more])}, up to 1 GiB each"):
         raise PowerprofError("nothing was fetched", "answer y, or use --yes")
     fetched = {}

@@ -92,7 +92,7 @@ class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.syscalls/1"] = "powerprof.syscalls/1"
 
 
-def syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> SyscallProfile:
+def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> SyscallProfile:
     """The record of one window; `names` are of threads by id, before their own."""
     calls = [_row(call, names) for call in trace.calls]
     files = [_file(one, names) for one in trace.files if one.reads_count or one.writes_count or one.syncs_count]

@@ -40,11 +40,11 @@ def command(
     """Look, fetch, print."""
     check_targets(json)
     check_options(run, duration, fetch, yes, runs_dir)
-    from powerprof.attribution.symbols import SymbolsRequest, symbols
+    from powerprof.attribution.symbols import SymbolsRequest, find_symbols
     from powerprof.report.catalogue import lines
 
     request = SymbolsRequest(run=run, runs_dir=runs_dir, duration_s=duration, fetch=fetch)
-    record = symbols(target, request, lambda text: progress(text, quiet), lambda question: consent(question, yes))
+    record = find_symbols(target, request, lambda text: progress(text, quiet), lambda question: consent(question, yes))
     write_json(record, json)
     if json != "-" and not quiet:
         show(lines(record, terminal_width(), top=top))

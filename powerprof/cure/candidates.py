@@ -71,7 +71,7 @@ def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeup
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
-    taken = attribute.capture_live(target, AttributeRequest(duration_s=request.window_s), dict, say)
+    taken = attribute.trace_target(target, AttributeRequest(duration_s=request.window_s), dict, say)
     return rows_of(attribute.analyse(taken))
 
 

@@ -180,7 +180,7 @@ def prediction(plan: PlannedChange, target: Target, request: CureRequest, say: S
 
     try:
         with _ticks() as ticks:
-            taken = attribute.capture_live(
+            taken = attribute.trace_target(
                 target, AttributeRequest(duration_s=min(request.window_s, _LONGEST_S)), dict, say
             )
         attribution = attribute.analyse(taken)

@@ -156,11 +156,11 @@ class CureWindows(Closeable):
 
     def _exits(self, causes: Array, lost_count: int) -> dict[str, int | None]:
         """The idle exits of the thread and of its process; unknown where some were lost."""
-        from powerprof.attribution.causes import blamed
+        from powerprof.attribution.causes import blamed_threads
 
         if lost_count:
             return {}
-        tids, tgids = blamed(causes)
+        tids, tgids = blamed_threads(causes)
         of_target = (tgids == self._target.pids[0]) | np.isin(tids, list(self._counter.counts()))
         of_target &= tids != (self._ours or -1)
         thread = None if self._tid is None else int(causes["count"][tids == self._tid].sum())

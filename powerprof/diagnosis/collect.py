@@ -364,10 +364,10 @@ def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple
     from powerprof.attribution.sites import SiteStacks
 
     target = subject.target or Target((subject.pid or 0,), subject.label)
-    taken = attribute.capture_live(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
+    taken = attribute.trace_target(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
     say("unwinding and naming")
     stacks = SiteStacks(taken)
-    record = blame.attribute(taken, stacks)
+    record = blame.build_attribution(taken, stacks)
     return msgspec.structs.replace(taken, named=stacks.named()), record
 
 

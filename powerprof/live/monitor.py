@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from powerprof.attribution import blame
-from powerprof.attribution.attribute import CaptureContext, captured
+from powerprof.attribution.attribute import CaptureContext, build_capture
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import Key, SiteStacks, StackMemo
 from powerprof.energy.domains import AS_SEEN, EnergyRequest, host_meters
@@ -386,7 +386,7 @@ class HostMonitor(Closeable):
         context = CaptureContext(
             self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up
         )
-        capture = captured(context, window, stacks, self._energy, self._servers.thread_names())
+        capture = build_capture(context, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         online = online_cpus()
         interval = interval_of(
@@ -451,7 +451,7 @@ class HostMonitor(Closeable):
         unnamed = set(self._unknown(places))
         self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
         self._pending.forget_ended()
-        record = blame.attribute(capture, stacks)
+        record = blame.build_attribution(capture, stacks)
         if self._plan.keep_newest:
             self._newest = capture, record, stacks
         return record

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 
 from powerprof.attribution.causes import IdleArray as Array
-from powerprof.attribution.sites import Key, NamedStack, SiteStacks, without_name
+from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_stack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
-from powerprof.stacks.unwind import load
+from powerprof.stacks.unwind import load_drgn
 from powerprof.system.child import Say, apart
 from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
@@ -127,7 +127,7 @@ def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: 
 
 
 def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purse: TimeBudget) -> None:
-    load()
+    load_drgn()
 
     def work(say: Say) -> None:
         for number, (pid, key) in enumerate(wanted):
@@ -152,4 +152,4 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
     elif len(named) < len(wanted):
         # Not again: what it was about to read broke it, or kept it busy.
         pid, key = wanted[len(named)]
-        stacks.learn(StackKind.SLEEPER, pid, key, without_name(key, "reading its tables failed", captured=True))
+        stacks.learn(StackKind.SLEEPER, pid, key, unnamed_stack(key, "reading its tables failed", captured=True))

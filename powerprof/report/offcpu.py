@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SleepsProfile, WakerRow, WakersProfile
-from powerprof.attribution.offcpu import of_before as as_profile
+from powerprof.attribution.offcpu import convert_old_record as as_profile
 from powerprof.model import text
 from powerprof.report.labels import texts
 

@@ -331,7 +331,7 @@ def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
     exits = in_window(capture.exit_records(), capture.cpu_edges())
     names, periods = _Names(capture), []
-    for period, mechanism in zip(exits, causes.mechanisms(cause_keys(exits), capture.states), strict=True):
+    for period, mechanism in zip(exits, causes.classify_exits(cause_keys(exits), capture.states), strict=True):
         cpu, state = int(period["cpu"]), int(period["state"])
         states = capture.states.get(cpu, [])
         tid = int(period["next_tid"]) or int(period["woken_tid"])

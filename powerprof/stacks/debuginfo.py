@@ -38,13 +38,13 @@ MISSING_S = 86_400.0
 _BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
 
 
-def servers() -> list[str]:
+def configured_servers() -> list[str]:
     """The servers of DEBUGINFOD_URLS; anything but http and https is left out."""
     words = os.environ.get("DEBUGINFOD_URLS", "").split()
     return [address.rstrip("/") for address in words if address.startswith(("http://", "https://"))]
 
 
-def cached(build_id: str) -> Path | None:
+def find_cached(build_id: str) -> Path | None:
     """The debug file of a build id that was fetched before."""
     if not _BUILD_ID.fullmatch(build_id):
         return None
@@ -56,7 +56,7 @@ def cached(build_id: str) -> Path | None:
 
 
 @dataclass
-class Request:
+class FetchRequest:
     """A download that a person asked for: servers are asked also where they did not have a file today, large files have
     time until `until_s` (monotonic), and `problems` gets what went wrong, each once.
     """
@@ -65,9 +65,9 @@ class Request:
     problems: dict[str, None] = field(default_factory=dict)
 
 
-def fetch(build_id: str, request: Request | None = None) -> Path | None:
+def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
     """The debug file of a build id in the cache, fetched where it is not there; None where no server has it."""
-    if (path := cached(build_id)) is not None or not _BUILD_ID.fullmatch(build_id) or not servers():
+    if (path := find_cached(build_id)) is not None or not _BUILD_ID.fullmatch(build_id) or not configured_servers():
         return path
     name, missing = f"{build_id}.debug", f"{build_id}.missing"
     try:
@@ -83,10 +83,10 @@ def fetch(build_id: str, request: Request | None = None) -> Path | None:
         return None
 
 
-def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request: Request | None) -> bool:
+def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None) -> bool:
     answered, (name, missing) = True, names
     until_s = min(time.monotonic() + TOTAL_S, _end_of_all_s()) if request is None else request.until_s
-    for server in servers():
+    for server in configured_servers():
         try:
             _download(server, build_id, folder, name, until_s)
             return True
@@ -164,7 +164,7 @@ def find_debug_file(
                     return DebugFile(candidate, "debuglink")
                 _close(candidate)
     if build_id:
-        path = fetch(build_id) if download else cached(build_id)
+        path = fetch(build_id) if download else find_cached(build_id)
         candidate = _open(image.pid, Path("/"), str(path)) if path is not None else None
         if candidate is not None and _has_build_id(candidate, build_id):
             return DebugFile(candidate, "debuginfod")

@@ -50,7 +50,7 @@ _MAX_DEPTH = 64
 _MAX_OUTPUT = 8192
 
 
-def legacy(name: str) -> str | None:
+def demangle_legacy(name: str) -> str | None:
     """`_ZN4core3ptr13drop_in_place17h0123456789abcdefE` → `core::ptr::drop_in_place`; None for a C++ name."""
     if not name.startswith("_ZN"):
         return None
@@ -96,7 +96,7 @@ def _unescape(part: str) -> str:
     return "".join(out)
 
 
-def v0(name: str) -> str | None:
+def demangle_v0(name: str) -> str | None:
     """`_RNvCs1234_7mycrate3foo` → `mycrate::foo`, without crate hashes; None where it is malformed or too deep."""
     if not name.startswith("_R"):
         return None
@@ -347,9 +347,9 @@ def demangle(name: str) -> str:
     bare, suffix = (name[: suffix_match.start()], suffix_match.group()) if suffix_match else (name, "")
     readable: str | None = None
     if bare.startswith("_R"):
-        readable = v0(bare)
+        readable = demangle_v0(bare)
     elif bare.startswith("_ZN"):
-        readable = legacy(bare)
+        readable = demangle_legacy(bare)
     if readable is None and bare.startswith("_Z"):
         readable = _bounded(bare)
     if not readable:

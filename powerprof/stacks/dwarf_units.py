@@ -51,7 +51,7 @@ class Abbreviation(NamedTuple):
     size: int | None
 
 
-def abbreviations(data: bytes, at: int) -> dict[int, Abbreviation]:
+def read_abbreviations(data: bytes, at: int) -> dict[int, Abbreviation]:
     """The table that begins at `at`."""
     table: dict[int, Abbreviation] = {}
     while True:
@@ -180,7 +180,7 @@ class Entries:
         return found
 
 
-def fixed(data: bytes, at: int, shape: str) -> tuple[int, ...]:
+def unpack_fixed(data: bytes, at: int, shape: str) -> tuple[int, ...]:
     """Little-endian numbers at an offset."""
     return struct.unpack_from(f"<{shape}", data, at)
 
@@ -221,17 +221,17 @@ class Lines:
 
     def _read(self) -> None:
         data = self._data
-        length, version = fixed(data, 0, "IH")
+        length, version = unpack_fixed(data, 0, "IH")
         if length >= 0xFFFFFFF0 or not 2 <= version <= 5:
             raise ValueError(f"line table version {version}")
         end = min(4 + length, len(data))
         at = 6 + (2 if version == 5 else 0)
-        (header_bytes,) = fixed(data, at, "I")
+        (header_bytes,) = unpack_fixed(data, at, "I")
         program = at + 4 + header_bytes
         at += 4
         smallest = data[at]
         at += 1 + (version >= 4) + 1
-        base, span, opcodes = fixed(data, at, "bBB")
+        base, span, opcodes = unpack_fixed(data, at, "bBB")
         lengths = data[at + 3 : at + 2 + opcodes]
         at += 2 + opcodes
         if version == 5:
@@ -310,7 +310,7 @@ class Lines:
                     rows.append((address, file, 0))
                     address, file, line = 0, 1, 1
                 elif size == 9 and data[at] == 2:
-                    (address,) = fixed(data, at + 1, "Q")
+                    (address,) = unpack_fixed(data, at + 1, "Q")
                 at += size
             elif opcode == 1:
                 rows.append((address, file, line))
@@ -325,7 +325,7 @@ class Lines:
             elif opcode == 8:
                 address += (255 - opcodes) // span * smallest
             elif opcode == 9:
-                address += fixed(data, at, "H")[0]
+                address += unpack_fixed(data, at, "H")[0]
                 at += 2
             else:
                 for _ in range(lengths[opcode - 1]):
@@ -406,22 +406,22 @@ class Sections:
         name = section.name
         known = self._whole.get(name)
         if known is None:
-            (size,) = fixed(self._elf.read(section.offset, 16), 8, "Q")
+            (size,) = unpack_fixed(self._elf.read(section.offset, 16), 8, "Q")
             self._budget.hold(size)
             known = self._whole[name] = section_bytes(self._elf, section, size)
         return known
 
 
-def header(data: bytes, at: int) -> Unit | None:
+def read_header(data: bytes, at: int) -> Unit | None:
     """The header of a unit; None where it holds no code."""
-    length, version = fixed(data, 0, "IH")
+    length, version = unpack_fixed(data, 0, "IH")
     if length >= 0xFFFFFFF0:
         raise ValueError("64-bit DWARF")
     if version == 5:
-        kind, address_bytes, abbreviations_at = fixed(data, 6, "BBI")
+        kind, address_bytes, abbreviations_at = unpack_fixed(data, 6, "BBI")
         # Compiled and partial units; type units and skeletons hold no code.
         return Unit(at, at + 4 + length, 5, abbreviations_at, 12) if kind in (1, 3) and address_bytes == 8 else None
-    abbreviations_at, address_bytes = fixed(data, 6, "IB")
+    abbreviations_at, address_bytes = unpack_fixed(data, 6, "IB")
     return (
         Unit(at, at + 4 + length, version, abbreviations_at, 11) if 2 <= version <= 4 and address_bytes == 8 else None
     )
@@ -535,7 +535,7 @@ class OpenUnit:
     def _list(self, at: int, base: int) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         while len(found) < _MAX_RANGES:
-            start, end = fixed(self._sections.read(".debug_ranges", at, 16), 0, "QQ")
+            start, end = unpack_fixed(self._sections.read(".debug_ranges", at, 16), 0, "QQ")
             at += 16
             if not start and not end:
                 break
@@ -559,7 +559,7 @@ class OpenUnit:
                 break
             # Kinds 5 to 7 begin with an address, 1 to 3 with the number of one, 4 with a distance.
             if kind >= 5:
-                (one,) = fixed(data, at, "Q")
+                (one,) = unpack_fixed(data, at, "Q")
                 at += 8
             else:
                 one, at = uleb(data, at)
@@ -567,7 +567,7 @@ class OpenUnit:
             if kind in (1, 5):
                 base = one
             elif kind == 6:
-                found.append((one, fixed(data, at, "Q")[0]))
+                found.append((one, unpack_fixed(data, at, "Q")[0]))
                 at += 8
             elif kind <= 7:
                 two, at = uleb(data, at)

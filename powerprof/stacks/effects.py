@@ -29,7 +29,7 @@ def _decoder(machine: Machine) -> Any:
     return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
 
 
-def instructions(
+def decode_instructions(
     code: bytes, vaddr: int = 0, most: int = 0, machine: Machine = X86_64
 ) -> Iterator[tuple[int, int, list[str], str]]:
     """(address, bytes, words such as ["notrack", "jmp"], operands) from the first on, until one does not decode.
@@ -40,7 +40,7 @@ def instructions(
         yield address, size, mnemonic.split(), operands
 
 
-def target(operands: str) -> int | None:
+def branch_target(operands: str) -> int | None:
     """Where a branch leads; None where it goes by a register or by memory."""
     try:
         address = int(operands, 0)
@@ -120,7 +120,7 @@ X86 = Convention(_RSP, _RBP, ("rbx", _RBP, "r12", "r13", "r14", "r15"), None)
 ARM = Convention("sp", "x29", tuple(f"x{number}" for number in range(19, 30)), "x30")
 
 
-def convention(machine: Machine) -> Convention:
+def convention_of(machine: Machine) -> Convention:
     """The convention of a machine."""
     return X86 if machine is X86_64 else ARM
 
@@ -166,18 +166,18 @@ def _x86_place(operand: str) -> tuple[str, int] | None:
     return base, int(number or "0", 0) * (-1 if sign == "-" else 1)
 
 
-def x86(state: State, words: list[str], operands: str) -> Flow:
+def apply_x86(state: State, words: list[str], operands: str) -> Flow:
     """The effect of one x86-64 instruction."""
     name = words[-1]
     parts = [part.strip() for part in operands.split(",")]
     if name in ("ret", "retf"):
         return Flow(on=False, returns=name == "ret")
     if name == "call":
-        return Flow(call=target(operands))
+        return Flow(call=branch_target(operands))
     if name == "jmp":
-        return Flow(on=False, jump=target(operands))
+        return Flow(on=False, jump=branch_target(operands))
     if name.startswith(("j", "loop")):
-        return Flow(jump=target(operands))
+        return Flow(jump=branch_target(operands))
     if name in ("hlt", "ud2", "ud0", "ud1", "int3", "iretq", "sysretq"):
         return _ENDS
     if name == "syscall":
@@ -239,20 +239,20 @@ def _arm_name(name: str) -> str:
     return f"x{name[1:]}" if re.fullmatch(r"w[0-9]{1,2}", name) else name
 
 
-def arm(state: State, words: list[str], operands: str) -> Flow:
+def apply_arm(state: State, words: list[str], operands: str) -> Flow:
     """The effect of one arm64 instruction."""
     name = words[-1]
     if name in ("ret", "retaa", "retab"):
         return Flow(on=False, returns=operands in ("", "x30"))
     if name in ("bl", "blr", "blraa", "blrab"):
         state.set("x30", None)
-        return Flow(call=target(operands.lstrip("#")))
+        return Flow(call=branch_target(operands.lstrip("#")))
     if name == "b":
-        return Flow(on=False, jump=target(operands.lstrip("#")))
+        return Flow(on=False, jump=branch_target(operands.lstrip("#")))
     if name in ("br", "braa", "brab", "brk", "udf", "hlt", "eret"):
         return _ENDS
     if name.startswith("b.") or name in ("cbz", "cbnz", "tbz", "tbnz"):
-        return Flow(jump=target(operands.rpartition("#")[2]))
+        return Flow(jump=branch_target(operands.rpartition("#")[2]))
     if name == "svc":
         return _EXITS if state.number in _ARM_EXITS else _ON
     registers, bracket, rest = operands.partition("[")

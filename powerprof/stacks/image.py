@@ -28,7 +28,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin")
 
 
-def called_as(pid: int, executable: str, reader: ReaderProcess) -> str | None:
+def find_program_name(pid: int, executable: str, reader: ReaderProcess) -> str | None:
     """Return the link by which a program was started: Debian's redis-server is one to redis-check-rdb.
 
     The kernel takes the comm from it, but a process may choose its comm and its arguments freely: a name counts only
@@ -133,7 +133,7 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
         return next((mapping.build_id for mapping in self.mappings if mapping.path == self.executable), None)
 
 
-class Seen:
+class ElfCache:
     """What was read of the files that processes have mapped: one that did not change is not read again."""
 
     def __init__(self) -> None:
@@ -170,7 +170,7 @@ def snapshot(
     budget: Budget | None = None,
     aside: ReaderProcess | None = None,
     *,
-    seen: Seen | None = None,
+    seen: ElfCache | None = None,
     before: ProcessImage | None = None,
 ) -> ProcessImage:
     """The process as it is now. Raises PowerprofError where it is gone or may not be looked at.
@@ -212,7 +212,7 @@ def snapshot(
     fresh = {
         _file(mapping): mapping for mapping in reversed(mappings) if mapping.inode and _line(mapping) not in unchanged
     }
-    known = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or Seen())
+    known = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or ElfCache())
     described = [
         mapping
         if not mapping.inode
@@ -233,7 +233,7 @@ def snapshot(
         namespace_pid=namespace_pid,
         uid=uid,
         gid=gid,
-        called=called_as(pid, executable, aside),
+        called=find_program_name(pid, executable, aside),
     )
 
 
@@ -305,7 +305,7 @@ _TOO_MANY = _Read(None, None, None, f"left out: its process has more than {MAX_F
 
 
 def _read_files(
-    pid: int, mappings: Sequence[Mapping], budget: Budget, aside: ReaderProcess, seen: Seen
+    pid: int, mappings: Sequence[Mapping], budget: Budget, aside: ReaderProcess, seen: ElfCache
 ) -> dict[tuple[str, int, str], _Read]:
     """The headers of mapped files, or why they could not be read."""
     places = [(mapping.start, mapping.end, mapping.inode, mapping.path) for mapping in mappings]
@@ -340,7 +340,7 @@ def _describe(mapping: Mapping, read: _Read) -> Mapping:
     )
 
 
-def merge(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
+def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
     """Both snapshots of one process: what the newer shows, and what only the older does where nothing took its place.
 
     Libraries that were unloaded between the two stay known. After an exec (another executable) the older is dropped,
@@ -357,13 +357,13 @@ def merge(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
     return msgspec.structs.replace(newer, mappings=tuple(kept), vdso=newer.vdso or older.vdso)
 
 
-def save(images: tuple[ProcessImage, ...], path: Path) -> None:
+def save_images(images: tuple[ProcessImage, ...], path: Path) -> None:
     """Write snapshots for a replay elsewhere, as JSON."""
     path.write_bytes(msgspec.json.encode(images))
 
 
 @loader
-def load(path: Path) -> tuple[ProcessImage, ...]:
+def load_images(path: Path) -> tuple[ProcessImage, ...]:
     """Snapshots that `save` wrote. Raises DataError where the file is damaged."""
     try:
         data = read_outside(path)
@@ -372,11 +372,11 @@ def load(path: Path) -> tuple[ProcessImage, ...]:
     except msgspec.MsgspecError as error:
         raise DataError(path, f"not process images ({error})") from error
     for image in images:
-        check(image, path)
+        check_image(image, path)
     return images
 
 
-def check(image: ProcessImage, path: object) -> ProcessImage:
+def check_image(image: ProcessImage, path: object) -> ProcessImage:
     """An image that came from outside. Raises DataError where its mappings are impossible."""
     end = 0
     for mapping in image.mappings:

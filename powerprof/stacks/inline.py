@@ -26,11 +26,11 @@ from powerprof.stacks.dwarf_units import (
     OpenUnit,
     Sections,
     Unit,
-    fixed,
-    header,
+    read_header,
+    unpack_fixed,
 )
 from powerprof.stacks.elf import Elf
-from powerprof.stacks.time_budget import DebugBudget, TooMuch
+from powerprof.stacks.time_budget import DebugBudget, DebugBudgetError
 from powerprof.system.reader_process import Opened
 
 # Which calls were inlined at an address, by the DWARF of one file: only the units that hold an address are read.
@@ -108,7 +108,7 @@ class Dwarf:
         if known is None:
             if len(self._tables) > 64:
                 self._tables.clear()
-            known = dwarf_units.abbreviations(self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES), 0)
+            known = dwarf_units.read_abbreviations(self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES), 0)
             self._tables[at] = known
         return known
 
@@ -117,7 +117,7 @@ class Dwarf:
             units: list[Unit] = []
             at, size = 0, self._sections.size(".debug_info")
             while at + 12 < size and len(units) < _MAX_UNITS:
-                unit = header(self._sections.read(".debug_info", at, 40), at)
+                unit = read_header(self._sections.read(".debug_info", at, 40), at)
                 if unit is not None:
                     units.append(unit)
                 at += 4 + int.from_bytes(self._sections.read(".debug_info", at, 4), "little")
@@ -149,14 +149,14 @@ class Dwarf:
         found: list[tuple[int, int, int]] = []
         at = 0
         while at + 12 <= len(data):
-            length, _version, unit_at, address_bytes, _ = fixed(data, at, "IHIBB")
+            length, _version, unit_at, address_bytes, _ = unpack_fixed(data, at, "IHIBB")
             if length >= 0xFFFFFFF0 or address_bytes != 8:
                 return []
             end = min(at + 4 + length, len(data)) & ~7
             # Pairs begin at a multiple of their size from the header's start.
             place = at + 16
             while place + 16 <= at + 4 + length and place + 16 <= len(data):
-                start, size = fixed(data, place, "QQ")
+                start, size = unpack_fixed(data, place, "QQ")
                 if size:
                     found.append((start, start + size, unit_at))
                 place += 16
@@ -211,7 +211,7 @@ class InlineReader:
         began_s = time.thread_time()
         try:
             calls, line = self._dwarf.calls(vaddr)
-        except TooMuch:
+        except DebugBudgetError:
             self.note = TOO_MUCH
             return ()
         except DAMAGE:

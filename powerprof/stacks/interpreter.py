@@ -22,7 +22,7 @@ from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable
 
 NO_INNER = (1 << 32) - 1
 KNOWN = "3.11 to 3.13"
-Read = Callable[[Sequence[tuple[int, int]]], list[bytes]]
+MemoryReader = Callable[[Sequence[tuple[int, int]]], list[bytes]]
 _WORD = struct.Struct("<Q")
 _COOKIE = b"xdebugpy"
 _PUBLISHED = struct.Struct("<8s70Q")
@@ -33,7 +33,7 @@ _ADDRESSES = 1 << 47
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class StructOffsets(msgspec.Struct, frozen=True, kw_only=True):
     """Offsets in one version's structures. `inner`: in what a thread's `current` points to, where that is no frame.
 
     `entry` is a byte of a frame, `entry_value` what it holds where a call from C begins; there `has_shim` says that the
@@ -64,7 +64,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _SHAPES = {
-    0x030B: Shape(
+    0x030B: StructOffsets(
         interpreters=40,
         interpreter_next=0,
         threads=16,
@@ -87,7 +87,7 @@ _SHAPES = {
         bytecode=184,
         text_bytes=48,
     ),
-    0x030C: Shape(
+    0x030C: StructOffsets(
         interpreters=40,
         interpreter_next=0,
         threads=72,
@@ -114,7 +114,7 @@ _SHAPES = {
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
     """One process's interpreter: its shape, where the pointer to its first thread is, and where its type of code is."""
 
-    shape: Shape
+    shape: StructOffsets
     threads: int
     code_type: int
 
@@ -132,7 +132,7 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         return (*packed[:2], self.shape.native_thread_id, *packed[3:])
 
 
-def published(data: bytes) -> Shape:
+def parse_debug_offsets(data: bytes) -> StructOffsets:
     """The offsets that CPython 3.13 says of itself. Raises DataError where they are impossible."""
     if len(data) < _PUBLISHED.size:
         raise DataError("_Py_DebugOffsets", "cut short")
@@ -142,7 +142,7 @@ def published(data: bytes) -> Shape:
         raise DataError("_Py_DebugOffsets", "of another version")
     if words[2]:
         raise DataError("_Py_DebugOffsets", "of an interpreter without its global lock")
-    shape = Shape(
+    shape = StructOffsets(
         interpreters=words[5],
         interpreter_next=words[8],
         threads=words[9],
@@ -176,7 +176,7 @@ def published(data: bytes) -> Shape:
     return shape
 
 
-def exported(elf: Elf) -> dict[str, int]:
+def read_exported(elf: Elf) -> dict[str, int]:
     """Link-time addresses of what a CPython exports and is needed here. Raises DataError."""
     section = next((one for one in elf.sections if one.kind == SHT_DYNSYM and one.size), None)
     if section is None or section.link >= len(elf.sections):
@@ -196,7 +196,7 @@ def exported(elf: Elf) -> dict[str, int]:
     return found
 
 
-class Interpreters:
+class InterpreterFinder:
     """Finds the interpreters of processes; a file is read once. `unknown` are versions without a shape, by process."""
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ class Interpreters:
         with opened:
             if opened.key not in self._exported:
                 with budget.metered(pid, opened.is_trusted) as meter:
-                    self._exported[opened.key] = exported(read_elf(opened.fd, mapping.path, meter))
+                    self._exported[opened.key] = read_exported(read_elf(opened.fd, mapping.path, meter))
             return self._exported[opened.key]
 
     def _located(self, pid: int, at: dict[str, int], aside: ReaderProcess) -> Interpreter | None:
@@ -248,11 +248,11 @@ class Interpreters:
         version = _word(read, at["Py_Version"]) >> 16
         if version not in (*_SHAPES, 0x030D):
             raise DataError("Python", f"it is Python {version >> 8}.{version & 255} ({KNOWN} are known)")
-        shape = _SHAPES.get(version) or published(read([(at["_PyRuntime"], _PUBLISHED.size)])[0])
-        return located(read, shape, at["_PyRuntime"], at["PyCode_Type"])
+        shape = _SHAPES.get(version) or parse_debug_offsets(read([(at["_PyRuntime"], _PUBLISHED.size)])[0])
+        return locate_interpreter(read, shape, at["_PyRuntime"], at["PyCode_Type"])
 
 
-def located(read: Read, shape: Shape, runtime: int, code_type: int) -> Interpreter | None:
+def locate_interpreter(read: MemoryReader, shape: StructOffsets, runtime: int, code_type: int) -> Interpreter | None:
     """The main interpreter, which was the first: the last of its list. None before it has threads.
 
     Raises DataError where its thread does not point back to it.
@@ -271,7 +271,7 @@ def located(read: Read, shape: Shape, runtime: int, code_type: int) -> Interpret
     return Interpreter(shape=shape, threads=interpreter + shape.threads, code_type=code_type)
 
 
-def _word(read: Read, address: int) -> int:
+def _word(read: MemoryReader, address: int) -> int:
     data = read([(address, 8)])[0] if 0 < address < _ADDRESSES else b""
     if len(data) != 8:
         raise DataError("Python", "its structures are not where they should be")
@@ -324,7 +324,7 @@ def places(chain: bytes) -> tuple[list[Place], bool]:
     return words[:-1] if whole else words, whole
 
 
-def read_frames(pid: int, read: Read, interpreter: Interpreter, chains: Iterable[bytes]) -> list[PythonFrame]:
+def read_frames(pid: int, read: MemoryReader, interpreter: Interpreter, chains: Iterable[bytes]) -> list[PythonFrame]:
     """Every distinct frame of these chains, named where it can be. `read` gives what it can of each place."""
     wanted = list(dict.fromkeys(place for chain in chains for place in places(chain)[0]))
     shape = interpreter.shape
@@ -354,14 +354,14 @@ def _is_code(interpreter: Interpreter, data: bytes) -> bool:
     return len(data) == interpreter.shape.bytecode and _at(data, 8) == interpreter.code_type
 
 
-def _read(read: Read, wanted: list[tuple[int, int]]) -> list[bytes]:
+def _read(read: MemoryReader, wanted: list[tuple[int, int]]) -> list[bytes]:
     return read([(at, size) if 0 < at < _ADDRESSES else (0, 0) for at, size in wanted])
 
 
 class _CodeParts:
     """Texts and line tables by their addresses, no more than so many bytes of them."""
 
-    def __init__(self, read: Read, interpreter: Interpreter) -> None:
+    def __init__(self, read: MemoryReader, interpreter: Interpreter) -> None:
         self.interpreter, self._read, self._left = interpreter, read, MOST_BYTES
         self.texts: dict[int, str] = {}
         self.tables: dict[int, bytes] = {}

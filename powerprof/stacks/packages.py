@@ -23,11 +23,11 @@ import msgspec
 
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.stacks.debuginfo import read_debug, servers
+from powerprof.stacks.debuginfo import configured_servers, read_debug
 from powerprof.stacks.elf import SHT_DYNSYM, SHT_SYMTAB, Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
-from powerprof.stacks.symtab import SymbolTable, go_functions
+from powerprof.stacks.symtab import SymbolTable, read_go_functions
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import DataError
 from powerprof.system.paths import procfs
@@ -221,7 +221,7 @@ class FileNames(msgspec.Struct, frozen=True, kw_only=True):
         return is_complete(self.names_from, self.debug_from, self.functions_count)
 
 
-def files_of(image: ProcessImage, chosen: Callable[[str], bool] = lambda module: True) -> list[Mapping]:
+def mapped_files(image: ProcessImage, chosen: Callable[[str], bool] = lambda module: True) -> list[Mapping]:
     """The files that a process runs code of, each once, its program first, if `chosen` by their names in frames."""
     files: dict[tuple[str, str, int], Mapping] = {}
     for mapping in image.mappings:
@@ -230,7 +230,7 @@ def files_of(image: ProcessImage, chosen: Callable[[str], bool] = lambda module:
     return sorted(files.values(), key=lambda mapping: (mapping.path != image.executable, mapping.path))
 
 
-def survey(image: ProcessImage, mappings: Iterable[Mapping], store: TableStore) -> list[FileNames]:
+def survey_names(image: ProcessImage, mappings: Iterable[Mapping], store: TableStore) -> list[FileNames]:
     """What names each file has."""
     return [_names_of(image, mapping, store) for mapping in mappings]
 
@@ -267,7 +267,7 @@ def _best_table(elf: Elf) -> NamesFrom | None:
     kinds = {section.kind for section in elf.sections if section.size}
     if SHT_SYMTAB in kinds:
         return "symtab"
-    if go_functions(elf) is not None:
+    if read_go_functions(elf) is not None:
         return "gopclntab"
     if elf.section(".gnu_debugdata") is not None:
         return "gnu_debugdata"
@@ -352,13 +352,17 @@ class Remedies:
                 return f"{_as_root()}{shlex.join(['apt', 'install', *words])}"
             if (installed := self._distribution.by_build_id(build_ids)) is not None:
                 return f"{_as_root()}{installed}"
-        if servers():
+        if configured_servers():
             return self._fetch() if self.files and not asked else None
         return self._fetch(self._distribution.server) if files else None
 
     def _fetch(self, server: str | None = None) -> str:
         # The cache is that of the account that powerprof runs as, and sudo passes no environment on.
-        chosen = f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(servers()))} " if server or is_delegated() else ""
+        chosen = (
+            f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(configured_servers()))} "
+            if server or is_delegated()
+            else ""
+        )
         return f"{'sudo ' if is_delegated() else ''}{chosen}powerprof symbols --pid {self._pid} --fetch"
 
 
@@ -380,10 +384,10 @@ def missing_names(frames: Iterable[tuple[str, bool]], images: Iterable[ProcessIm
         return None
     store, most = TableStore(downloads=False), unnamed.most_common(1)[0][0]
     # Of many processes one whose program lacks most.
-    for image in sorted(images, key=lambda image: not files_of(image, lambda module: module == most)):
+    for image in sorted(images, key=lambda image: not mapped_files(image, lambda module: module == most)):
         lacking = [
             file
-            for file in survey(image, files_of(image, lambda module: unnamed[module] > 0), store)
+            for file in survey_names(image, mapped_files(image, lambda module: unnamed[module] > 0), store)
             if not file.is_complete and file.note is None
         ]
         if lacking:

@@ -89,7 +89,7 @@ def runtime_of(image: ProcessImage) -> Runtime | None:
     return found[0] if len(found) == 1 or found == [OPENJ9, JAVA] else None
 
 
-def named_by_runtime(runtime: Runtime | None, name: str) -> tuple[str, str | None]:
+def translate_name(runtime: Runtime | None, name: str) -> tuple[str, str | None]:
     """(function, source) of a name as a runtime's compiler writes it; the source is `file:line`, where it has one."""
     if runtime is None:
         return name, None
@@ -113,14 +113,16 @@ def _javascript(name: str) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True)
-class Called:
+class FrameName:
     """One frame, as a hint needs it."""
 
     function: str | None
     module: str
 
 
-def hints(stacks: Iterable[tuple[int | None, Iterable[Called]]], images: Mapping[int, ProcessImage]) -> list[Note]:
+def runtime_notes(
+    stacks: Iterable[tuple[int | None, Iterable[FrameName]]], images: Mapping[int, ProcessImage]
+) -> list[Note]:
     """How the names that are missing are had: one note a runtime, for those whose frames are in `stacks` of (pid,
     frames). `images` are the processes looked at."""
     found: dict[str, tuple[str, int | None]] = {}
@@ -133,7 +135,7 @@ def hints(stacks: Iterable[tuple[int | None, Iterable[Called]]], images: Mapping
     return [Note(f"runtime_{key}_{what}", _values(images.get(pid or 0))) for key, (what, pid) in sorted(found.items())]
 
 
-def _hint(runtime: Runtime | None, frames: Sequence[Called]) -> tuple[str | None, bool]:
+def _hint(runtime: Runtime | None, frames: Sequence[FrameName]) -> tuple[str | None, bool]:
     """(whose hint a stack needs, whether names are missing that can be had)."""
     functions = {frame.function for frame in frames}
     if functions & _GO_IDLE:

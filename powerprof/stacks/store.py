@@ -41,7 +41,7 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @loader
-def decode(data: bytes, path: object, key: str | None = None, *, own: bool = False) -> ModuleTables:
+def decode_tables(data: bytes, path: object, key: str | None = None, *, own: bool = False) -> ModuleTables:
     """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`.
 
     `own`: from a folder that only we write to. What was looked at when it was made is not looked at again, which would
@@ -53,10 +53,10 @@ def decode(data: bytes, path: object, key: str | None = None, *, own: bool = Fal
         raise DataError(path, f"not a saved table ({error})") from error
     if module.schema != SCHEMA or (key is not None and module.key != key):
         raise DataError(path, "a table of another file or version")
-    unwind_tables.check(module.unwind, path, own=own)
-    symtab.check(module.symbols, path)
+    unwind_tables.check_table(module.unwind, path, own=own)
+    symtab.check_symbols(module.symbols, path)
     if module.debug is not None:
-        symtab.check(module.debug, path)
+        symtab.check_symbols(module.debug, path)
     return module
 
 
@@ -152,7 +152,7 @@ class TableStore:
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:
             with suppress(DataError, OSError):
-                return decode(_bounded(directory / name), name, opened.key, own=True)
+                return decode_tables(_bounded(directory / name), name, opened.key, own=True)
         module = _extract(read_elf(opened.fd, mapping.path, meter), opened.key)
         if directory is not None:
             with suppress(OSError):
@@ -179,7 +179,7 @@ class TableStore:
         if directory is not None:
             with suppress(DataError, OSError, msgspec.MsgspecError):
                 table = msgspec.msgpack.decode(_bounded(directory / name), type=SymbolTable)
-                return symtab.check(table, name)
+                return symtab.check_symbols(table, name)
         table = symtab.read_symbols(elf)
         if directory is not None:
             with suppress(OSError):
@@ -193,7 +193,7 @@ def _extract(elf: Elf, key: str) -> ModuleTables:
     except DataError:
         # A damaged symbol table costs the names only.
         symbols = symtab.EMPTY
-    return ModuleTables(schema=SCHEMA, key=key, unwind=unwind_tables.extract(elf, symbols), symbols=symbols)
+    return ModuleTables(schema=SCHEMA, key=key, unwind=unwind_tables.extract_table(elf, symbols), symbols=symbols)
 
 
 def _bounded(path: Path) -> bytes:

@@ -11,7 +11,7 @@ from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
 from powerprof.stacks.runtimes import EMPTY as NO_PERF_MAP
-from powerprof.stacks.runtimes import PerfMap, named_by_runtime, read_perf_map, runtime_of
+from powerprof.stacks.runtimes import PerfMap, read_perf_map, runtime_of, translate_name
 from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.unwind import Unwound
@@ -145,7 +145,7 @@ class Symbolizer:
                 self._notes.update(dict.fromkeys(self._perf_map.notes))
             hit = self._perf_map.lookup(at)
             if hit is not None:
-                name, source = named_by_runtime(self._runtime, hit[0])
+                name, source = translate_name(self._runtime, hit[0])
                 return Frame(name, f"perf-{self.image.pid}.map", pc, pc - hit[1], hit[1], source=source, vaddr=pc)
             if self._runtime is not None and not mapping.path.startswith("["):
                 return Frame(None, self._runtime.code, pc, None, None, vaddr=pc)

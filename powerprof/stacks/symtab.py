@@ -56,7 +56,7 @@ _MOST_RECORDS_BYTES = 8 << 20
 _ROW_BYTES = 8
 
 
-def go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] | None:
+def read_go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] | None:
     """(starts, sizes, places of names, names) of a Go program's functions, link-time; None where this is none, or where
     its table contradicts itself. Raises DataError where the file is damaged."""
     import numpy as np
@@ -214,7 +214,7 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 EMPTY = SymbolTable(starts=b"", ends=b"", offsets=b"", names=b"\0")
 
 
-def check(table: SymbolTable, path: object) -> SymbolTable:
+def check_symbols(table: SymbolTable, path: object) -> SymbolTable:
     """The table as it came from a file. Raises DataError where its arrays contradict each other."""
     import numpy as np
 
@@ -244,7 +244,7 @@ def read_symbols(elf: Elf) -> SymbolTable:
 def _go_functions(elf: Elf) -> _Raw | None:
     import numpy as np
 
-    found = go_functions(elf)
+    found = read_go_functions(elf)
     if found is None:
         return None
     starts, sizes, places, names = found

@@ -59,7 +59,7 @@ class Budget:
         ]
 
 
-class TooMuch(DataError):
+class DebugBudgetError(DataError):
     """Debug information that would take more memory than a run may."""
 
 
@@ -73,7 +73,7 @@ class DebugBudget:
     def hold(self, size: int) -> None:
         """Before as many bytes are kept. Raises DataError where they are too many."""
         if size > self.bytes_left:
-            raise TooMuch("debug information", f"would take {size:,} bytes")
+            raise DebugBudgetError("debug information", f"would take {size:,} bytes")
         self.bytes_left -= size
 
     def release(self, size: int) -> None:

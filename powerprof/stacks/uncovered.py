@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-from powerprof.stacks.effects import WORD, State, Value, arm, convention, instructions, x86
+from powerprof.stacks.effects import WORD, State, Value, apply_arm, apply_x86, convention_of, decode_instructions
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import X86_64, Machine
 from powerprof.stacks.store import ModuleTables, TableStore, open_module
@@ -59,7 +59,7 @@ class FunctionBounds:
 
 
 @dataclass(frozen=True)
-class Leaving:
+class CallerCandidates:
     """How a frame can be left: candidates in order. `is_bottom`: its code ends the thread or the program."""
 
     steps: tuple[CallerRegisters, ...]
@@ -105,17 +105,17 @@ class _CodeReading:
 
     def states(self, start: int, goal: int | None) -> Iterator[State]:
         """The states in which the function returns, or, with a goal, in which it gets there."""
-        waiting = deque([(start, convention(self._machine).begin())])
+        waiting = deque([(start, convention_of(self._machine).begin())])
         while waiting and self._left > 0:
             at, state = waiting.popleft()
             yield from self._straight(at, state, goal, waiting)
 
     def _straight(self, at: int, state: State, goal: int | None, waiting: deque[tuple[int, State]]) -> Iterator[State]:
-        effect = x86 if self._machine is X86_64 else arm
+        effect = apply_x86 if self._machine is X86_64 else apply_arm
         while self._left > 0:
             block = self._read(at, _BLOCK_BYTES)
             began = at
-            for address, size, words, operands in instructions(block, at, machine=self._machine):
+            for address, size, words, operands in decode_instructions(block, at, machine=self._machine):
                 if address == goal:
                     yield state
                     return
@@ -141,7 +141,9 @@ class _CodeReading:
                 return
 
 
-def leaving(pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> Leaving:
+def find_candidates(
+    pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine
+) -> CallerCandidates:
     """How a frame that stands at `pc` (link-time) is left. `read` gives the code at an address."""
     steps: list[CallerRegisters] = []
     forward = _CodeReading(read, bounds, machine)
@@ -158,11 +160,11 @@ def leaving(pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, 
             if step is not None and step not in steps:
                 steps.append(step)
             break
-    return Leaving(tuple(steps), is_bottom)
+    return CallerCandidates(tuple(steps), is_bottom)
 
 
 def _returned(state: State, machine: Machine) -> CallerRegisters | None:
-    names = convention(machine)
+    names = convention_of(machine)
     kept = {name: state.registers[name] for name in names.kept if name in state.registers}
     sp = state.at(names.sp, 0 if names.link else WORD)
     pc = state.registers.get(names.link) if names.link else state.load(names.sp, 0)
@@ -171,7 +173,7 @@ def _returned(state: State, machine: Machine) -> CallerRegisters | None:
 
 def _entered(state: State, machine: Machine) -> CallerRegisters | None:
     """The caller's registers, computed from what was done since the function was entered."""
-    names = convention(machine)
+    names = convention_of(machine)
     # Where the stack pointer was at the start: by the register that still lies at a known distance from it.
     for base in (names.sp, names.fp):
         value = state.registers.get(base)
@@ -228,14 +230,14 @@ class Caller:
     exact: bool
 
 
-class Uncovered:
+class CodeUnwinder:
     """Steps of one process. Code is read when a frame first stands in it."""
 
     def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
         self._image, self._store, self._machine = image, store, machine
-        self._names = convention(machine)
+        self._names = convention_of(machine)
         self._chunks: OrderedDict[int, bytes] = OrderedDict()
-        self._known: dict[tuple[int, bool], Leaving] = {}
+        self._known: dict[tuple[int, bool], CallerCandidates] = {}
         self._left = _MOST_READINGS
 
     def begin(self) -> None:
@@ -302,22 +304,22 @@ class Uncovered:
             return None
         return Caller({**found, "pc": pc}, False)
 
-    def _leaving(self, pc: int, exact: bool) -> Leaving:
+    def _leaving(self, pc: int, exact: bool) -> CallerCandidates:
         key = (pc, exact)
         known = self._known.get(key)
         if known is None:
             if self._left <= 0:
-                return Leaving(())
+                return CallerCandidates(())
             self._left -= 1
             if len(self._known) >= _MOST_KNOWN:
                 self._known.clear()
             known = self._known[key] = self._read_leaving(pc if exact else pc - 1, pc)
         return known
 
-    def _read_leaving(self, at: int, pc: int) -> Leaving:
+    def _read_leaving(self, at: int, pc: int) -> CallerCandidates:
         mapping = self._image.mapping_at(at)
         if mapping is None or not self._code(pc, 1):
-            return Leaving(())
+            return CallerCandidates(())
         bias = mapping.bias or 0
         tables = self._store.tables(self._image, mapping)
         bounds = (
@@ -325,7 +327,7 @@ class Uncovered:
             if not isinstance(tables, str)
             else FunctionBounds(None, 1 << 64, lambda _: False)
         )
-        return leaving(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), bounds, self._machine)
+        return find_candidates(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), bounds, self._machine)
 
     def _code(self, at: int, size: int) -> bytes:
         """Up to `size` bytes of code; b"" where none can be read."""

@@ -14,8 +14,8 @@ from typing import Any
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of, this_machine
 from powerprof.stacks.store import TableStore
-from powerprof.stacks.uncovered import Caller, Uncovered
-from powerprof.stacks.unwind_tables import UnwindTable, elf_image, sealed_file
+from powerprof.stacks.uncovered import Caller, CodeUnwinder
+from powerprof.stacks.unwind_tables import UnwindTable, build_elf_image, create_sealed_file
 from powerprof.system.errors import DataError
 
 # One process's unwind tables in one drgn program, and the walk over saved bytes.
@@ -70,7 +70,7 @@ class _FramesFound:
         self.last = mapping or self.last
 
 
-def load() -> None:
+def load_drgn() -> None:
     """Load drgn, for forks to find it."""
     import drgn  # noqa: F401
 
@@ -84,7 +84,7 @@ class Walker:
         self.image = image
         self._machine = machine
         self._store = store
-        self._uncovered = Uncovered(image, store, machine)
+        self._uncovered = CodeUnwinder(image, store, machine)
         self._modules: dict[int, _Module] = {}
         self.loading_s = 0.0
         # Of the tables that drgn was given.
@@ -167,9 +167,9 @@ class Walker:
             module = self._program.extra_module(f"{mapping.path}@{mapping.start:x}", id=mapping.start, create=True)
             # The range sets the bias when the file is added; afterwards only the mapping itself is the module's.
             module.address_range = (table.low + bias, table.high + bias)
-            file = elf_image(table)
+            file = build_elf_image(table)
             self.held_bytes += len(file)
-            module.try_file(mapping.path, fd=sealed_file(file, mapping.module), force=True)
+            module.try_file(mapping.path, fd=create_sealed_file(file, mapping.module), force=True)
             module.address_ranges = [(mapping.start, mapping.end)]
             if module.loaded_file_bias != bias:
                 return _Module(None, starts, ends, "its unwind table was refused")

@@ -156,7 +156,7 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
 
 
 @loader
-def fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> FunctionRanges:
+def read_fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> FunctionRanges:
     """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
     `column` is the return address's.
 
@@ -169,7 +169,7 @@ def fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.retur
     cies: dict[int, int] = {}
     kinds: dict[_Cie | None, int] = {}
     bodies, ends, owners = array("I"), array("I"), array("H")
-    for start, body, end, pointer in entries(data, path):
+    for start, body, end, pointer in iterate_entries(data, path):
         if end - start > MAX_ENTRY_BYTES:
             raise DataError(path, f"unwind table with an entry of {end - start:,} bytes at {start:#x}")
         if pointer == 0:
@@ -263,7 +263,7 @@ def _try_cie(data: bytes, body: int, end: int, column: int) -> _Cie | None:
         return None
 
 
-def entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
+def iterate_entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
     """(entry, id field, end, id) of each entry of .eh_frame or .debug_frame, in order. Raises DataError."""
     at, size, count = 0, len(data), 0
     two = _TWO.unpack_from
@@ -285,13 +285,13 @@ def entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
 
 
 @loader
-def from_debug_frame(data: bytes, path: str) -> bytes:
+def convert_debug_frame(data: bytes, path: str) -> bytes:
     """A .debug_frame section as .eh_frame (Go and `-fno-asynchronous-unwind-tables -g` have only the former).
 
     They differ in the id of a CIE and in how an FDE points to its CIE. Raises DataError.
     """
     out = bytearray(data)
-    for _start, body, _end, identity in entries(data, path):
+    for _start, body, _end, identity in iterate_entries(data, path):
         if identity == 0xFFFFFFFF:
             _U32.pack_into(out, body, 0)
         elif identity < body:
@@ -347,7 +347,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 @loader
-def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
+def extract_table(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     """The unwind table of a validated file. Raises DataError where the file is damaged."""
     loads = [load for load in elf.loads() if load.memory_bytes]
     if not loads:
@@ -357,17 +357,17 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     data, vaddr, missing = b"", 0, None
     section = elf.section(".eh_frame")
     debug = elf.section(".debug_frame")
-    functions = fde_functions(b"", 0, elf.path)
+    functions = read_fde_functions(b"", 0, elf.path)
     if section is not None:
         if section.vaddr >= 1 << 63:
             raise DataError(elf.path, f"an unwind table at the impossible address {section.vaddr:#x}")
         data, vaddr = section_bytes(elf, section, UNWIND_LIMIT_BYTES), section.vaddr
-        functions = fde_functions(data, vaddr, elf.path, elf.machine.return_column)
+        functions = read_fde_functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(functions.starts) and debug is not None:
-        data = from_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
+        data = convert_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
         # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
         vaddr = (high + 0xFFF) & ~0xFFF
-        functions = fde_functions(data, vaddr, elf.path, elf.machine.return_column)
+        functions = read_fde_functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(functions.starts):
         data, missing = b"", "no .eh_frame"
     starts, ends = functions.starts, functions.ends
@@ -396,7 +396,7 @@ def extract(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
     )
 
 
-def check(table: UnwindTable, path: object, *, own: bool = False) -> UnwindTable:
+def check_table(table: UnwindTable, path: object, *, own: bool = False) -> UnwindTable:
     """The table as it came from a file. Raises DataError where it contradicts itself.
 
     `own`: nobody else can have written the file, and `extract` looked at each entry.
@@ -410,11 +410,11 @@ def check(table: UnwindTable, path: object, *, own: bool = False) -> UnwindTable
         raise DataError(path, f"an unwind table of another machine (e_machine {table.elf_machine})")
     # Drgn reads the bytes, not what was found in them: they are looked at as those of a file are.
     if not own:
-        fde_functions(table.eh_frame, table.eh_frame_vaddr, str(path), BY_ELF[table.elf_machine].return_column)
+        read_fde_functions(table.eh_frame, table.eh_frame_vaddr, str(path), BY_ELF[table.elf_machine].return_column)
     return table
 
 
-def elf_image(table: UnwindTable) -> bytes:
+def build_elf_image(table: UnwindTable) -> bytes:
     """A minimal ELF file around the table: one loadable segment, .text without bytes, .eh_frame, build id."""
     names = b"\0.text\0.eh_frame\0.shstrtab\0.note.gnu.build-id\0"
     note = b""
@@ -452,7 +452,7 @@ def elf_image(table: UnwindTable) -> bytes:
     return bytes(out)
 
 
-def sealed_file(data: bytes, name: str) -> int:
+def create_sealed_file(data: bytes, name: str) -> int:
     """A file descriptor of a memory file that holds `data` and can no longer change. The caller closes it."""
     fd = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:

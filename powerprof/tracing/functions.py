@@ -14,8 +14,8 @@ import numpy as np
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import Part, Passed, pass_window
-from powerprof.stacks.effects import instructions
-from powerprof.stacks.effects import target as target_of
+from powerprof.stacks.effects import branch_target as target_of
+from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.store import TableStore, open_module, open_probed
@@ -155,7 +155,7 @@ def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[
     targets: set[int] = set()
     addresses: list[int] = []
     at = 0
-    for address, size, words, operands in instructions(code):
+    for address, size, words, operands in decode_instructions(code):
         starts.add(address)
         at = address + size
         if words[-1] in ("ret", "retf", "iretq"):

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.stacks.image import ProcessGoneError, ProcessImage, Seen, merge, snapshot
-from powerprof.stacks.interpreter import Interpreter, Interpreters, PythonFrame, read_frames
+from powerprof.stacks.image import ElfCache, ProcessGoneError, ProcessImage, merge_images, snapshot
+from powerprof.stacks.interpreter import Interpreter, InterpreterFinder, PythonFrame, read_frames
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
 from powerprof.system.errors import PowerprofError
@@ -140,13 +140,13 @@ Remember = Callable[[Images, ProcessImage], Images]
 def every_program(known: Images, image: ProcessImage) -> Images:
     """For a window: an exec in it starts another entry."""
     if known and (known[-1].started_ticks, known[-1].executable) == (image.started_ticks, image.executable):
-        return [*known[:-1], merge(known[-1], image)]
+        return [*known[:-1], merge_images(known[-1], image)]
     return [*known, image]
 
 
 def latest_program(known: Images, image: ProcessImage) -> Images:
     """For who stays: what a process did before an exec ended its idle periods before."""
-    return [merge(known[-1], image) if known else image]
+    return [merge_images(known[-1], image) if known else image]
 
 
 def _entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -> bytes:
@@ -167,8 +167,8 @@ class TargetMembers:
         """Of no process yet. `remember`: what is kept of a process that was looked at before."""
         self.target, self.images = target, dict[int, Images]()
         self._program, self._joining, self._remember = program, joining, remember
-        self._budget, self._seen, self._aside = Budget(), Seen(), shared()
-        self._interpreters, self._interpreted = Interpreters(), dict[int, Interpreter | None]()
+        self._budget, self._seen, self._aside = Budget(), ElfCache(), shared()
+        self._interpreters, self._interpreted = InterpreterFinder(), dict[int, Interpreter | None]()
         self._admitted, self._not_admitted = set[int](), set[int]()
         self._refused: PowerprofError | None = None
         self._judged = frozenset[int]()
@@ -320,7 +320,7 @@ class TargetMembers:
 
     def forget_programs(self) -> None:
         """What is known of files and programs is reset."""
-        self._budget, self._seen = Budget(), Seen()
+        self._budget, self._seen = Budget(), ElfCache()
 
     def _admit(self, pid: int, entry: bytes) -> None:
         """To the kernel's table. Where it is full of processes that have ended, they make room; what has none even then

@@ -16,7 +16,7 @@ import numpy as np
 from powerprof.measure.window import Part, Passed, pass_window
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.stacks.image import ProcessImage, merge, snapshot
+from powerprof.stacks.image import ProcessImage, merge_images, snapshot
 from powerprof.stacks.packages import missing_names
 from powerprof.stacks.registers import X86_64, SavedStack
 from powerprof.stacks.store import TableStore
@@ -227,8 +227,8 @@ class OnCpuTracer(Closeable, Part):
         except PowerprofError:
             self._by_pid.setdefault(pid, None)
             return index
-        if index is not None and merge(self._images[index], newer) is not newer:
-            self._images[index] = merge(self._images[index], newer)
+        if index is not None and merge_images(self._images[index], newer) is not newer:
+            self._images[index] = merge_images(self._images[index], newer)
             return index
         self._by_pid[pid] = len(self._images)
         self._images.append(newer)

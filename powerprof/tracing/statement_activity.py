@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 
-from powerprof.stacks.effects import LONGEST_BYTES, instructions, target
+from powerprof.stacks.effects import LONGEST_BYTES, branch_target, decode_instructions
 from powerprof.stacks.elf import Elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.symtab import SymbolTable, read_symbols
@@ -136,7 +136,7 @@ def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None
         ways: list[int | None] = [at + size]
         if word == "lea" and (kind := _TITLES.get(_pointed(elf, at + size, operands))) is not None:
             return kind
-        to = target(operands)
+        to = branch_target(operands)
         if word == "call" and to in calls:
             return calls[to]
         if word.startswith("j"):
@@ -155,7 +155,7 @@ def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
     if offset is None:
         return None
     code = elf.read(offset, min(LONGEST_BYTES, elf.size - offset))
-    for _, size, words, operands in instructions(code, vaddr, 1):
+    for _, size, words, operands in decode_instructions(code, vaddr, 1):
         return size, words[-1], operands
     return None
 

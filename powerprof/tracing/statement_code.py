@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 
 from powerprof.stacks import unwind_tables
-from powerprof.stacks.effects import instructions
+from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PF_X, Elf
 from powerprof.system.errors import DataError
 
@@ -143,7 +143,7 @@ class ProgramFunctions:
         if section is not None:
             try:
                 data = elf.read(section.offset, section.size)
-                self._table = unwind_tables.fde_functions(data, section.vaddr, elf.path, elf.machine.return_column)
+                self._table = unwind_tables.read_fde_functions(data, section.vaddr, elf.path, elf.machine.return_column)
             except DataError:
                 self._table = None
 
@@ -163,7 +163,7 @@ class ProgramFunctions:
         code = self._elf.read(segment.offset + start - segment.vaddr, size)
         seen: list[tuple[str, str]] = []
         found, at = None, start
-        for address, length, words, operands in instructions(code, start):
+        for address, length, words, operands in decode_instructions(code, start):
             if address == vaddr:
                 found = seen[-_MOST_BEFORE:]
             seen.append((words[-1], operands))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from powerprof.stacks.effects import instructions
+from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import Elf, read_elf
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
@@ -479,7 +479,7 @@ def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterato
             continue
         code = elf.read(offset, min(_MOST_BYTES, elf.size - offset))
         found = []
-        for _, _, words, operands in instructions(code, symbols[name], _MOST_INSTRUCTIONS, elf.machine):
+        for _, _, words, operands in decode_instructions(code, symbols[name], _MOST_INSTRUCTIONS, elf.machine):
             found.append((words[-1], operands))
             if words[-1] == "ret":
                 yield found

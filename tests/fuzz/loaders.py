@@ -226,8 +226,8 @@ def _elf_seeds() -> list[bytes]:
 def _read_elf(path: Path, data: bytes) -> object:
     found = elf.parse_elf(data, path.name)
     symbols = symtab.read_symbols(found)
-    unwind = unwind_tables.extract(found, symbols)
-    unwind_tables.elf_image(unwind)
+    unwind = unwind_tables.extract_table(found, symbols)
+    unwind_tables.build_elf_image(unwind)
     return [symbols.lookup(0x1000), elf.code_vaddr(found, 0)]
 
 
@@ -236,7 +236,7 @@ def _table_seeds() -> list[bytes]:
     for data in _elf_seeds():
         one = elf.parse_elf(data, "seed")
         made_ = store.ModuleTables(
-            schema=store.SCHEMA, key="k", unwind=unwind_tables.extract(one), symbols=symtab.read_symbols(one)
+            schema=store.SCHEMA, key="k", unwind=unwind_tables.extract_table(one), symbols=symtab.read_symbols(one)
         )
         found.append(msgspec.msgpack.encode(made_))
     return found
@@ -261,8 +261,8 @@ def _image_seeds() -> list[bytes]:
 
 
 def _read_tables(path: Path, data: bytes) -> object:
-    found = store.decode(data, path.name)
-    unwind_tables.elf_image(found.unwind)
+    found = store.decode_tables(data, path.name)
+    unwind_tables.build_elf_image(found.unwind)
     return found.symbols.lookup(0x1000)
 
 
@@ -297,7 +297,7 @@ def _read_workload(path: Path, data: bytes) -> object:
 def _read_perf_map(path: Path, data: bytes) -> object:
     with path.open("rb") as file:
         found = runtimes._parse(file.fileno(), str(path))
-    return [runtimes.named_by_runtime(runtimes.NODE, name) for name in found.names]
+    return [runtimes.translate_name(runtimes.NODE, name) for name in found.names]
 
 
 def _saved(key: str, kind: Kind) -> Callable[[], list[bytes]]:
@@ -342,7 +342,7 @@ LOADERS: tuple[Loader, ...] = (
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
     Loader("server-log", _lenient(lambda text: summarise(text, 1767225600.0)), lambda: [_LOG]),
     Loader("capture", _read_capture, _capture_seeds),
-    Loader("images", lambda path, data: image.load(path), _image_seeds),
+    Loader("images", lambda path, data: image.load_images(path), _image_seeds),
     Loader(
         "maps", lambda path, data: image.parse_maps(data.decode("utf-8", "surrogateescape"), str(path)), lambda: [_MAPS]
     ),

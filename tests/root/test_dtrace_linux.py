@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, function_profile
+from powerprof.attribution.functions import FunctionProfile, build_function_profile
 from powerprof.measure import window
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import FunctionTrace
@@ -55,7 +55,7 @@ def dtrace(dtrace_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Dtrace:
 def by_bpf(truth: Running) -> FunctionProfile:
     with FunctionTracer([truth.pid], "truth_*") as tracer:
         truth.begin()
-        return function_profile(tracer.measure(2.5))
+        return build_function_profile(tracer.measure(2.5))
 
 
 def mean_cpu_us(trace: FunctionTrace, name: str) -> float:

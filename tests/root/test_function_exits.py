@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, function_profile
+from powerprof.attribution.functions import FunctionProfile, build_function_profile
 from powerprof.measure import window
 from powerprof.tracing.functions import FunctionTracer
 from tests.conftest import Cli
@@ -49,7 +49,7 @@ def profile(target: Running, *, multi: bool = True) -> tuple[FunctionProfile, st
         trace = tracer.measure(1)
     assert target.process.poll() is None
     (one,) = said
-    return function_profile(trace), one
+    return build_function_profile(trace), one
 
 
 @pytest.mark.parametrize("multi", [True, False], ids=["uprobe_multi", "uprobe_pmu"])

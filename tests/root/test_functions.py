@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.functions import FunctionProfile, FunctionRow, function_profile
+from powerprof.attribution.functions import FunctionProfile, FunctionRow, build_function_profile
 from powerprof.measure.window import pass_window
 from powerprof.system.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer
@@ -49,7 +49,7 @@ def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionPr
         timer.join()
     assert running.process.poll() is None
     assert running.line() == "done\n"
-    return function_profile(trace)
+    return build_function_profile(trace)
 
 
 def by_name(found: FunctionProfile) -> dict[str, FunctionRow]:

@@ -118,8 +118,8 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
     with TraceWindow(tracer) as opened:
         window = opened.measure(duration_s)
     summed = window.trace.causes
-    found = causes.mechanisms(summed)
-    rows = causes.summarise(
+    found = causes.classify_exits(summed)
+    rows = causes.group_causes(
         summed,
         found,
         window.window_s,
@@ -128,7 +128,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
         interrupts=interrupt_names(),
         own_pid=os.getpid(),
     )
-    balance = causes.conserve(summed, found, window.trace.lost_count, window.edges)
+    balance = causes.build_conservation(summed, found, window.trace.lost_count, window.edges)
     assert (window.trace.sample_1_in, window.trace.sample_lost_count) == (1, 0)
     return Traced(rows, balance, window.trace.sample, window.edges)
 
@@ -200,7 +200,7 @@ def burst_of_exits(tracer: IdleTracer, duration_s: float) -> TracedWindow:
 
 def balance_of(window: TracedWindow) -> Conservation:
     summed = window.trace.causes
-    return causes.conserve(summed, causes.mechanisms(summed), window.trace.lost_count, window.edges)
+    return causes.build_conservation(summed, causes.classify_exits(summed), window.trace.lost_count, window.edges)
 
 
 def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:

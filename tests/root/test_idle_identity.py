@@ -47,9 +47,9 @@ def traced(tracer: IdleTracer, *names: str, again: bool) -> tuple[list[int], lis
             pids.append(sleeps_as(name, pids[0] if again and pids else None))
         window = opened.collect(running.end())
     found = window.trace.causes
-    rows = causes.summarise(
+    rows = causes.group_causes(
         found,
-        causes.mechanisms(found, window.state_names),
+        causes.classify_exits(found, window.state_names),
         window.window_s,
         look_up,
         functions=window.trace.addresses,

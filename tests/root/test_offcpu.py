@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.offcpu import bpf_profile
+from powerprof.attribution.offcpu import build_bpf_profile
 from powerprof.measure import window as runner
 from powerprof.tracing.captures import OffCpuTrace
 from powerprof.tracing.offcpu import OffCpuTracer
@@ -79,7 +79,7 @@ def test_sleeps_waits_and_wakers_are_the_programs_own(target: Running) -> None:
 
 def test_the_profile_adds_up(target: Running) -> None:
     trace, _, _ = traced(target)
-    profile = bpf_profile(trace, {})
+    profile = build_bpf_profile(trace, {})
     assert profile.sleeps_count == sum(thread.sleeps_count for thread in profile.threads)
     for thread in profile.threads:
         assert thread.states is not None

@@ -11,7 +11,7 @@ import msgspec
 import psutil
 import pytest
 
-from powerprof.attribution.profile import OnCpuProfile, on_cpu_profile
+from powerprof.attribution.profile import OnCpuProfile, build_on_cpu_profile
 from powerprof.measure.window import OpenWindow
 from powerprof.tracing.captures import Event, OnCpuCapture
 from powerprof.tracing.profile import OnCpuTracer
@@ -74,7 +74,7 @@ def shares(profile: OnCpuProfile, *names: str) -> dict[str, float]:
 
 def test_cpu_time_falls_to_the_functions_that_use_it(program: Path) -> None:
     capture, _, (low_s, high_s) = measure(program, ["burn", "60"], "cpu-clock", 1.5, frequency_hz=1997)
-    profile = on_cpu_profile(capture)
+    profile = build_on_cpu_profile(capture)
     # 1,000 samples and more: a share of 50 % is known to ±3.1 points (95 %), and 6 are twice that.
     found = shares(profile, "truth_one", "truth_two", "truth_kernel", "truth_level")
     assert found["truth_one"] == pytest.approx(50, abs=6)
@@ -95,7 +95,7 @@ def test_cpu_time_falls_to_the_functions_that_use_it(program: Path) -> None:
 
 def test_every_process_is_seen_and_percentages_are_of_the_target(program: Path) -> None:
     capture, *_ = measure(program, ["burn", "60"], "cpu-clock", 1.0, frequency_hz=499, every_process=True)
-    profile = on_cpu_profile(capture)
+    profile = build_on_cpu_profile(capture)
     assert profile.target_count == capture.busy_count
     assert sum(row.percent for row in profile.stacks) == pytest.approx(100, abs=0.01)
     assert sum(row.self_percent for row in profile.functions) == pytest.approx(100, abs=0.01)
@@ -106,7 +106,7 @@ def test_every_process_is_seen_and_percentages_are_of_the_target(program: Path) 
 
 def test_page_faults_are_counted_exactly(program: Path) -> None:
     capture, said, _ = measure(program, ["touch", "5000"], "page-faults", 0.7)
-    profile = on_cpu_profile(capture)
+    profile = build_on_cpu_profile(capture)
     counted = int(said)
     touched = sum(row.count for row in profile.stacks if row.stack and row.stack[0].label == "truth_touch")
     # getrusage counts what truth_touch and the two calls around it took.
@@ -119,7 +119,7 @@ def test_page_faults_are_counted_exactly(program: Path) -> None:
 
 def test_lost_stacks_are_counted_and_events_are_not_lost(program: Path) -> None:
     capture, *_ = measure(program, ["burn", "60"], "cpu-clock", 1.2, frequency_hz=4999, ring_pages=8)
-    profile = on_cpu_profile(capture)
+    profile = build_on_cpu_profile(capture)
     assert capture.lost_stacks_count > 0
     assert sum(row.count for row in capture.rows) + capture.lost_rows_count == capture.target_count
     assert sum(row.count for row in profile.stacks) == capture.target_count - capture.lost_rows_count
@@ -128,4 +128,4 @@ def test_lost_stacks_are_counted_and_events_are_not_lost(program: Path) -> None:
 def test_a_saved_capture_gives_the_same_answer(program: Path) -> None:
     capture, *_ = measure(program, ["touch", "300"], "page-faults", 0.3)
     saved = msgspec.msgpack.encode(capture)
-    assert on_cpu_profile(msgspec.msgpack.decode(saved, type=OnCpuCapture)) == on_cpu_profile(capture)
+    assert build_on_cpu_profile(msgspec.msgpack.decode(saved, type=OnCpuCapture)) == build_on_cpu_profile(capture)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.attribution.syscalls import SyscallProfile, syscall_profile
+from powerprof.attribution.syscalls import SyscallProfile, build_syscall_profile
 from powerprof.measure import window as runner
 from powerprof.tracing.syscalls import SyscallTracer
 from tests.conftest import Cli
@@ -43,7 +43,7 @@ def traced(target: Running) -> tuple[SyscallProfile, int, int]:
         line = target.line()
         trace = tracer.collect(window.end())
     waited_ns, ringed = (int(word) for word in line.split()[1:])
-    return syscall_profile(trace, {file.tid: file.comm for file in trace.files}), waited_ns, ringed
+    return build_syscall_profile(trace, {file.tid: file.comm for file in trace.files}), waited_ns, ringed
 
 
 def counts_of(profile: SyscallProfile) -> Counter[str]:

@@ -226,12 +226,12 @@ def _sampler(bench: Bench, case: Case, say: Say) -> OnCpuTracer:
 
 
 def _profile(capture: OnCpuCapture) -> OnCpuProfile:
-    from powerprof.attribution.profile import on_cpu_profile
+    from powerprof.attribution.profile import build_on_cpu_profile
 
     if capture.interrupted:
         # The signal ended the window and is spent: without this the windows that are left would still be measured.
         raise Interrupted("interrupted")
-    return on_cpu_profile(capture, server_names={})
+    return build_on_cpu_profile(capture, server_names={})
 
 
 # Statistics are recomputed ten seconds after tables were filled; a stopped server would do that in its own window.

@@ -94,7 +94,7 @@ def _traced(
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
     with CaseObservers(bench, case) as beside, load_at(bench, case, rate_hz):
         beside.start()
-        taken = attribute.capture_live(
+        taken = attribute.trace_target(
             Target(pids, label, roots=pids), AttributeRequest(duration_s=duration_s), names, say
         )
         _, storm = beside.finish(os.cpu_count() or 1)
@@ -233,9 +233,9 @@ def trace_phase(
         window = opened.measure(duration_s)
         after, counted_s = switches_of(server_pid) if server_pid else {}, time.monotonic() - began_s
     exits = window.trace.causes
-    ended_by = idle.mechanisms(exits, window.state_names)
+    ended_by = idle.classify_exits(exits, window.state_names)
     rows = (
-        idle.summarise(
+        idle.group_causes(
             exits,
             ended_by,
             window.window_s,
@@ -244,7 +244,7 @@ def trace_phase(
             interrupts=interrupt_names(),
             server_names=server_names,
             own_pid=os.getpid(),
-            c0_ns=blame.c0_ns(exits, window.trace.ran),
+            c0_ns=blame.sum_c0_ns(exits, window.trace.ran),
         )
         if len(exits)
         else []
@@ -255,7 +255,7 @@ def trace_phase(
     spent = window.trace.run_time_s
     tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
     traced.causes = rows
-    traced.conservation = idle.conserve(
+    traced.conservation = idle.build_conservation(
         exits, ended_by, window.trace.lost_count, window.edges, window.stat_idle_percent
     )
     traced.window_s = window.window_s
@@ -287,11 +287,11 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
     """How often the server ended an idle period, `count` times in all; when, by the sample of single periods."""
     import numpy as np
 
-    from powerprof.attribution.causes import blamed
+    from powerprof.attribution.causes import blamed_threads
     from powerprof.system.tasks import look_up
 
     sample = window.trace.sample
-    tids, tgids = blamed(sample)
+    tids, tgids = blamed_threads(sample)
     # Of a thread that was woken for another CPU the program knows no process.
     others = {int(tid) for tid in np.unique(tids[tgids == 0])}
     own = {tid for tid in others if tid and look_up(tid).pid == server_pid}

@@ -19,7 +19,7 @@ from powerprof.database.private.replication import status_of
 from powerprof.energy import meter_log, rapl
 from powerprof.measure import turbostat
 from powerprof.stacks import image
-from powerprof.stacks.demangle import legacy, v0
+from powerprof.stacks.demangle import demangle_legacy, demangle_v0
 from powerprof.system.errors import DataError
 from powerprof.system.files import disarmed, loader, printable, printable_lines, reading, whole
 from powerprof.workloads.reading import read_workload
@@ -143,8 +143,8 @@ def test_figures_that_are_none_are_refused(read: object, text: str) -> None:
     "name", ["_ZN²x17h0123456789abcdefE", "_ZN3²aaE", "_RNvC²3foo", "_RNvCs²_1a1b", "_RNvC1aT" + "T" * 4000]
 )
 def test_names_with_other_digits_are_names(name: str) -> None:
-    assert legacy(name) is None
-    assert v0(name) is None
+    assert demangle_legacy(name) is None
+    assert demangle_v0(name) is None
 
 
 def test_a_status_of_odd_figures_has_none() -> None:

@@ -96,12 +96,12 @@ def test_what_is_fetched_is_kept_and_what_is_missing_is_remembered(
     assert path is not None and path.read_bytes() == elf
     # What is in the cache needs no server.
     monkeypatch.delenv("DEBUGINFOD_URLS")
-    assert debuginfo.fetch(other) == path == debuginfo.cached(other)
+    assert debuginfo.fetch(other) == path == debuginfo.find_cached(other)
     # Asked for by name, a server is asked again though it did not have it today.
     elf = make([Part(note.name, 7, note.data[:16] + bytes.fromhex(_ID))])
     monkeypatch.setenv("DEBUGINFOD_URLS", serve(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(elf) + elf, b""))
     assert debuginfo.fetch(_ID) is None
-    asked = debuginfo.Request(time.monotonic() + 60)
+    asked = debuginfo.FetchRequest(time.monotonic() + 60)
     assert debuginfo.fetch(_ID, asked) is not None
     assert debuginfo.fetch("ef" * 20, asked) is None
     assert [problem.rpartition(": ")[2] for problem in asked.problems] == ["sent the debug file of another build"]

@@ -22,7 +22,7 @@ def ended(window: TracedWindow) -> dict[str, Counter[str]]:
     nobody = flags & np.uint32(Flag.NO_TASK) != 0
     remote = (flags & np.uint32(Flag.REMOTE) != 0) & (causes["waker_context"] == WakerContext.TASK)
     found = {"nobody": Counter[str](), "remote": Counter[str](), "other": Counter[str]()}
-    ended_by = idle.mechanisms(causes, window.state_names).tolist()
+    ended_by = idle.classify_exits(causes, window.state_names).tolist()
     for mechanism, count, *whose in zip(ended_by, of_polls.tolist(), nobody.tolist(), remote.tolist(), strict=True):
         if count:
             found["nobody" if whose[0] else "remote" if whose[1] else "other"][MECHANISMS[mechanism]] += count

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from powerprof.attribution.attribute import capture_live as capture
-from powerprof.attribution.blame import attribute as blame
+from powerprof.attribution.attribute import trace_target as capture
+from powerprof.attribution.blame import build_attribution as blame
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import NO_METER

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.attribution.sites import Call, merge, runs
+from powerprof.attribution.sites import Call, merge_calls, split_runs
 from powerprof.model.attribution import StackFrame
 from powerprof.stacks.interpreter import PythonFrame
 
@@ -37,31 +37,39 @@ def test_each_call_from_c_has_its_own_functions() -> None:
         "clone3",
     ]
     first = [frame("a"), frame("b", begins=True), frame("c", begins=True)]
-    assert names(merge(stack, runs(first, whole=True), complete=True)) == expected
+    assert names(merge_calls(stack, split_runs(first, whole=True), complete=True)) == expected
     shim = frame("", begins=True, is_shim=True)
     later = [frame("a"), frame("b"), shim, frame("c"), shim]
-    assert names(merge(stack, runs(later, whole=True), complete=True)) == expected
+    assert names(merge_calls(stack, split_runs(later, whole=True), complete=True)) == expected
 
 
 def test_a_chain_that_disagrees_with_the_stack_is_left_out() -> None:
     chain = [frame("a", begins=True), frame("b", begins=True)]
-    assert merge(calls("x", LOOP, "clone3"), runs(chain, whole=True), complete=True) is None
-    assert merge(calls("x", LOOP, LOOP, LOOP, "clone3"), runs(chain, whole=True), complete=True) is None
+    assert merge_calls(calls("x", LOOP, "clone3"), split_runs(chain, whole=True), complete=True) is None
+    assert merge_calls(calls("x", LOOP, LOOP, LOOP, "clone3"), split_runs(chain, whole=True), complete=True) is None
 
 
 def test_of_a_chain_or_stack_that_is_cut_off_what_is_known_is_shown() -> None:
     chain = [frame("a", begins=True), frame("b", begins=True)]
-    assert names(merge(calls("x", LOOP), runs(chain, whole=True), complete=False)) == ["x", "a (a.py:7)", "b (b.py:7)"]
-    cut = runs(chain[:1], whole=False)
-    assert names(merge(calls("x", LOOP, LOOP, "y"), cut, complete=True)) == ["x", "a (a.py:7)", LOOP, "y"]
+    assert names(merge_calls(calls("x", LOOP), split_runs(chain, whole=True), complete=False)) == [
+        "x",
+        "a (a.py:7)",
+        "b (b.py:7)",
+    ]
+    cut = split_runs(chain[:1], whole=False)
+    assert names(merge_calls(calls("x", LOOP, LOOP, "y"), cut, complete=True)) == ["x", "a (a.py:7)", LOOP, "y"]
 
 
 def test_a_frame_without_a_name_says_so() -> None:
     unknown = PythonFrame(1, 0x1000, 0x2000 | 1 << 56, begins=True)
-    assert names(merge(calls(LOOP), runs([unknown], whole=True), complete=True)) == ["[Python] 0x2000"]
+    assert names(merge_calls(calls(LOOP), split_runs([unknown], whole=True), complete=True)) == ["[Python] 0x2000"]
 
 
 def test_a_call_that_runs_no_function_stays_and_so_does_a_stack_of_nothing() -> None:
     shim = frame("", begins=True, is_shim=True)
-    assert names(merge(calls("x", LOOP, "clone3"), runs([shim], whole=True), complete=True)) == ["x", LOOP, "clone3"]
-    assert names(merge([], runs([frame("a", begins=True)], whole=True), complete=False)) == ["a (a.py:7)"]
+    assert names(merge_calls(calls("x", LOOP, "clone3"), split_runs([shim], whole=True), complete=True)) == [
+        "x",
+        LOOP,
+        "clone3",
+    ]
+    assert names(merge_calls([], split_runs([frame("a", begins=True)], whole=True), complete=False)) == ["a (a.py:7)"]

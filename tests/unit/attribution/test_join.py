@@ -102,7 +102,7 @@ def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, *
         own_pid=1,
     )
     capture = msgspec.structs.replace(capture, **more)
-    return blame.attribute(capture, SiteStacks(capture, TableStore(use_files=False)))
+    return blame.build_attribution(capture, SiteStacks(capture, TableStore(use_files=False)))
 
 
 def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> SiteWakings:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.attribution.symbols import place_of
+from powerprof.attribution.symbols import find_blamed_frame
 from powerprof.model.attribution import StackFrame
 
 
@@ -13,7 +13,7 @@ def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
 
 def test_a_named_wrapper_does_not_stand_for_its_unnamed_caller() -> None:
     wait, wrapper, unnamed = _frame("pthread_cond_wait", "libc.so.6"), _frame("psi_cond_timedwait"), _frame(None)
-    assert place_of([wait, wrapper, unnamed, _frame("main")]) is unnamed
-    assert place_of([wait, wrapper]) is wrapper
-    assert place_of([wait]) is wait
-    assert place_of([]) is None
+    assert find_blamed_frame([wait, wrapper, unnamed, _frame("main")]) is unnamed
+    assert find_blamed_frame([wait, wrapper]) is wrapper
+    assert find_blamed_frame([wait]) is wait
+    assert find_blamed_frame([]) is None

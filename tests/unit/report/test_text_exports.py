@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from powerprof.attribution.offcpu import bpf_profile
-from powerprof.attribution.syscalls import syscall_profile
+from powerprof.attribution.offcpu import build_bpf_profile
+from powerprof.attribution.syscalls import build_syscall_profile
 from powerprof.energy.domains import EnergyResult, Total
 from powerprof.model.attribution import Attribution, Waking
 from powerprof.model.records import EnergyReading
@@ -258,7 +258,7 @@ def test_csv_of_calls_and_of_threads_is_a_line_each_under_the_records_own_names(
         pid=7, tid=8, name="read", operation="", count=30, errors_count=2, ns=9_000_000, longest_ns=4_000_000
     )
     trace = SyscallTrace(**window, calls=[asked], files=[], waiting={}, parts_count=0)
-    (call,) = rows_of(to_csv(syscall_profile(trace, {8: "=cmd()"})))
+    (call,) = rows_of(to_csv(build_syscall_profile(trace, {8: "=cmd()"})))
     assert (call["thread"], call["name"], call["count"], call["errors_count"]) == ("'=cmd()", "read", "30", "2")
     assert float(call["total_ms"]) == 9.0
     sums = ThreadSums(
@@ -273,7 +273,7 @@ def test_csv_of_calls_and_of_threads_is_a_line_each_under_the_records_own_names(
         preempted_count=0,
         preempted_ns=0,
     )
-    profile = bpf_profile(OffCpuTrace(**window, threads=[sums], wakings=[], unseen_count=0), {})
+    profile = build_bpf_profile(OffCpuTrace(**window, threads=[sums], wakings=[], unseen_count=0), {})
     (thread,) = rows_of(to_csv(profile))
     assert (thread["thread"], thread["sleeps_count"], float(thread["sleep_mean_ms"])) == ("writer", "4", 10.0)
     assert "states" not in thread

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from powerprof.stacks.interpreter import Interpreter, Shape
+from powerprof.stacks.interpreter import Interpreter, StructOffsets
 
 BASE = 0x1000
 CODE_TYPE = 0x0F00
@@ -40,7 +40,7 @@ class Memory:
         whole = bytes(self.data)
         return [whole[at - BASE : at - BASE + size] if at >= BASE else b"" for at, size in places]
 
-    def text(self, shape: Shape, value: str) -> int:
+    def text(self, shape: StructOffsets, value: str) -> int:
         is_ascii = value.isascii()
         width = 1 if max(map(ord, value), default=0) < 256 else 2
         data = value.encode("latin-1" if width == 1 else "utf-16-le")
@@ -50,7 +50,7 @@ class Memory:
         self.put(at + shape.text_bytes + (0 if is_ascii else 16), data)
         return at
 
-    def code(self, shape: Shape, function: str, file: str, line: int) -> int:
+    def code(self, shape: StructOffsets, function: str, file: str, line: int) -> int:
         table = self.room(32 + len(LINE_TABLE))
         self.word(table + 16, len(LINE_TABLE))
         self.put(table + 32, LINE_TABLE)
@@ -64,12 +64,12 @@ class Memory:
         return at
 
 
-def interpreter(shape: Shape) -> Interpreter:
+def interpreter(shape: StructOffsets) -> Interpreter:
     """The one that `memory` has."""
     return Interpreter(shape=shape, threads=INTERPRETER + shape.threads, code_type=CODE_TYPE)
 
 
-def memory(shape: Shape, tid: int = 77, functions: Sequence[str] = ("inner", "Outer.method")) -> Memory:
+def memory(shape: StructOffsets, tid: int = 77, functions: Sequence[str] = ("inner", "Outer.method")) -> Memory:
     """A process with one thread, whose frames are those of `functions`, innermost first, each in its second line."""
     made = Memory()
     made.word(RUNTIME + shape.interpreters, INTERPRETER)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.elf import parse_elf, read_elf
-from powerprof.stacks.symtab import SymbolTable, go_functions, read_symbols
+from powerprof.stacks.symtab import SymbolTable, read_go_functions, read_symbols
 from powerprof.system.errors import DataError
 from tests.unit.stacks.elves import Part, make, wide_go_table, with_go_table
 
@@ -49,7 +49,7 @@ def test_one_that_may_be_loaded_anywhere_has_them_too(built):
 
 def test_a_program_of_another_language_has_no_such_table(built):
     data = built("sleepers").read_bytes()
-    assert go_functions(parse_elf(data, "sleepers")) is None
+    assert read_go_functions(parse_elf(data, "sleepers")) is None
 
 
 def test_a_damaged_table_gives_no_names_and_no_traceback(built):
@@ -65,7 +65,7 @@ def test_a_damaged_table_gives_no_names_and_no_traceback(built):
             at = section.offset + drawn.randrange(reach)
             changed[at] = drawn.choice((0, 1, 0x7F, 0xFF, drawn.randrange(256)))
         try:
-            found = go_functions(parse_elf(bytes(changed), "x"))
+            found = read_go_functions(parse_elf(bytes(changed), "x"))
         except DataError:
             continue
         if found is not None:
@@ -88,10 +88,10 @@ def test_where_functions_begin_is_in_the_table_or_in_the_modules_record(told):
 
 
 def test_functions_outside_of_the_code_are_none():
-    assert go_functions(parse_elf(with_go_table(FUNCTIONS, 0x180, text=0x7FFF_FFFF_FFFF_F000), "x")) is None
-    assert go_functions(parse_elf(with_go_table(FUNCTIONS, 0xFFFF_FFFF), "x")) is None
+    assert read_go_functions(parse_elf(with_go_table(FUNCTIONS, 0x180, text=0x7FFF_FFFF_FFFF_F000), "x")) is None
+    assert read_go_functions(parse_elf(with_go_table(FUNCTIONS, 0xFFFF_FFFF), "x")) is None
     backwards = [("b", 0x40), ("a", 0)]
-    assert go_functions(parse_elf(with_go_table(backwards, 0x180), "x")) is None
+    assert read_go_functions(parse_elf(with_go_table(backwards, 0x180), "x")) is None
 
 
 @pytest.mark.parametrize("size", [1, 71, 72, 100])
@@ -102,7 +102,7 @@ def test_a_table_that_is_cut_gives_none(built, size):
     header = struct.unpack_from("<Q", data, 40)[0] + 64 * at
     changed = bytearray(data)
     struct.pack_into("<Q", changed, header + 32, size)
-    assert go_functions(parse_elf(bytes(changed), "x")) is None
+    assert read_go_functions(parse_elf(bytes(changed), "x")) is None
 
 
 _READ = """
@@ -110,7 +110,7 @@ import sys
 from pathlib import Path
 from powerprof.system.errors import DataError
 from powerprof.stacks.elf import read_elf
-from powerprof.stacks.symtab import check, read_symbols
+from powerprof.stacks.symtab import check_symbols, read_symbols
 from powerprof.stacks.time_budget import Budget
 import numpy
 def peak():
@@ -119,7 +119,7 @@ def peak():
 with open(sys.argv[1], "rb") as file, Budget().meter(1) as meter:
     before = peak()
     try:
-        count = check(read_symbols(read_elf(file.fileno(), sys.argv[1], meter)), "x").count
+        count = check_symbols(read_symbols(read_elf(file.fileno(), sys.argv[1], meter)), "x").count
     except DataError as error:
         count = error.reason.replace(" ", "_")
     print(count, peak() - before)

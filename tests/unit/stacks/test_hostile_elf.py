@@ -24,7 +24,7 @@ from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
-from powerprof.stacks.unwind_tables import extract
+from powerprof.stacks.unwind_tables import extract_table
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.tracing.functions import throwing_modules
 from powerprof.tracing.statement_activity import find_activity
@@ -120,21 +120,21 @@ def cie_and_fde(start: int, size: int) -> bytes:
 
 
 def test_an_fde_gives_the_function_it_covers():
-    found = unwind_tables.fde_functions(cie_and_fde(0x1000, 0x40), 0x8000, "x")
+    found = unwind_tables.read_fde_functions(cie_and_fde(0x1000, 0x40), 0x8000, "x")
     assert (found.starts.tolist(), found.ends.tolist(), found.bottoms) == ([0x1000], [0x1040], ())
 
 
 def test_a_broken_chain_of_entries_is_refused():
     with pytest.raises(DataError, match="broken at byte"):
-        unwind_tables.fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
+        unwind_tables.read_fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
 def test_random_unwind_bytes_never_crash_the_reader(data):
     try:
-        unwind_tables.fde_functions(data, 0x1000, "x")
-        unwind_tables.from_debug_frame(data, "x")
+        unwind_tables.read_fde_functions(data, 0x1000, "x")
+        unwind_tables.convert_debug_frame(data, "x")
     except DataError:
         pass
 
@@ -192,7 +192,7 @@ def test_a_file_that_is_no_elf_costs_its_names_only(tmp_path):
 def test_extract_refuses_a_file_that_loads_nothing():
     data = bend(make([]), 64, "<I", 0)
     with pytest.raises(DataError, match="nothing in it is loaded"):
-        extract(parse_elf(data, "x"))
+        extract_table(parse_elf(data, "x"))
 
 
 def bent_words(data: bytes, rng: random.Random) -> bytes:

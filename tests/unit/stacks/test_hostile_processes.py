@@ -75,7 +75,7 @@ def test_functions_that_each_have_a_common_entry_of_their_own_are_refused() -> N
 
     def read() -> None:
         with pytest.raises(DataError, match="unwind table"):
-            unwind_tables.fde_functions(bytes(table), 0x1000, "cies")
+            unwind_tables.read_fde_functions(bytes(table), 0x1000, "cies")
 
     assert least_cpu_s(read, 1.0) < 1.0
 
@@ -84,7 +84,7 @@ def test_instructions_without_end_never_reach_the_unwinder() -> None:
     head = cie()
     table = head + entry(len(head), 0, 0x100, b"\x0a" * 100_000)
     with pytest.raises(DataError, match="an entry of 100"):
-        unwind_tables.fde_functions(table, 0x1000, "long")
+        unwind_tables.read_fde_functions(table, 0x1000, "long")
 
 
 def test_half_a_million_functions_take_little() -> None:
@@ -94,7 +94,7 @@ def test_half_a_million_functions_take_little() -> None:
         one += struct.pack("<IIiIBBBB", 16, len(one) + 4, number, 16, 0, 0x07, 0x11, 0)
     data = bytes(one)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert least_cpu_s(lambda: unwind_tables.fde_functions(data, 0x1000, "many"), 2.0) < 2.0
+    assert least_cpu_s(lambda: unwind_tables.read_fde_functions(data, 0x1000, "many"), 2.0) < 2.0
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 

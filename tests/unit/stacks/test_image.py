@@ -13,7 +13,16 @@ import pytest
 
 from powerprof.stacks import image as images
 from powerprof.stacks.elf import read_elf
-from powerprof.stacks.image import Mapping, ProcessImage, Seen, load, merge, parse_maps, save, snapshot
+from powerprof.stacks.image import (
+    ElfCache,
+    Mapping,
+    ProcessImage,
+    load_images,
+    merge_images,
+    parse_maps,
+    save_images,
+    snapshot,
+)
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
@@ -70,29 +79,29 @@ def process(*mappings: Mapping, executable: str = "/x", ticks: int = 1) -> Proce
 def test_merging_keeps_unloaded_libraries_until_something_takes_their_place():
     older = process(mapping(0, 10, "/x"), mapping(20, 30, "/plugin"), mapping(40, 50, "/gone"))
     newer = process(mapping(0, 10, "/x"), mapping(25, 35, "/new"))
-    merged = merge(older, newer)
+    merged = merge_images(older, newer)
     assert [(one.path, one.start) for one in merged.mappings] == [("/x", 0), ("/new", 25), ("/gone", 40)]
 
 
 def test_merging_drops_what_was_before_an_exec_and_other_processes_of_that_pid():
     older = process(mapping(0, 10, "/x"), mapping(20, 30, "/old"))
     for newer in (process(mapping(0, 10), executable="/y"), process(mapping(0, 10), ticks=2)):
-        assert merge(older, newer) == newer
+        assert merge_images(older, newer) == newer
 
 
 def test_images_are_saved_and_hostile_ones_refused(tmp_path):
     path = tmp_path / "images.json"
     image = process(mapping(0, 10), mapping(20, 30))
-    save((image,), path)
-    assert load(path) == (image,)
+    save_images((image,), path)
+    assert load_images(path) == (image,)
     overlapping = process(mapping(0, 30), mapping(20, 40))
-    save((overlapping,), path)
+    save_images((overlapping,), path)
     with pytest.raises(DataError, match="overlap"):
-        load(path)
+        load_images(path)
     for damage in (b"", b"[1]", msgspec.json.encode([{"pid": "x"}])):
         path.write_bytes(damage)
         with pytest.raises(DataError, match="not process images"):
-            load(path)
+            load_images(path)
 
 
 def test_names_are_resolved_inside_of_the_root(tmp_path):
@@ -161,7 +170,7 @@ def test_a_mapping_list_without_end_is_refused(monkeypatch):
 
 
 def test_files_that_did_not_change_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = Seen()
+    seen = ElfCache()
     first = snapshot(os.getpid(), seen=seen)
     monkeypatch.setattr(images, "read_elf", None)
     assert snapshot(os.getpid(), seen=seen).mappings == first.mappings

@@ -13,7 +13,7 @@ import pytest
 
 from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage, snapshot
-from powerprof.stacks.packages import Distribution, FileNames, Remedies, files_of, missing_names, survey
+from powerprof.stacks.packages import Distribution, FileNames, Remedies, mapped_files, missing_names, survey_names
 from powerprof.stacks.store import TableStore
 from powerprof.system.programs import run, start, stop
 from tests.programs.ground_truth import running
@@ -25,7 +25,7 @@ Built = Callable[[str], Path]
 def _names(program: Path) -> tuple[ProcessImage, dict[str, FileNames]]:
     with running(program) as info:
         image = snapshot(info["pid"])
-        return image, {file.module: file for file in survey(image, files_of(image), TableStore())}
+        return image, {file.module: file for file in survey_names(image, mapped_files(image), TableStore())}
 
 
 def test_a_files_names_are_told_by_their_source_and_counted(built: Built, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_report_names_a_command_only_for_files_that_lack_names(
         assert missing_names([("[anonymous]", False), ("perf-1.map", False), ("[unmapped]", False)], [image]) is None
         assert missing_names([*[("libc.so.6", True)] * 200, ("bare", False)], [image]) is None
         assert missing_names([], [image]) is None
-        files = survey(image, files_of(image), TableStore())
+        files = survey_names(image, mapped_files(image), TableStore())
         monkeypatch.delenv("SUDO_UID", raising=False)
         monkeypatch.setenv("DEBUGINFOD_URLS", "http://127.0.0.1:9/")
         assert Remedies(info["pid"], files).command() == f"powerprof symbols --pid {info['pid']} --fetch"

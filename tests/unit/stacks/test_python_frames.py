@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 from powerprof.stacks import interpreter
-from powerprof.stacks.interpreter import Shape, located, published
+from powerprof.stacks.interpreter import StructOffsets, locate_interpreter, parse_debug_offsets
 from powerprof.system import reader_child
 from powerprof.system.errors import DataError
 from tests.unit.stacks.pythons import BASE, CODE_TYPE, FRAMES, INTERPRETER, RUNTIME, THREAD, Memory, as_file, memory
@@ -34,11 +34,15 @@ def offsets(**changed: int) -> bytes:
     return b"xdebugpy" + struct.pack("<70Q", *words[1:])
 
 
-SHAPES = {"3.11": interpreter._SHAPES[0x030B], "3.12": interpreter._SHAPES[0x030C], "3.13": published(offsets())}
+SHAPES = {
+    "3.11": interpreter._SHAPES[0x030B],
+    "3.12": interpreter._SHAPES[0x030C],
+    "3.13": parse_debug_offsets(offsets()),
+}
 shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 
 
-def chain_of(made: Memory, shape: Shape, tid: int = 77) -> bytes:
+def chain_of(made: Memory, shape: StructOffsets, tid: int = 77) -> bytes:
     """As the child reads it."""
     fd = as_file(made)
     try:
@@ -50,9 +54,9 @@ def chain_of(made: Memory, shape: Shape, tid: int = 77) -> bytes:
 
 
 @shapes
-def test_functions_files_and_lines_of_a_thread(shape: Shape) -> None:
+def test_functions_files_and_lines_of_a_thread(shape: StructOffsets) -> None:
     made = memory(shape, functions=("inner", "Outer.größe", "<module>", "naïve Ω"))
-    found = located(made.read, shape, RUNTIME, CODE_TYPE)
+    found = locate_interpreter(made.read, shape, RUNTIME, CODE_TYPE)
     assert found == made_interpreter(shape)
     frames = interpreter.read_frames(1, made.read, found, [chain_of(made, shape)])
     named = [(frame.function, frame.file, frame.line) for frame in frames if not frame.is_shim]
@@ -66,7 +70,7 @@ def test_functions_files_and_lines_of_a_thread(shape: Shape) -> None:
 
 
 @shapes
-def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: Shape) -> None:
+def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: StructOffsets) -> None:
     made = memory(shape)
     made.word(FRAMES + shape.previous, FRAMES)
     chain = chain_of(made, shape)
@@ -77,18 +81,18 @@ def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: Shape) -> No
 
 
 @shapes
-def test_structures_of_another_version_are_refused(shape: Shape) -> None:
+def test_structures_of_another_version_are_refused(shape: StructOffsets) -> None:
     made = memory(shape)
     made.word(THREAD + shape.interpreter, INTERPRETER + 8)
     with pytest.raises(DataError, match="not those of its version"):
-        located(made.read, shape, RUNTIME, CODE_TYPE)
+        locate_interpreter(made.read, shape, RUNTIME, CODE_TYPE)
     made.word(RUNTIME + shape.interpreters, 1 << 60)
     with pytest.raises(DataError, match="not where they should be"):
-        located(made.read, shape, RUNTIME, CODE_TYPE)
+        locate_interpreter(made.read, shape, RUNTIME, CODE_TYPE)
 
 
 @shapes
-def test_what_is_no_code_has_no_name(shape: Shape) -> None:
+def test_what_is_no_code_has_no_name(shape: StructOffsets) -> None:
     made = memory(shape)
     chain = chain_of(made, shape)
     code, word = interpreter.places(chain)[0][0]
@@ -117,7 +121,7 @@ def test_offsets_that_no_interpreter_has_are_refused() -> None:
         b"x" * 568,
     ):
         with pytest.raises(DataError):
-            published(bad)
+            parse_debug_offsets(bad)
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -153,7 +157,7 @@ def read_bent(number: int) -> int:
     shape = chance.choice(list(SHAPES.values()))
     made = bent(memory(shape, functions=("inner", "Outer.größe", "a", "b")), chance)
     try:
-        found = located(made.read, shape, RUNTIME, CODE_TYPE)
+        found = locate_interpreter(made.read, shape, RUNTIME, CODE_TYPE)
     except DataError:
         found = None
     chain = chain_of(made, shape)

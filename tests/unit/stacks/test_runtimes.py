@@ -8,7 +8,7 @@ import pytest
 from powerprof.report import labels
 from powerprof.stacks import runtimes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.runtimes import NODE, RUNTIMES, Called, hints, named_by_runtime, runtime_of
+from powerprof.stacks.runtimes import NODE, RUNTIMES, FrameName, runtime_notes, runtime_of, translate_name
 from powerprof.stacks.symbols import Symbolizer
 
 
@@ -81,24 +81,24 @@ JAVASCRIPT = {
 
 @pytest.mark.parametrize(("written", "told"), JAVASCRIPT.items())
 def test_a_function_of_javascript_has_a_name_and_a_line(written, told):
-    assert named_by_runtime(NODE, written) == told
+    assert translate_name(NODE, written) == told
 
 
 def test_a_long_hostile_name_costs_little():
     for name in ("JS:*" + " /" * 2000 + ":1:1", "JS:" + ":1" * 2000, "LazyCompile:" + "file:" * 800):
-        assert len(named_by_runtime(NODE, name)[0]) <= 4096
+        assert len(translate_name(NODE, name)[0]) <= 4096
 
 
 def test_names_of_others_stay_as_they_are():
-    assert named_by_runtime(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
-    assert named_by_runtime(None, "Interpreter") == ("Interpreter", None)
-    assert named_by_runtime(runtimes.JAVA, "Interpreter") == ("[Java interpreter]", None)
-    assert named_by_runtime(runtimes.JAVA, "int A.f(int)") == ("int A.f(int)", None)
+    assert translate_name(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
+    assert translate_name(None, "Interpreter") == ("Interpreter", None)
+    assert translate_name(runtimes.JAVA, "Interpreter") == ("[Java interpreter]", None)
+    assert translate_name(runtimes.JAVA, "int A.f(int)") == ("int A.f(int)", None)
 
 
 def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: bool = True) -> list[str]:
-    called = [(image.pid, [Called(*frame) for frame in stack]) for stack in stacks]
-    return labels.texts(hints(called, {image.pid: image} if looked_at else {}))
+    called = [(image.pid, [FrameName(*frame) for frame in stack]) for stack in stacks]
+    return labels.texts(runtime_notes(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)

@@ -11,11 +11,11 @@ import threading
 import pytest
 
 from powerprof.stacks import symtab
-from powerprof.stacks.demangle import demangle, legacy, v0
+from powerprof.stacks.demangle import demangle, demangle_legacy, demangle_v0
 from powerprof.stacks.elf import parse_elf
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import SavedStack
-from powerprof.stacks.store import TableStore, decode
+from powerprof.stacks.store import TableStore, decode_tables
 from powerprof.stacks.symbols import Frame, Symbolizer
 from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
@@ -101,9 +101,9 @@ def test_hostile_names_end_soon():
     bomb = "_Z1f" + "".join(f"St4pairI{'S' + str(i) + '_' if i else 'i'}S{i}_E" for i in range(60))
     assert len(demangle(bomb)) <= 4096
     assert demangle("_Z" + "N" * 100_000)[:3] == "_ZN"
-    assert v0("_R" + "B" * 5000) is None
-    assert v0("_RI" * 3000) is None
-    assert legacy("_ZN99999999999999999999E") is None
+    assert demangle_v0("_R" + "B" * 5000) is None
+    assert demangle_v0("_RI" * 3000) is None
+    assert demangle_legacy("_ZN99999999999999999999E") is None
 
 
 def test_frames_without_a_name_say_where_they_are():
@@ -188,11 +188,11 @@ def test_damaged_cache_files_are_refused_and_made_again(built, own_cache, monkey
         (cached,) = (tmp_path / "powerprof/symbols").glob(f"{mapping.build_id}*")
         assert cached.stat().st_mode & 0o777 == 0o600
         assert cached.parent.stat().st_mode & 0o777 == 0o700
-        assert decode(cached.read_bytes(), cached) == first
+        assert decode_tables(cached.read_bytes(), cached) == first
         for damage in (b"", b"junk", cached.read_bytes()[:-7]):
             cached.write_bytes(damage)
             with pytest.raises(DataError):
-                decode(damage, cached)
+                decode_tables(damage, cached)
             assert TableStore().tables(image, mapping) == first
 
 
@@ -200,7 +200,7 @@ def test_a_cached_table_that_contradicts_itself_is_refused():
     good = table([("f", 0x100, 16, 0x12), ("g", 0x200, 16, 0x12)])
     bad = symtab.SymbolTable(starts=good.ends, ends=good.starts, offsets=good.offsets, names=good.names)
     with pytest.raises(DataError, match="damaged"):
-        symtab.check(bad, "x")
+        symtab.check_symbols(bad, "x")
     short = symtab.SymbolTable(starts=good.starts[:8], ends=good.ends, offsets=good.offsets, names=good.names)
     with pytest.raises(DataError, match="damaged"):
-        symtab.check(short, "x")
+        symtab.check_symbols(short, "x")

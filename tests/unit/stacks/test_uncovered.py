@@ -12,7 +12,7 @@ from powerprof.stacks.effects import Value
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.registers import AARCH64, X86_64, SavedStack
 from powerprof.stacks.symbols import Symbolizer
-from powerprof.stacks.uncovered import MAX_INSTRUCTIONS, FunctionBounds, follows_call, is_restorer, leaving
+from powerprof.stacks.uncovered import MAX_INSTRUCTIONS, FunctionBounds, find_candidates, follows_call, is_restorer
 from powerprof.stacks.unwind import Unwinder
 from tests.programs.ground_truth import running
 from tests.unit.stacks.test_unwind import C_NAMES, expected, own, saved
@@ -25,7 +25,7 @@ def read_of(code: bytes, base: int = BASE):
 
 
 def leave(code: bytes, pc: int, start: int | None = None, *, end: int = 1 << 64, machine=X86_64, ends=()):
-    return leaving(pc, read_of(code), FunctionBounds(start, end, lambda address: address in ends), machine)
+    return find_candidates(pc, read_of(code), FunctionBounds(start, end, lambda address: address in ends), machine)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,9 @@ def test_whatever_bytes_are_taken_for_code_the_reading_ends(machine):
             asked += 1
             return code[at - BASE : at - BASE + size] if at >= BASE else b""
 
-        found = leaving(BASE + draw.randrange(len(code)), read, FunctionBounds(BASE, 1 << 64, lambda _: False), machine)
+        found = find_candidates(
+            BASE + draw.randrange(len(code)), read, FunctionBounds(BASE, 1 << 64, lambda _: False), machine
+        )
         assert len(found.steps) <= 9
     # No reading of any took more blocks than instructions are allowed.
     assert asked <= 2_000 * 2 * MAX_INSTRUCTIONS

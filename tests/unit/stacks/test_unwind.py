@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.stacks.image import load, save, snapshot
+from powerprof.stacks.image import load_images, save_images, snapshot
 from powerprof.stacks.registers import X86_64, SavedStack, this_machine
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Frame, Symbolizer
@@ -191,8 +191,8 @@ def test_without_a_modules_file_nothing_is_guessed(built, tmp_path):
         pid = info["pid"]
         image = snapshot(pid)
         stack = saved(pid, info["threads"]["epoll"]["tid"])
-    save((image,), tmp_path / "images.json")
-    (again,) = load(tmp_path / "images.json")
+    save_images((image,), tmp_path / "images.json")
+    (again,) = load_images(tmp_path / "images.json")
     assert again == image
     bare = TableStore(use_files=False)
     result = Unwinder(bare).unwind(again, stack)

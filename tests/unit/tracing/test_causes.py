@@ -128,10 +128,10 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
 ) -> None:
     exits = stream(rows)
-    found = causes.mechanisms(cause_keys(exits))
-    said = causes.summarise(
+    found = causes.classify_exits(cause_keys(exits))
+    said = causes.group_causes(
         summed_by_c(library, exits),
-        causes.mechanisms(summed_by_c(library, exits)),
+        causes.classify_exits(summed_by_c(library, exits)),
         1.0,
         nobody,
         functions={},
@@ -214,7 +214,7 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     exits["next_comm"] = [b"first", b"second", b"second-exec"]
     found = summed_by_c(library, exits)
     assert found.tobytes() == aggregate(exits).tobytes()
-    rows = causes.summarise(found, causes.mechanisms(found), 1.0, nobody, functions={}, interrupts={})
+    rows = causes.group_causes(found, causes.classify_exits(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]
 
@@ -227,7 +227,7 @@ def test_a_thread_is_the_kernel_s_where_its_flags_said_so(library: ctypes.CDLL) 
     def told(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
         return Task(tid, pid, comm, "kernel" if is_kernel else comm, bool(is_kernel))
 
-    rows = causes.summarise(
+    rows = causes.group_causes(
         summed_by_c(library, exits), np.zeros(2, dtype=np.int8), 1.0, told, functions={}, interrupts={}
     )
     assert sorted((row.process or "", row.thread or "") for row in rows) == [

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.attribution.functions import function_profile
-from powerprof.attribution.offcpu import dtrace_profile
+from powerprof.attribution.functions import build_function_profile
+from powerprof.attribution.offcpu import build_dtrace_profile
 from powerprof.system.errors import DataError
 from powerprof.tracing.dtrace.backend import DtraceRun
 from powerprof.tracing.dtrace.output import parse_frame, parse_functions, parse_latency, parse_wakeups
@@ -50,7 +50,7 @@ def run(stdout: str, losses: tuple[str, ...] = (), *, whole: bool = True) -> Dtr
 
 
 def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
-    profile = function_profile(parse_functions(run(FUNCTIONS, ("dtrace: 5 drops on CPU 1",)), "handle_slave*"))
+    profile = build_function_profile(parse_functions(run(FUNCTIONS, ("dtrace: 5 drops on CPU 1",)), "handle_slave*"))
     first, second = profile.functions
     assert (first.function, first.module, first.calls_count, first.calls_hz) == (
         "handle_slave_io",
@@ -71,9 +71,9 @@ def test_the_function_profile_becomes_the_same_record_as_the_probes() -> None:
 def test_what_dtrace_cost_and_what_happened_to_the_window_are_told() -> None:
     asleep = replace(run("sleep\t101\t10\t5000000\t900000\n"), notes=("the host was suspended",))
     sleeps, wakings = parse_latency(asleep), parse_wakeups(replace(asleep, stdout="begin\t1\nend\t2\n"))
-    profile = dtrace_profile(sleeps, wakings, {})
+    profile = build_dtrace_profile(sleeps, wakings, {})
     assert (profile.tool_cpu_s, profile.notes) == (2.5, ["the host was suspended"] * 2)
-    assert dtrace_profile(sleeps, None, {}).tool_cpu_s == 1.25
+    assert build_dtrace_profile(sleeps, None, {}).tool_cpu_s == 1.25
 
 
 def test_wakeups_keep_their_stacks() -> None:
@@ -142,7 +142,7 @@ def test_control_characters_do_not_reach_a_terminal() -> None:
 
 def test_sums_that_cannot_be_are_unknown_not_zero() -> None:
     text = "calls\tm\tf\t1\nreturns\tm\tf\t1\nself_cpu_ns\tm\tf\t-5\nself_wall_ns\tm\tf\t7000\n"
-    (row,) = function_profile(parse_functions(run(text), "f")).functions
+    (row,) = build_function_profile(parse_functions(run(text), "f")).functions
     assert (row.self_cpu_ms, row.self_cpu_mean_us, row.self_wall_ms) == (None, None, 0.007)
 
 

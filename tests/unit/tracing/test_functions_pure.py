@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.attribution.functions import function_profile
-from powerprof.attribution.profile import on_cpu_profile
+from powerprof.attribution.functions import build_function_profile
+from powerprof.attribution.profile import build_on_cpu_profile
 from powerprof.report.csv_file import to_csv
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.uprobes import ProbeCost
@@ -101,7 +101,7 @@ def test_the_probes_own_time_is_taken_off_and_told() -> None:
         method="test",
         tool_cpu_s=0.0,
     )
-    profile = function_profile(trace)
+    profile = build_function_profile(trace)
     rows = {row.function: row for row in profile.functions}
     # 10 × 0.4 µs inside, and of its children 200 × 0.6 µs and 100 × 1 µs outside of their own times.
     assert rows["outer"].self_cpu_ms == pytest.approx(5 - 0.004 - 0.120 - 0.100)
@@ -145,7 +145,7 @@ def capture(rows: list[SampleRow], **more: object) -> OnCpuCapture:
 
 
 def test_samples_are_shares_of_c0_and_conserved() -> None:
-    profile = on_cpu_profile(capture([SampleRow(0, 7, 2, 2, 20), SampleRow(99, 7, 1, 1, 30)]))
+    profile = build_on_cpu_profile(capture([SampleRow(0, 7, 2, 2, 20), SampleRow(99, 7, 1, 1, 30)]))
     assert (profile.c0_percent, profile.target_percent, profile.target_c0_ms) == (10.0, 50.0, 500.0)
     assert (profile.complete_count, profile.lost_count) == (20, 30)
     clear = profile.functions[0]

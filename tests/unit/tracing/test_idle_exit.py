@@ -23,7 +23,7 @@ EXIT = str(2**32 - 1)
 
 
 def mechanisms(exits: np.ndarray) -> np.ndarray:
-    return causes.mechanisms(cause_keys(exits))
+    return causes.classify_exits(cause_keys(exits))
 
 
 @pytest.fixture(scope="session")
@@ -301,8 +301,8 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     assert (exits["evidence"] == WakeEvidence.NONE).all()
     states = {0: ["POLL", "C1"], 1: ["POLL", "C1"]}
     # What ended C1 without a trace stays unknown.
-    assert causes.mechanisms(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
-    assert causes.mechanisms(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
+    assert causes.classify_exits(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
+    assert causes.classify_exits(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ def test_an_interrupt_does_not_end_a_poll(library: ctypes.CDLL, polling: None, c
 def test_a_poll_that_nobody_ended_came_to_its_limit(library: ctypes.CDLL, polling: None, interrupt: str) -> None:
     (record,) = in_state(library, 0, f"{TICK_AT_10}{interrupt}0 200 idle {EXIT}\n0 201 local_timer_entry")
     assert (record["evidence"], record["woken_tid"]) == (WakeEvidence.NONE, 0)
-    assert causes.mechanisms(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
+    assert causes.classify_exits(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
 
 
 def test_a_halt_is_ended_by_the_first_interrupt(library: ctypes.CDLL, polling: None) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.stacks.effects import instructions
+from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PT_TLS, parse_elf
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
 from powerprof.tracing.statement_places import Code, connection_offset, text_offset
@@ -16,7 +16,7 @@ from tests.unit.stacks.elves import Part, make, symbol
 
 
 def code(data: str) -> Code:
-    return [(words[-1], operands) for _, _, words, operands in instructions(bytes.fromhex(data))]
+    return [(words[-1], operands) for _, _, words, operands in decode_instructions(bytes.fromhex(data))]
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,9 @@ def test_where_a_thread_has_its_connection(data: str, offset: int | None) -> Non
 
 
 def arm_code(data: str) -> Code:
-    return [(words[-1], operands) for _, _, words, operands in instructions(bytes.fromhex(data), machine=AARCH64)]
+    return [
+        (words[-1], operands) for _, _, words, operands in decode_instructions(bytes.fromhex(data), machine=AARCH64)
+    ]
 
 
 @pytest.mark.parametrize(
