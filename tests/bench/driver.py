@@ -8,7 +8,10 @@ import time
 
 from powerprof.measure import procfs
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.tracing.idle import DRAIN_EVERY_S, trace_exits
+from powerprof.tracing.idle import trace_exits
+
+# A window of the tracer drains its buffer about as often.
+_DRAIN_EVERY_S = 2
 
 
 def main() -> None:
@@ -21,7 +24,7 @@ def main() -> None:
             time.sleep(max(0.0, start_s + second - time.monotonic()))
             reader.snapshot()
             procfs.read_stat()
-            if second % int(DRAIN_EVERY_S) == 0:
+            if second % _DRAIN_EVERY_S == 0:
                 tracer.read()
 
 
