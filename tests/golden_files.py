@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 
 from powerprof.queries.records import Queries
-from powerprof.report.answers import word_record as worded
-from powerprof.report.documents import form, kind_of, load_saved
 from powerprof.report.exports import export
+from powerprof.report.kinds import kind_of, load_saved
+from powerprof.report.kinds import word_record as worded
 from tests.conftest import REPOSITORY
 from tests.unit.report import sample_records
 from tests.unit.report.live_pages import LIVE_PAGES
@@ -46,7 +46,7 @@ def forms_of(record: Any) -> Iterator[tuple[str, str]]:
     kind = kind_of(record)
     assert kind is not None
     for width in _WIDTHS:
-        yield f"{width}.txt", "\n".join(form(record, "lines", "report")(record, width))
+        yield f"{width}.txt", "\n".join(kind.lines(record, width))
     for file, suffix, has_form in (
         ("csv", "csv", kind.csv),
         ("markdown", "md", kind.markdown),

@@ -139,7 +139,7 @@ def command(
         if typed or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
         from powerprof.model.runs import RunStore
-        from powerprof.report.documents import same_before
+        from powerprof.report.history import same_before
 
         # What was before is A, and what came of it B.
         runs = RunStore(saving.runs_dir).list()
@@ -242,7 +242,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
     """By statement. Raises WorseError where that is asked for and one became more expensive."""
     from powerprof.queries.comparison import became, compare_queries
     from powerprof.queries.records import Queries
-    from powerprof.report.documents import check_files, load_saved
+    from powerprof.report.kinds import check_files, load_saved
 
     asked = [name for name, target in files.items() if target is not None]
     check_files("powerprof.queries-comparison/1", asked)
@@ -259,9 +259,9 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
 def _judge(comparison: Comparison | SweepComparison) -> None:
     from powerprof.experiment import sweep_comparison
     from powerprof.experiment.judge.answer import is_worse
-    from powerprof.report.answers import word_record as worded
+    from powerprof.report.kinds import word_record
 
-    comparison = worded(comparison)
+    comparison = word_record(comparison)
     if isinstance(comparison, sweep_comparison.SweepComparison):
         if sweep_comparison.is_worse(comparison):
             raise WorseError(comparison.text)

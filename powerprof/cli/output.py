@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from powerprof.cli.options import Saving
-    from powerprof.report.html import Extras
+    from powerprof.report.html.page import Extras
 
 R = TypeVar("R", bound="msgspec.Struct")
 Targets = Mapping[str, str | None]
@@ -44,7 +44,7 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
         if other != option:
             raise UsageError(f"--{other} and --{option} name the same file, {target}", "give each its own")
     if asked:
-        from powerprof.report.documents import check_output
+        from powerprof.report.files import check_output
 
         for option, target in asked.items():
             try:
@@ -93,7 +93,7 @@ def _check_stdout() -> None:
 
     Raises PowerprofError.
     """
-    from powerprof.report.documents import check_output
+    from powerprof.report.files import check_output
 
     try:
         check_output("-")
@@ -106,7 +106,7 @@ def write_json(record: Any, target: str | None) -> None:
     """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
     if target is not None:
         from powerprof.model.runs import encode
-        from powerprof.report.documents import write_output
+        from powerprof.report.files import write_output
 
         write_output(target, encode(record))
 
@@ -118,8 +118,8 @@ def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None 
     """
     asked = {kind: target for kind, target in files.items() if target is not None}
     if asked:
-        from powerprof.report.documents import write_output
         from powerprof.report.exports import export
+        from powerprof.report.files import write_output
         from powerprof.system.sending import send
 
         # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
@@ -157,16 +157,16 @@ def deliver(
     a failure broke it off: that error comes last.
     """
     from powerprof.model.runs import RunStore
-    from powerprof.report import documents
-    from powerprof.report.answers import word_record as worded
+    from powerprof.report import history
+    from powerprof.report.kinds import word_record
     from powerprof.system import signals
 
     signals.hold()
-    record = worded(record)
+    record = word_record(record)
     problem: PowerprofError | None = None
     if not saving.no_save:
         try:
-            record = RunStore(saving.runs_dir).save(command, record, raw, documents.about(record, saving.label or ()))
+            record = RunStore(saving.runs_dir).save(command, record, raw, history.about(record, saving.label or ()))
         except PowerprofError as error:
             problem = error
     saved = getattr(record, "id", None)
@@ -272,13 +272,13 @@ def leave_terminal() -> None:
 
 def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
     """The record's report for this terminal; in a pipe long texts are whole, where a report has any."""
-    import inspect
+    from powerprof.report.kinds import kind_of, missing_form
 
-    from powerprof.report.documents import form
-
-    chosen = lines or form(record, "lines", "report")
-    whole = {"is_whole": True} if "is_whole" in inspect.signature(chosen).parameters and not sys.stdout.isatty() else {}
-    printed: list[str] = chosen(record, terminal_width(), **whole)
+    kind = kind_of(record)
+    if kind is None:
+        raise missing_form(record, "report")
+    uncut = {"is_whole": True} if "is_whole" in kind.options and not sys.stdout.isatty() else {}
+    printed: list[str] = (lines or kind.lines)(record, terminal_width(), **uncut)
     return printed
 
 

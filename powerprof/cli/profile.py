@@ -59,7 +59,7 @@ def command(
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import ProfileRequest
     from powerprof.report import profile
-    from powerprof.report.documents import check_files
+    from powerprof.report.kinds import check_files
 
     check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
     check_by(by, profile.BY, sources=lines, default="function")

@@ -38,7 +38,7 @@ from powerprof.model.runs import RunStore
 from powerprof.queries.history import HistoryKeeper
 from powerprof.queries.records import Queries
 from powerprof.queries.session import QueriesRequest
-from powerprof.report.documents import about
+from powerprof.report.history import about
 from powerprof.report.watch import QUERIES_PLAIN_HEAD as PLAIN_HEAD
 from powerprof.report.watch import QUERIES_SORTS as SORTS
 from powerprof.report.watch import queries_plain_line as plain_line
@@ -220,7 +220,7 @@ def _check_watching(
 def _check_folder(folder: Path) -> None:
     """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
     from powerprof.queries.samples import check_name
-    from powerprof.report.documents import check_output
+    from powerprof.report.files import check_output
 
     place = Path(os.path.realpath(folder))  # Path's own raises where links go round
     check_name(place.name)

@@ -8,7 +8,6 @@ windows, or with --flame-a and --flame-b those of two attributions and their dif
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -63,7 +62,7 @@ def command(
     if (flame_a or flame_b) and tables.html is None:
         raise UsageError("--flame-a and --flame-b are for a page", "add --html FILE")
     from powerprof.report import energy
-    from powerprof.report.documents import load_saved
+    from powerprof.report.kinds import load_saved
 
     asked = energy.terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
@@ -90,10 +89,12 @@ def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
     wanted = {name: value for name, value in asked.items() if value is not None}
     if not wanted:
         return None
-    from powerprof.report.documents import form
+    from powerprof.report.kinds import kind_of, missing_form
 
-    lines = form(record, "lines", "report")
+    kind = kind_of(record)
+    if kind is None:
+        raise missing_form(record, "report")
     for name, value in wanted.items():
-        if name not in inspect.signature(lines).parameters:
+        if name not in kind.options:
             raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")
-    return partial(lines, **wanted)
+    return partial(kind.lines, **wanted)

@@ -81,13 +81,13 @@ def command(
 
 def _list(runs_dir: Path | None, json: str | None) -> None:
     from powerprof.model.runs import RunStore
-    from powerprof.report import documents
+    from powerprof.report import history
 
     store = RunStore(runs_dir)
     runs = store.list()
     write_json({"schema": "powerprof.runs/1", "runs": runs}, json)
     if json is None:
-        say("\n".join(documents.lines(runs, store.directory, terminal_width() if runs else 200)))
+        say("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
 
 
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
@@ -104,16 +104,16 @@ def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
 
 def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, yes: bool) -> None:
     from powerprof.model.runs import RunStore
-    from powerprof.report import documents
+    from powerprof.report import history
 
     store = RunStore(runs_dir)
-    old = documents.superfluous(store.list(), keep, older_than)
+    old = history.superfluous(store.list(), keep, older_than)
     if not old:
         say("Nothing to remove.")
         return
     for run in old if yes else []:
         store.remove(run.id)
-    for line in documents.lines(old, store.directory, terminal_width()):
+    for line in history.lines(old, store.directory, terminal_width()):
         say(line)
     count = f"{len(old)} run{'s' if len(old) > 1 else ''}"
     say(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
@@ -131,9 +131,9 @@ def _export(runs_dir: Path | None, parquet: Path | None) -> None:
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
     from powerprof.experiment.sweep_comparison import trend_of
-    from powerprof.report.answers import word_record as worded
+    from powerprof.report.kinds import word_record
 
-    record = worded(trend_of(name, runs_dir))
+    record = word_record(trend_of(name, runs_dir))
     write_json(record, json)
     write_exports(record, {"html": html})
     if "-" not in (json, html):

@@ -68,10 +68,10 @@ def command(
 def _keep(command: str, record: Measured, saving: Saving) -> Measured:
     """Word and save what a step measured."""
     from powerprof.model.runs import RunStore
-    from powerprof.report.answers import word_record as worded
-    from powerprof.report.documents import about
+    from powerprof.report.history import about
+    from powerprof.report.kinds import word_record
 
-    record = worded(record)
+    record = word_record(record)
     if not saving.no_save:
         store, described = RunStore(saving.runs_dir), about(record, saving.label or ())
         if record.id is not None:  # a sweep is in the store since its first round

@@ -168,7 +168,7 @@ def command(
     # It is in the store since its first point.
     if record.id is not None:
         from powerprof.model.runs import RunStore
-        from powerprof.report.documents import about
+        from powerprof.report.history import about
 
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
     resumed_by = f"powerprof sweep --resume {record.id}" if record.id else None

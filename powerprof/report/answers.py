@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
-from typing import Any, TypeVar, get_args
 
 import msgspec
 
@@ -15,9 +13,7 @@ from powerprof.experiment.judge.answer import SPEED, answered, direction
 from powerprof.experiment.judge.threats import doubts_of
 from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
 from powerprof.experiment.sweep_comparison import SweepComparison, Trend, TrendPoint, TrendStep, Value, judged
-from powerprof.model.records import Note
-from powerprof.report.documents import kind_of
-from powerprof.report.labels import filled, texts
+from powerprof.report.labels import filled
 
 # The sentences of what threatens a comparison, and of its control.
 
@@ -371,49 +367,3 @@ def _step_less_than_percent(name: str, before: TrendPoint, step: TrendStep | Non
 
 def _named(point: TrendPoint) -> str:
     return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")
-
-
-# A record with its sentences, as it is saved and shown.
-
-R = TypeVar("R")
-
-
-def word_record(record: R) -> R:
-    """The record with every sentence that is not written yet; one of before has its own, which stay."""
-    made: R = _with_notes(record)
-    kind = kind_of(made)
-    if kind is not None and kind.sentences:
-        made = kind.load("sentences")(made)
-    return made
-
-
-def _with_notes(value: Any) -> Any:
-    """The same with notes in words, wherever its type has some."""
-    if isinstance(value, Note):
-        return texts([value])[0]
-    if isinstance(value, list | tuple):
-        made = [_with_notes(each) for each in value]
-        return value if all(old is new for old, new in zip(value, made, strict=True)) else made
-    if not isinstance(value, msgspec.Struct):
-        return value
-    changed = {}
-    for name in _fields_with_notes(type(value)):
-        old = getattr(value, name)
-        if (new := _with_notes(old)) is not old:
-            changed[name] = new
-    return msgspec.structs.replace(value, **changed) if changed else value
-
-
-@cache
-def _fields_with_notes(kind: type[msgspec.Struct]) -> tuple[str, ...]:
-    return tuple(field.name for field in msgspec.structs.fields(kind) if _holds_notes(field.type, (kind,)))
-
-
-def _holds_notes(kind: Any, within: tuple[Any, ...]) -> bool:
-    if kind is Note:
-        return True
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        # A record may hold others of its own type.
-        fields = () if kind in within else msgspec.structs.fields(kind)
-        return any(_holds_notes(field.type, (*within, kind)) for field in fields)
-    return any(_holds_notes(part, within) for part in get_args(kind))

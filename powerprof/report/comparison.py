@@ -14,11 +14,11 @@ from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.model import text
 from powerprof.report import labels, servers
 from powerprof.report import table as terminal
-from powerprof.report.documents import answer_and_context
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
+from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
 from powerprof.report.stacks import flame, flame_difference
 from powerprof.report.table import Figure, Places, Table, Words
@@ -309,7 +309,7 @@ def render(record: Comparison, extras: Extras) -> str:
         places,
         derived=extras.derived,
         title=f"{names[0]} against {names[1]}",
-        context=answer_and_context(record)[1],
+        context=answer_and_context(lines, record)[1],
         metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
         system=system_table(record, places) if record.system else None,
         names=names,

@@ -22,7 +22,6 @@ from powerprof.experiment.sweep_comparison import SweepComparison
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Run
-from powerprof.report.documents import form
 from powerprof.report.metrics import comparison_table, load_system_table, load_table, sweep_table, system_table
 from powerprof.report.phases import phases_table
 from powerprof.report.stacks import frames_of
@@ -52,11 +51,6 @@ def written(lines: Iterable[Line]) -> str:
         cells = [*line, *[None] * (columns - len(line))]
         writer.writerow([_safe(cell) for cell in cells])
     return out.getvalue()
-
-
-def to_csv(record: msgspec.Struct) -> str:
-    """The record's main table. Raises UsageError for a record without one."""
-    return written(form(record, "csv", "CSV")(record))
 
 
 def _exact(row: TableRow, *keys: str) -> Iterator[Cell]:

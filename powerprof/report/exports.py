@@ -17,32 +17,65 @@ import msgspec
 from powerprof import __version__
 from powerprof.model.attribution import Attribution
 from powerprof.model.runs import RunStore, schema_of
-from powerprof.report.documents import called, kind_of
 from powerprof.report.html.page import Extras, extras_of_two
+from powerprof.report.kinds import kind_of, missing_form, name_of
+from powerprof.report.labels import answer_and_context
 from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merged
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.attribution.capture import Capture
-    from powerprof.model.attribution import Attribution
+    from powerprof.report.stacks import Flame
+
+
+def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
+    """Return the page of a record. Raises UsageError if this kind of record has none."""
+    kind = kind_of(record)
+    if kind is None or kind.html is None:
+        raise missing_form(record, "HTML report")
+    return kind.html(record, extras or Extras())
+
+
+def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None) -> str:
+    """Return a page with one flame graph and nothing else."""
+    from powerprof.report.html.flames import flame_view
+    from powerprof.report.html.page import page
+
+    return page("flame.html.j2", None, None, title=title, view=flame_view(graph, title, modules))
+
+
+def render_markdown(record: msgspec.Struct) -> str:
+    """Return a record as Markdown. Raises UsageError if this kind of record has none."""
+    from powerprof.report.markdown import code, plain
+
+    kind = kind_of(record)
+    if kind is None or kind.markdown is None:
+        raise missing_form(record, "Markdown")
+    answer, context = (plain(sentence) for sentence in answer_and_context(kind.lines, record))
+    source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
+    return "\n".join([f"**{answer}**", *kind.markdown(record, context), "", f"powerprof {__version__}{source}", ""])
+
+
+def render_csv(record: msgspec.Struct) -> str:
+    """Return the main table of a record as CSV. Raises UsageError if this kind of record has none."""
+    from powerprof.report.csv_file import written
+
+    kind = kind_of(record)
+    if kind is None or kind.csv is None:
+        raise missing_form(record, "CSV")
+    return written(kind.csv(record))
 
 
 def _html(record: msgspec.Struct, extras: Extras) -> bytes:
-    from powerprof.report.html import render_html
-
-    return render_html(record, extras=extras).encode("utf-8", "replace")
+    return render_html(record, extras).encode("utf-8", "replace")
 
 
 def _markdown(record: msgspec.Struct, extras: Extras) -> bytes:
-    from powerprof.report.markdown import to_markdown
-
-    return to_markdown(record).encode("utf-8", "replace")
+    return render_markdown(record).encode("utf-8", "replace")
 
 
 def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
-    from powerprof.report.csv_file import to_csv
-
-    return to_csv(record).encode("utf-8", "replace")
+    return render_csv(record).encode("utf-8", "replace")
 
 
 def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
@@ -52,15 +85,13 @@ def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
 
 def _stacks(record: msgspec.Struct, name: str) -> StackSet:
     kind = kind_of(record)
-    if kind is None or not kind.stacks:
+    if kind is None or kind.stacks is None:
         have = "powerprof attribute, profile and queries save them"
-        raise UsageError(f"--{name} needs stacks, and {called(record)} has none", have)
-    stack_set: StackSet = kind.load("stacks")(record)
-    return stack_set
+        raise UsageError(f"--{name} needs stacks, and {name_of(record)} has none", have)
+    return kind.stacks(record)
 
 
 def _flame(record: msgspec.Struct, extras: Extras) -> bytes:
-    from powerprof.report.html import render_flame
     from powerprof.report.stacks import flame
 
     stack_set = _stacks(record, "flame")

@@ -9,9 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
-from powerprof import __version__
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep_comparison import SweepComparison
 from powerprof.experiment.sweep_record import Sweep
@@ -19,7 +16,6 @@ from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Conservation, IdleRun, Run
 from powerprof.report import labels, metrics
-from powerprof.report.documents import answer_and_context, form
 from powerprof.report.labels import texts
 from powerprof.report.metrics import (
     comparison_table,
@@ -64,15 +60,6 @@ def plain(sentence: str, limit: int = 1000) -> str:
     escaped = _SPECIAL.sub(r"\\\1", one_line)
     # A zero-width space: GitHub has no escape for mentions and bare addresses.
     return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")
-
-
-def to_markdown(record: msgspec.Struct) -> str:
-    """The record as Markdown. Raises UsageError for a record without one."""
-    write = form(record, "markdown", "Markdown")
-    answer, context = (plain(sentence) for sentence in answer_and_context(record))
-    source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
-    written = [f"**{answer}**", *write(record, context), "", f"powerprof {__version__}{source}"]
-    return "\n".join(written) + "\n"
 
 
 def table(shown: Table, keys: Sequence[str] = ()) -> list[str]:

@@ -20,7 +20,8 @@ from powerprof.model.attribution import Attribution
 from powerprof.model.records import Run
 from powerprof.model.runs import Record, RunInfo, RunStore, decode
 from powerprof.report import csv_file
-from powerprof.report.documents import check_output, kind_of, write_output
+from powerprof.report.files import check_output, write_output
+from powerprof.report.kinds import kind_of
 from powerprof.report.stacks import frames_of
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -110,7 +111,7 @@ def _read(store: RunStore, where: str, info: RunInfo) -> tuple[Row, list[Row]]:
         **{name: getattr(info, name) for name in ("interrupted", "labels", "target", "answer")},
     }
     kind = kind_of(head)
-    record = decode(info.path, kind.load("record")) if kind is not None else None
+    record = decode(info.path, kind.record) if kind is not None else None
     return row, [key | figure for figure in figures_of(record)]
 
 

@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from markupsafe import Markup
 
 from powerprof.experiment.records import LoadRun
 from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
-from powerprof.report import labels, servers, table
+from powerprof.report import idle, labels, residency, servers, table
 from powerprof.report.answers import words
 from powerprof.report.comparison import executions_of
-from powerprof.report.documents import answer_and_context
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean, opened, page
-from powerprof.report.labels import significant, texts
+from powerprof.report.labels import answer_and_context, significant, texts
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phases import (
     achieved_table,
@@ -66,9 +67,10 @@ def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
 
 
 def render(run: Run, extras: Extras) -> str:
-    """The page."""
+    """Return the page of a run of any command."""
+    lines_of: Callable[..., list[str]] = {"idle": idle.lines, "residency": residency.lines}.get(run.command, lines)
     places = Places(run)
-    answer, context = answer_and_context(run)
+    answer, context = answer_and_context(lines_of, run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     titles = [clean(phase_title(run, phase), 60) for phase in run.phases]

@@ -19,11 +19,10 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
-from powerprof.report.documents import answer_and_context
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.html.svg import SVG, Scale, from_zero, grid, joined
-from powerprof.report.labels import significant, texts
+from powerprof.report.labels import answer_and_context, significant, texts
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places
 
@@ -334,7 +333,7 @@ _ERROR_LIMIT = 300
 def render(record: Sweep, extras: Extras) -> str:
     """The page."""
     places = Places(record)
-    answer, context = answer_and_context(record)
+    answer, context = answer_and_context(lines, record)
     return page(
         "sweep.html.j2",
         record,

@@ -10,10 +10,9 @@ from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
 from powerprof.report.answers import words
-from powerprof.report.documents import answer_and_context
 from powerprof.report.html.charts import Ends, charts, one_curve
 from powerprof.report.html.page import Extras, clean, page, without_empty
-from powerprof.report.labels import significant, texts
+from powerprof.report.labels import answer_and_context, significant, texts
 from powerprof.report.metrics import parted_table, points_table
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
 
@@ -156,7 +155,7 @@ def _ends(side: Side) -> Ends:
 def render(record: SweepComparison, extras: Extras) -> str:
     """The page."""
     places = Places(record)
-    answer, context = answer_and_context(record)
+    answer, context = answer_and_context(lines, record)
     return page(
         "sweepcomparison.html.j2",
         record,

@@ -25,8 +25,8 @@ from powerprof.diagnosis.collect import summarise
 from powerprof.energy import ipmi, meter_log, rapl, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
-from powerprof.report.documents import KINDS, Kind, lines_of, load_saved
 from powerprof.report.exports import export
+from powerprof.report.kinds import KIND_LOADERS, RecordKind, lines_of, load_saved
 from powerprof.stacks import demangle, elf, image, runtimes, store, symtab, unwind_tables
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
@@ -300,9 +300,9 @@ def _read_perf_map(path: Path, data: bytes) -> object:
     return [runtimes.translate_name(runtimes.NODE, name) for name in found.names]
 
 
-def _saved(key: str, kind: Kind) -> Callable[[], list[bytes]]:
+def _saved(key: str, load: Callable[[], RecordKind]) -> Callable[[], list[bytes]]:
     schema, _, command = key.partition(" ")
-    return lambda: several(kind.load("record"), 4, schema=schema, **({"command": command} if command else {}))
+    return lambda: several(load().record, 4, schema=schema, **({"command": command} if command else {}))
 
 
 def _name(key: str) -> str:
@@ -311,7 +311,7 @@ def _name(key: str) -> str:
 
 
 LOADERS: tuple[Loader, ...] = (
-    *(Loader(_name(key), _report, _saved(key, kind)) for key, kind in KINDS.items()),
+    *(Loader(_name(key), _report, _saved(key, load)) for key, load in KIND_LOADERS.items()),
     Loader(
         "turbostat",
         _text(turbostat.parse_turbostat),

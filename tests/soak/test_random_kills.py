@@ -28,7 +28,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.report.documents import load_saved
+from powerprof.report.kinds import load_saved
 from tests.conftest import Cli
 from tests.programs.remains import Footprint
 

@@ -25,7 +25,7 @@ from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
-from powerprof.report.documents import terms_in
+from powerprof.report.labels import terms_in
 from powerprof.report.phases import shown_phases
 from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
 from powerprof.report.table import (

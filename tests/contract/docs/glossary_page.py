@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.report.documents import TERMS
+from powerprof.report.labels import TERMS
 from tests.conftest import REPOSITORY
 
 PAGE = REPOSITORY / "docs/reference/glossary.md"

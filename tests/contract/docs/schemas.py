@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from powerprof.report.documents import json_schema, names
+from powerprof.report.kinds import json_schema, schema_names
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/reference/schemas"
@@ -25,5 +25,5 @@ def text_of(name: str) -> str:
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    for known in names():
+    for known in schema_names():
         file_of(known).write_text(text_of(known), encoding="utf-8")

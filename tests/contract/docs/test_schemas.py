@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from powerprof.model.runs import encode
-from powerprof.report.documents import names
+from powerprof.report.kinds import schema_names
 from tests.conftest import REPOSITORY
 from tests.contract.docs import schemas
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, on_cpu, sweep
@@ -26,14 +26,14 @@ def _validator(name: str) -> Any:
     return jsonschema.Draft202012Validator(found)
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", schema_names())
 def test_the_published_schema_is_that_of_the_code(name: str) -> None:
     assert schemas.file_of(name).read_text(encoding="utf-8") == schemas.text_of(name), schemas.COMMAND
     _validator(name)
 
 
 def test_no_schema_is_left_of_a_document_that_is_gone() -> None:
-    assert {path.name for path in schemas.FOLDER.iterdir()} == {schemas.file_of(name).name for name in names()}
+    assert {path.name for path in schemas.FOLDER.iterdir()} == {schemas.file_of(name).name for name in schema_names()}
 
 
 @pytest.mark.parametrize("record", _RECORDS.values(), ids=_RECORDS)

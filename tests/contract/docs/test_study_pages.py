@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from powerprof.experiment.study_record import StudyRun
 from powerprof.model.runs import decode
-from powerprof.report.documents import load_saved
+from powerprof.report.kinds import load_saved
 from powerprof.workloads.catalogue import find_study, names
 from tests.contract.docs import study_pages
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from powerprof.measure.residency import read_recording
-from powerprof.report.documents import lines_of, load_saved
+from powerprof.report.kinds import lines_of, load_saved
 from powerprof.system.errors import DataError, PowerprofError
 from tests.contract.errors.conftest import Refused
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.report.documents import write_output
+from powerprof.report.files import write_output
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.unit.report.sample_records import attribution, comparison, idle_run

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from playwright.sync_api import Page
 
 from powerprof.model.attribution import StackFrame
-from powerprof.report.html import Extras, render_html
+from powerprof.report.exports import render_html
+from powerprof.report.html.page import Extras
 from tests.integration.report.conftest import Open
 from tests.unit.report.live_pages import LIVE_PAGES
 from tests.unit.report.sample_pages import PAGES, at

@@ -15,7 +15,7 @@ import pytest
 from powerprof.cli.output import write_json
 from powerprof.live.serving import MetricsServer
 from powerprof.model.runs import RunStore
-from powerprof.report.documents import write_output
+from powerprof.report.files import write_output
 from powerprof.report.pprof import ProfileFolder
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError

@@ -12,7 +12,7 @@ import pytest
 from powerprof.cli.options import Saving
 from powerprof.cli.output import deliver
 from powerprof.model.runs import RunStore
-from powerprof.report.documents import load_saved
+from powerprof.report.kinds import load_saved
 from powerprof.system.errors import Interrupted, PowerprofError
 
 _SAVED = Path(__file__).parents[2] / "fixtures/saved-0.1.0"

@@ -17,7 +17,7 @@ from powerprof.experiment.judge.answer import metric_named
 from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
 from powerprof.report.cure import lines, of_cure, touched
-from powerprof.report.html import render_html
+from powerprof.report.exports import render_html
 from powerprof.tracing.captures import StatementTrace, TextSeen, TraceCost, class_of
 from tests.unit.cure.test_judging import blocks
 

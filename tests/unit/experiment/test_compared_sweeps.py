@@ -13,8 +13,8 @@ from powerprof.experiment.measure.rounds import to_go
 from powerprof.experiment.sweep_comparison import are_sweeps, compare_sweeps
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.model.runs import RunStore
-from powerprof.report.answers import word_record as worded
-from powerprof.report.documents import lines_of
+from powerprof.report.kinds import lines_of
+from powerprof.report.kinds import word_record as worded
 from powerprof.system.errors import UsageError, WorseError
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
 

@@ -15,7 +15,7 @@ from powerprof.cli.saturate import limit_of
 from powerprof.experiment.records import Block, ConditionRecord
 from powerprof.experiment.saturate import Limit, Saturation, Trial, compared, highest, saturated, search, trial_of
 from powerprof.model.records import Window
-from powerprof.report.csv_file import to_csv
+from powerprof.report.exports import render_csv
 from powerprof.report.sweep import saturate_headline as headline
 from powerprof.report.sweep import saturate_lines as lines
 from powerprof.system.errors import UsageError
@@ -85,7 +85,7 @@ def test_before_and_after_a_change() -> None:
     assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
     record = msgspec.structs.replace(_record(a), b=b, ratio=ratio, verdict=verdict)
     assert headline(record).startswith("cached takes 3.")
-    rows = list(csv.DictReader(io.StringIO(to_csv(record), newline="")))
+    rows = list(csv.DictReader(io.StringIO(render_csv(record), newline="")))
     assert [row["condition"] for row in rows] == ["index"] * len(a.trials) + ["cached"] * len(b.trials)
     assert {(row["limit"], row["unit"]) for row in rows} == {(P95.metric, "ms")}
     assert [row["held"] == "True" for row in rows] == [trial.held for trial in (*a.trials, *b.trials)]

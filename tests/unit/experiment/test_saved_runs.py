@@ -16,7 +16,7 @@ from powerprof.experiment.sweep import SweepStore, find_key, go_on, options_of
 from powerprof.experiment.sweep_record import Sweep
 from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
-from powerprof.report.answers import word_record as worded
+from powerprof.report.kinds import word_record as worded
 from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY

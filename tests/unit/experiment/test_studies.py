@@ -16,9 +16,8 @@ from powerprof.experiment.study_record import Measured, StudyRun, outcome, rows_
 from powerprof.model.records import Estimate
 from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
-from powerprof.report.documents import load_saved
-from powerprof.report.exports import export
-from powerprof.report.html import render_html
+from powerprof.report.exports import export, render_html
+from powerprof.report.kinds import load_saved
 from powerprof.report.study import findings_table, lines, today
 from powerprof.report.table import Places
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError

@@ -14,9 +14,9 @@ from powerprof.cli.app import run_app
 from powerprof.model.runs import RunStore
 from powerprof.queries.comparison import StatementChange, became, compare_queries
 from powerprof.queries.records import Queries, QueryServer, Statement
-from powerprof.report.answers import word_record as worded
-from powerprof.report.documents import lines_of
 from powerprof.report.exports import export
+from powerprof.report.kinds import lines_of
+from powerprof.report.kinds import word_record as worded
 from powerprof.system.errors import UsageError, WorseError
 from tests.unit.queries.test_report import record
 from tests.unit.report.test_html_pages import Page

@@ -13,8 +13,9 @@ from powerprof.cli.app import run_app
 from powerprof.model.runs import RunStore
 from powerprof.queries.history import MOST_STEPS, HistoryKeeper, QueriesHistory
 from powerprof.queries.records import Queries, Statement
-from powerprof.report.documents import about, lines_of
 from powerprof.report.exports import export
+from powerprof.report.history import about
+from powerprof.report.kinds import lines_of
 from tests.unit.queries.test_report import record
 from tests.unit.report.test_html_pages import Page
 

@@ -15,9 +15,8 @@ from powerprof.queries.join import parts_of
 from powerprof.queries.reach import groups
 from powerprof.queries.record import price_shares as priced
 from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost
-from powerprof.report.documents import lines_of
-from powerprof.report.exports import export
-from powerprof.report.html import render_html
+from powerprof.report.exports import export, render_html
+from powerprof.report.kinds import lines_of
 from powerprof.report.queries import headline, lines
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import StatementUse

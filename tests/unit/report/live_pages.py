@@ -8,7 +8,8 @@ from collections.abc import Callable
 import msgspec
 
 from powerprof.queries.comparison import compare_queries
-from powerprof.report.html import Extras, render_html
+from powerprof.report.exports import render_html
+from powerprof.report.html.page import Extras
 from tests.unit.cure.test_latencies import cure
 from tests.unit.experiment.test_studies import study_run
 from tests.unit.queries import test_comparison as compared

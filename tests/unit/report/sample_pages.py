@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 
-from powerprof.report.html import Extras, render_html
+from powerprof.report.exports import render_html
+from powerprof.report.html.page import Extras
 from powerprof.report.stacks import modules_of, stacks_of
 from tests.unit.report.sample_records import (
     attribution,

@@ -53,7 +53,7 @@ from powerprof.model.records import (
     Window,
 )
 from powerprof.model.runs import RunStore
-from powerprof.report.answers import word_record as worded
+from powerprof.report.kinds import word_record as worded
 from powerprof.report.stacks import TimelineExit
 
 T = TypeVar("T", bound=msgspec.Struct)

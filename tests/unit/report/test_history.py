@@ -14,9 +14,9 @@ from powerprof.experiment.records import LoadRun
 from powerprof.experiment.sweep_comparison import trend_of
 from powerprof.model.records import Estimate
 from powerprof.model.runs import About, RunInfo, RunStore, check_label
-from powerprof.report import documents, sweep_comparison
-from powerprof.report.answers import word_record as worded
+from powerprof.report import history, sweep_comparison
 from powerprof.report.html.page import Extras
+from powerprof.report.kinds import word_record as worded
 from powerprof.report.sweep_comparison import render_trend as render
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
@@ -45,13 +45,13 @@ def _run(factor: float, day: int) -> LoadRun:
 
 
 def test_every_record_is_told_by_what_was_measured_and_what_it_said() -> None:
-    said = {record.command: documents.about(record) for record in (idle_run(), load_run(), comparison(4), sweep())}
+    said = {record.command: history.about(record) for record in (idle_run(), load_run(), comparison(4), sweep())}
     assert said["run"].target == "city:index"
     assert said["compare"].target == "index / no-index"
     assert said["sweep"].target == "city:index"
     assert said["idle"].target == "MariaDB 10.11.19"
     assert (said["idle"].answer or "").startswith("An idle server with 16 silent connections costs")
-    assert documents.about(attribution()).target == "mariadbd"
+    assert history.about(attribution()).target == "mariadbd"
 
 
 def test_ages_have_one_unit() -> None:
@@ -63,16 +63,16 @@ def test_ages_have_one_unit() -> None:
         ("2027-01-01T00:00:00Z", "now"),
         ("yesterday", "?"),
     ):
-        assert documents.age(text, NOW) == said
+        assert history.age(text, NOW) == said
 
 
 def test_the_list_has_the_answer_below_each_run_and_no_lines_of_others() -> None:
     runs = [_info(1, "2026-03-09T12:00:00Z", "v1"), _info(2, "2026-03-10T11:00:00Z", target="evil\nrun-0003  1 d")]
-    found = documents.lines(runs, Path("/r"), 80, NOW)
+    found = history.lines(runs, Path("/r"), 80, NOW)
     assert found[0].startswith("run-0001  1 d  city:index") and found[0].endswith("[v1]")
     assert found[1] == "    Yes."
     assert len(found) == 4
-    assert documents.lines([], Path("/r"), 80) == ["No runs in /r."]
+    assert history.lines([], Path("/r"), 80) == ["No runs in /r."]
 
 
 def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
@@ -83,15 +83,15 @@ def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
         _info(4, "2026-03-10T00:00:00Z"),
         _info(1, "2026-01-01T00:00:00Z", command="idle"),
     ]
-    assert [run.id for run in documents.superfluous(runs, 1, None, NOW)] == ["run-0001", "run-0003"]
-    assert [run.id for run in documents.superfluous(runs, None, 30, NOW)] == ["run-0001", "idle-0001"]
-    assert [run.id for run in documents.superfluous(runs, 1, 30, NOW)] == ["run-0001"]
-    assert [run.id for run in documents.superfluous(runs, 0, None, NOW)] == [
+    assert [run.id for run in history.superfluous(runs, 1, None, NOW)] == ["run-0001", "run-0003"]
+    assert [run.id for run in history.superfluous(runs, None, 30, NOW)] == ["run-0001", "idle-0001"]
+    assert [run.id for run in history.superfluous(runs, 1, 30, NOW)] == ["run-0001"]
+    assert [run.id for run in history.superfluous(runs, 0, None, NOW)] == [
         *("run-0001", "run-0003", "run-0004"),
         "idle-0001",
     ]
     with pytest.raises(UsageError, match="--keep N or --older-than"):
-        documents.superfluous(runs, None, None, NOW)
+        history.superfluous(runs, None, None, NOW)
 
 
 def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
@@ -101,17 +101,17 @@ def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
         _info(3, "2026-01-03T00:00:00Z"),
         _info(4, "2026-01-04T00:00:00Z"),
     ]
-    assert documents.same_before(runs, runs[3], "last").id == "run-0003"
-    assert documents.same_before(runs, runs[3], "v1").id == "run-0001"
+    assert history.same_before(runs, runs[3], "last").id == "run-0003"
+    assert history.same_before(runs, runs[3], "v1").id == "run-0001"
     with pytest.raises(PowerprofError, match="no earlier run"):
-        documents.same_before(runs, runs[1], "last")
+        history.same_before(runs, runs[1], "last")
     with pytest.raises(PowerprofError, match="no run with the label v2"):
-        documents.same_before(runs, runs[3], "v2")
+        history.same_before(runs, runs[3], "v2")
 
 
 def test_labels_are_kept_beside_a_run_and_go_with_it(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
-    name = store.save("run", replace(load_run(), id=None), about=documents.about(load_run(), ["v1"])).id
+    name = store.save("run", replace(load_run(), id=None), about=history.about(load_run(), ["v1"])).id
     assert name == "run-0001"
     store.describe(name, About(labels=["v1", "tuesday"]))
     (info,) = store.list()
@@ -135,7 +135,7 @@ def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None
     store = RunStore(tmp_path)
     for day, (factor, label) in enumerate([(1.0, "v1"), (1.001, "v2"), (1.3, "v3"), (1.299, "v4")], 1):
         record = _run(factor, day)
-        store.save("run", record, about=documents.about(record, [label]))
+        store.save("run", record, about=history.about(record, [label]))
     found = worded(trend_of("run-0001", tmp_path))
     assert [point.run for point in found.points] == ["run-0001", "run-0002", "run-0003", "run-0004"]
     assert found.text == (

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from powerprof.experiment.records import Plan, Threat
 from powerprof.model.attribution import StackFrame
-from powerprof.report.html import Extras, render_flame, render_html
-from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES
+from powerprof.report.exports import render_flame, render_html
+from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, Extras
 from powerprof.report.stacks import flame, modules_of, stacks_of
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_pages import PAGES, at, html_of

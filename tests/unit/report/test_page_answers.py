@@ -9,7 +9,7 @@ import pytest
 from markupsafe import Markup
 from msgspec.structs import replace
 
-from powerprof.report.html import render_html
+from powerprof.report.exports import render_html
 from powerprof.report.html.charts import DrawnInterval, interval_axis
 from powerprof.report.html.page import brief, qualified
 from powerprof.report.sweep import TradeoffPoint, tradeoff

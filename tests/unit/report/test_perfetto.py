@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from powerprof.report.exports import export, perfetto
-from powerprof.report.html import Extras
+from powerprof.report.html.page import Extras
 from powerprof.report.stacks import TimelineExit
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, timeline

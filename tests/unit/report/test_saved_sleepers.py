@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from powerprof.report.documents import KINDS
+from powerprof.report.kinds import KIND_LOADERS
 
 _COMMON = {"pid": 5, "window_s": 2.0, "lost_count": 0, "notes": [], "limits": ["of one process"], "tool_cpu_s": 0.5}
 
 
 def _shown(record: dict[str, Any]) -> str:
-    kind = KINDS[record["schema"]]
-    saved = msgspec.convert({**_COMMON, **record}, kind.load("record"))
-    return "\n".join(kind.load("lines")(saved, 100))
+    kind = KIND_LOADERS[record["schema"]]()
+    saved = msgspec.convert({**_COMMON, **record}, kind.record)
+    return "\n".join(kind.lines(saved, 100))
 
 
 def test_wakers_alone_say_who_wakes_and_nothing_of_sleeps() -> None:

@@ -4,44 +4,56 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
+from inspect import signature
 
 import pytest
 from msgspec.structs import replace
 
 from powerprof.report import markdown
 from powerprof.report import table as terminal
-from powerprof.report.documents import KINDS, answer_and_context, form, kind_of, lines_of
+from powerprof.report.comparison import lines
+from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table as html_table
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
+from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import comparison_table, sweep_table
 from powerprof.report.phases import phases_table
 from powerprof.report.table import Column, Figure, Places, Table, TableRow, Words
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run, on_cpu, sweep
 
-FORMS = ("record", "lines", "html", "markdown", "csv", "stacks")
+
+@pytest.mark.parametrize("name", KIND_LOADERS)
+def test_every_kind_loads_and_has_a_frozen_record(name: str) -> None:
+    kind = KIND_LOADERS[name]()
+    assert kind.record.__struct_config__.frozen
+    assert set(kind.options) <= set(signature(kind.lines).parameters)
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_form_of_every_kind_is_there(name: str) -> None:
-    kind = KINDS[name]
-    for written in FORMS:
-        if getattr(kind, written):
-            assert callable(kind.load(written))
-    assert kind.load("record").__struct_config__.frozen
+def test_reading_one_kind_loads_the_code_of_no_other() -> None:
+    code = """
+import sys
+from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
+KIND_LOADERS["powerprof.energy/1"]()
+loaded = [name for name in sys.modules if name.startswith("powerprof.report.")]
+assert "powerprof.report.energy" in loaded and "powerprof.report.attribution" not in loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_record_knows_its_kind() -> None:
-    found = [kind_of(make()) for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
-    assert [kind.lines.split(":")[0] for kind in found if kind] == [
-        f"report.{name}" for name in ("idle", "run", "comparison", "sweep", "attribution", "profile")
-    ]
-    assert form(comparison(), "lines", "report")(comparison(), 80) == lines_of(comparison(), 80)
+def test_kind_of_a_record_depends_on_schema_and_command() -> None:
+    records = [make() for make in (idle_run, load_run, comparison, sweep, attribution, on_cpu)]
+    kinds = [kind_of(record) for record in records]
+    assert [kind.record for kind in kinds if kind] == [type(record) for record in records]
+    assert kinds[2] is not None and kinds[2].lines(records[2], 80) == lines_of(records[2], 80)
 
 
-def test_a_form_that_there_is_not_is_refused_with_those_that_there_are() -> None:
+def test_missing_form_names_the_available_files() -> None:
     record = replace(on_cpu(), id="oncpu-0003")
     with pytest.raises(UsageError, match=r"^there is no Markdown of oncpu-0003$") as refused:
-        form(record, "markdown", "Markdown")
+        render_markdown(record)
     assert (
         refused.value.hint
         == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --speedscope, --json"
@@ -51,8 +63,8 @@ def test_a_form_that_there_is_not_is_refused_with_those_that_there_are() -> None
 def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
-    assert answer_and_context(doubtful) == answer_and_context(record)
-    assert answer_and_context(record)[1].startswith("12 pairs, ABBA")
+    assert answer_and_context(lines, doubtful) == answer_and_context(lines, record)
+    assert answer_and_context(lines, record)[1].startswith("12 pairs, ABBA")
 
 
 def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:

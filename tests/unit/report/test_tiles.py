@@ -8,8 +8,9 @@ from msgspec.structs import replace
 
 from powerprof.model.records import Estimate, ServerExits
 from powerprof.report import energy
-from powerprof.report.documents import TERMS, kind_of, terms_in
 from powerprof.report.html.page import Extras, explained, tiles_of
+from powerprof.report.kinds import kind_of
+from powerprof.report.labels import TERMS, terms_in
 from powerprof.report.table import Places
 from powerprof.system.errors import UsageError
 from tests.contract.docs import glossary_page
@@ -121,8 +122,8 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
         one for one in load_run().metrics if one.name == "watts"
     ]
     kind = kind_of(sample)
-    assert kind is not None
-    page = kind.load("html")(record, Extras(derived=said))
+    assert kind is not None and kind.html is not None
+    page = kind.html(record, Extras(derived=said))
     assert 'class="derived"' in page and "Derived, not measured" in page
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from powerprof.attribution.functions import build_function_profile
 from powerprof.attribution.profile import build_on_cpu_profile
-from powerprof.report.csv_file import to_csv
+from powerprof.report.exports import render_csv
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.uprobes import ProbeCost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace, OnCpuCapture, SampleRow
@@ -113,7 +113,7 @@ def test_the_probes_own_time_is_taken_off_and_told() -> None:
     assert profile.probe_cost_percent == pytest.approx(100 * profile.probe_cost_ms / 2000)
     assert rows["outer"].self_cpu_percent == pytest.approx(47.76)
     assert [row.function for row in profile.functions] == ["outer", "leaf", "dear", "tiny"]
-    head, *lines = to_csv(profile).splitlines()
+    head, *lines = render_csv(profile).splitlines()
     assert head.startswith("function,module,calls_count,")
     assert [line.partition(",")[0] for line in lines] == ["outer", "leaf", "dear", "tiny"]
 

@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kinds of saved records and the functions that write each as text, page, table or stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+import msgspec
+
+from powerprof.model.records import Note, Run
+from powerprof.model.runs import RunStore, decode, head_of
+from powerprof.report.labels import texts
+from powerprof.system.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.report.csv_file import Line
+    from powerprof.report.html.page import Extras
+    from powerprof.report.stacks import StackSet
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class RecordKind:
+    """A type of record and the functions that write it; `None` for a form that the record does not have.
+
+    Attributes:
+        record: The type of the record.
+        lines: Returns the terminal report of a record for a number of columns.
+        options: The keyword arguments of `lines` that `powerprof report` may set.
+        html: Returns the page of a record.
+        markdown: Returns the lines below the answer; receives the context as a Markdown sentence.
+        csv: Returns the rows of the main table, head first.
+        stacks: Returns the weighted stacks of a record.
+        sentences: Returns the record with its answer in words.
+    """
+
+    record: type[msgspec.Struct]
+    lines: Callable[..., list[str]]
+    options: tuple[str, ...] = ()
+    html: Callable[[Any, Extras], str] | None = None
+    markdown: Callable[[Any, str], list[str]] | None = None
+    csv: Callable[[Any], Iterable[Line]] | None = None
+    stacks: Callable[[Any], StackSet] | None = None
+    sentences: Callable[[Any], Any] | None = None
+
+    def file_names(self) -> list[str]:
+        """Return the file options that this kind supports; --perfetto and --json are not among them."""
+        return [
+            *(["html"] if self.html else []),
+            *(["markdown"] if self.markdown else []),
+            *(["csv", "csv-bom"] if self.csv else []),
+            *(["flame", "folded", "pprof", "otlp", "speedscope"] if self.stacks else []),
+        ]
+
+
+# Each loader imports the code of one kind: reading one kind of record must not load the code of all.
+
+
+def _residency() -> RecordKind:
+    from powerprof.report import csv_file, markdown, residency, run
+
+    return RecordKind(Run, residency.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+
+
+def _idle() -> RecordKind:
+    from powerprof.model.records import IdleRun
+    from powerprof.report import csv_file, idle, markdown, run
+
+    return RecordKind(IdleRun, idle.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+
+
+def _run() -> RecordKind:
+    from powerprof.experiment.records import LoadRun
+    from powerprof.report import csv_file, markdown, run
+
+    return RecordKind(LoadRun, run.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+
+
+def _comparison() -> RecordKind:
+    from powerprof.experiment.records import Comparison
+    from powerprof.report import answers, comparison, csv_file, markdown
+
+    return RecordKind(
+        Comparison,
+        comparison.lines,
+        html=comparison.render,
+        markdown=markdown.comparison,
+        csv=csv_file.comparison,
+        sentences=answers.of_comparison,
+    )
+
+
+def _sweep() -> RecordKind:
+    from powerprof.experiment.sweep_record import Sweep
+    from powerprof.report import csv_file, markdown, sweep
+
+    return RecordKind(Sweep, sweep.lines, html=sweep.render, markdown=markdown.sweep, csv=csv_file.sweep)
+
+
+def _sweep_comparison() -> RecordKind:
+    from powerprof.experiment.sweep_comparison import SweepComparison
+    from powerprof.report import answers, csv_file, markdown, sweep_comparison
+
+    return RecordKind(
+        SweepComparison,
+        sweep_comparison.lines,
+        html=sweep_comparison.render,
+        markdown=markdown.sweep_comparison,
+        csv=csv_file.sweep_comparison,
+        sentences=answers.of_sweeps,
+    )
+
+
+def _saturation() -> RecordKind:
+    from powerprof.experiment.saturate import Saturation
+    from powerprof.report import csv_file, sweep
+
+    return RecordKind(Saturation, sweep.saturate_lines, csv=csv_file.saturation)
+
+
+def _study() -> RecordKind:
+    from powerprof.experiment.study_record import StudyRun
+    from powerprof.report import study
+
+    return RecordKind(StudyRun, study.lines, html=study.render, markdown=study.markdown, csv=study.csv_lines)
+
+
+def _attribution() -> RecordKind:
+    from powerprof.model.attribution import Attribution
+    from powerprof.report import attribution, csv_file, markdown, stacks
+
+    return RecordKind(
+        Attribution,
+        attribution.lines,
+        options=("by", "top"),
+        html=attribution.render,
+        markdown=markdown.attribution,
+        csv=csv_file.attribution,
+        stacks=stacks.of_attribution,
+    )
+
+
+def _on_cpu_profile() -> RecordKind:
+    from powerprof.attribution.profile import OnCpuProfile
+    from powerprof.report import profile, stacks
+
+    return RecordKind(
+        OnCpuProfile,
+        profile.lines,
+        options=("by", "top"),
+        html=profile.render,
+        csv=profile.csv_lines,
+        stacks=stacks.of_on_cpu_profile,
+    )
+
+
+def _function_profile() -> RecordKind:
+    from powerprof.attribution.functions import FunctionProfile
+    from powerprof.report import csv_file, functions
+
+    return RecordKind(FunctionProfile, functions.lines, options=("top",), csv=csv_file.functions)
+
+
+def _off_cpu_profile() -> RecordKind:
+    from powerprof.attribution.offcpu import OffCpuProfile
+    from powerprof.report import csv_file, offcpu
+
+    return RecordKind(OffCpuProfile, offcpu.lines, options=("top",), csv=csv_file.off_cpu)
+
+
+def _syscall_profile() -> RecordKind:
+    from powerprof.attribution.syscalls import SyscallProfile
+    from powerprof.report import csv_file, syscalls
+
+    return RecordKind(SyscallProfile, syscalls.lines, options=("top",), csv=csv_file.system_calls)
+
+
+def _wakers_profile() -> RecordKind:
+    from powerprof.attribution.offcpu import WakersProfile
+    from powerprof.report import offcpu
+
+    return RecordKind(WakersProfile, offcpu.of_before, options=("top",))
+
+
+def _sleeps_profile() -> RecordKind:
+    from powerprof.attribution.offcpu import SleepsProfile
+    from powerprof.report import offcpu
+
+    return RecordKind(SleepsProfile, offcpu.of_before, options=("top",))
+
+
+def _queries() -> RecordKind:
+    from powerprof.queries.records import Queries
+    from powerprof.report import queries, stacks
+
+    return RecordKind(
+        Queries,
+        queries.lines,
+        options=("by", "columns", "is_whole", "top"),
+        html=queries.render,
+        markdown=queries.markdown,
+        csv=queries.csv_lines,
+        stacks=stacks.of_queries,
+    )
+
+
+def _queries_history() -> RecordKind:
+    from powerprof.queries.history import QueriesHistory
+    from powerprof.report import queries_history as history
+
+    return RecordKind(QueriesHistory, history.lines, options=("top",), html=history.render, csv=history.csv_lines)
+
+
+def _queries_comparison() -> RecordKind:
+    from powerprof.queries.comparison import QueriesComparison
+    from powerprof.report import queries_comparison as comparison
+
+    return RecordKind(
+        QueriesComparison,
+        comparison.lines,
+        options=("top",),
+        html=comparison.render,
+        markdown=comparison.markdown,
+        csv=comparison.csv_lines,
+    )
+
+
+def _diagnosis() -> RecordKind:
+    from powerprof.diagnosis.evidence import Diagnosis
+    from powerprof.report import diagnosis
+
+    return RecordKind(
+        Diagnosis, diagnosis.whole, html=diagnosis.render, markdown=diagnosis.markdown, csv=diagnosis.csv_lines
+    )
+
+
+def _cure() -> RecordKind:
+    from powerprof.cure.records import Cure
+    from powerprof.report import cure
+
+    return RecordKind(Cure, cure.lines, html=cure.render, sentences=cure.of_cure)
+
+
+def _trend() -> RecordKind:
+    from powerprof.experiment.sweep_comparison import Trend
+    from powerprof.report import answers, sweep_comparison
+
+    return RecordKind(
+        Trend, sweep_comparison.trend_lines, html=sweep_comparison.render_trend, sentences=answers.of_trend
+    )
+
+
+def _energy() -> RecordKind:
+    from powerprof.energy.domains import EnergyResult
+    from powerprof.report import energy
+
+    return RecordKind(EnergyResult, energy.lines, csv=energy.csv_lines)
+
+
+# Runs are distinguished by their command.
+KIND_LOADERS: Mapping[str, Callable[[], RecordKind]] = {
+    "powerprof.run/1 residency": _residency,
+    "powerprof.run/1 idle": _idle,
+    "powerprof.run/1 run": _run,
+    "powerprof.comparison/1": _comparison,
+    "powerprof.sweep/1": _sweep,
+    "powerprof.sweepcomparison/1": _sweep_comparison,
+    "powerprof.saturation/1": _saturation,
+    "powerprof.study/1": _study,
+    "powerprof.attribution/1": _attribution,
+    "powerprof.oncpu/1": _on_cpu_profile,
+    "powerprof.functions/1": _function_profile,
+    "powerprof.offcpu/1": _off_cpu_profile,
+    "powerprof.syscalls/1": _syscall_profile,
+    # Versions before `offcpu` saved these two.
+    "powerprof.wakers/1": _wakers_profile,
+    "powerprof.sleeps/1": _sleeps_profile,
+    "powerprof.queries/1": _queries,
+    "powerprof.queries-history/1": _queries_history,
+    "powerprof.queries-comparison/1": _queries_comparison,
+    "powerprof.diagnosis/1": _diagnosis,
+    "powerprof.cure/1": _cure,
+    "powerprof.trend/1": _trend,
+    "powerprof.energy/1": _energy,
+}
+
+
+def kind_of(record: Any) -> RecordKind | None:
+    """Return the kind of a record, or of the head of a saved one; `None` if it has no report."""
+    schema = getattr(record, "schema", "")
+    load = KIND_LOADERS.get(schema) or KIND_LOADERS.get(f"{schema} {getattr(record, 'command', None)}")
+    return load() if load else None
+
+
+def check_files(schema: str, files: Iterable[str]) -> None:
+    """Raise UsageError if records of a schema cannot be written as one of `files`."""
+    if not (names := list(files)):
+        return
+    kind = KIND_LOADERS[schema]()
+    available = [*kind.file_names(), *(["perfetto"] if schema == "powerprof.attribution/1" else [])]
+    for name in names:
+        if name not in available:
+            raise UsageError(f"there is no --{name} of what this measures", _available_hint(kind))
+
+
+def _available_hint(kind: RecordKind | None) -> str:
+    return f"it has: {', '.join(f'--{name}' for name in [*(kind.file_names() if kind else []), 'json'])}"
+
+
+def missing_form(record: Any, label: str) -> UsageError:
+    """Return the error for a record that has no form called `label`; its hint lists the available files."""
+    return UsageError(f"there is no {label} of {name_of(record)}", _available_hint(kind_of(record)))
+
+
+def name_of(record: Any) -> str:
+    """Return the name of a record in errors: its id if it is saved."""
+    return getattr(record, "id", None) or "this record"
+
+
+def lines_of(record: Any, width: int) -> list[str]:
+    """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
+    kind = kind_of(record)
+    if kind is None:
+        raise missing_form(record, "report")
+    return kind.lines(record, width)
+
+
+def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
+    """Return a saved record that has a report, by id, folder or file. Raises UsageError and DataError."""
+    path = RunStore(runs_dir).find(name)
+    head = head_of(path)
+    kind = kind_of(head)
+    if kind is None:
+        raise DataError(path, f"there is no report for {head.schema[:40]!r}")
+    record = decode(path, kind.record)
+    if isinstance(record, Run):
+        if not record.phases:
+            raise DataError(path, "a run without phases")
+        if record.command == "residency" and not record.phases[0].windows:
+            raise DataError(path, "a residency run without windows")
+    return record
+
+
+# Notes and answers are values until a record is saved or shown; then they become sentences.
+
+
+def word_record(record: R) -> R:
+    """Return the record with its notes and its answer in words; sentences of a saved record stay."""
+    worded: R = _with_notes(record)
+    kind = kind_of(worded)
+    if kind is not None and kind.sentences is not None:
+        worded = kind.sentences(worded)
+    return worded
+
+
+def _with_notes(value: Any) -> Any:
+    """Return the same value with every note in words."""
+    if isinstance(value, Note):
+        return texts([value])[0]
+    if isinstance(value, list | tuple):
+        worded = [_with_notes(each) for each in value]
+        return value if all(old is new for old, new in zip(value, worded, strict=True)) else worded
+    if not isinstance(value, msgspec.Struct):
+        return value
+    changed = {}
+    for name in _fields_with_notes(type(value)):
+        old = getattr(value, name)
+        if (new := _with_notes(old)) is not old:
+            changed[name] = new
+    return msgspec.structs.replace(value, **changed) if changed else value
+
+
+@cache
+def _fields_with_notes(record: type[msgspec.Struct]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(record) if _holds_notes(field.type, (record,)))
+
+
+def _holds_notes(annotation: Any, outer: tuple[Any, ...]) -> bool:
+    if annotation is Note:
+        return True
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        # A record may hold others of its own type.
+        fields = () if annotation in outer else msgspec.structs.fields(annotation)
+        return any(_holds_notes(field.type, (*outer, annotation)) for field in fields)
+    return any(_holds_notes(part, outer) for part in get_args(annotation))
+
+
+# The JSON Schema of each document is made from the types that write and read it.
+
+_DRAFT = "https://json-schema.org/draft/2020-12/schema"
+_REFERENCE = "#/$defs/{name}"
+
+
+def schema_names() -> list[str]:
+    """Return the names of the documents: `powerprof.run/1` and others."""
+    return list(dict.fromkeys(key.partition(" ")[0] for key in KIND_LOADERS))
+
+
+def json_schema(name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a document; that of a run accepts the records of all commands that save runs."""
+    records = [load().record for key, load in KIND_LOADERS.items() if key.partition(" ")[0] == name]
+    schemas, parts = msgspec.json.schema_components(list(dict.fromkeys(records)), ref_template=_REFERENCE)
+    # Notes are sentences in every written record.
+    parts.pop("Note", None)
+    schemas, parts = _without_notes(schemas), _without_notes(parts)
+    body: dict[str, Any] = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    return {"$schema": _DRAFT, "title": name, **body, "$defs": dict(sorted(parts.items()))}
+
+
+def _without_notes(schema: Any) -> Any:
+    if isinstance(schema, dict):
+        choices = [choice for choice in schema.get("anyOf", ()) if choice != {"$ref": _REFERENCE.format(name="Note")}]
+        if len(choices) == 1:
+            return _without_notes(choices[0])
+        return {key: _without_notes(value) for key, value in schema.items()}
+    return [_without_notes(part) for part in schema] if isinstance(schema, list | tuple) else schema
