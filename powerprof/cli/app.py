@@ -429,9 +429,19 @@ _NO_SUCH = "No such option"
 _ALIKE = 0.75
 
 
-# What answers now what an option of a command answered.
+# Replacements of removed commands, and of removed options by command. An entry has no effect while the old spelling
+# exists.
+_MOVED_COMMANDS = {
+    "saturate": "sweep CONDITION... --until p95=5ms",
+    "symbols": "doctor --pid ID|NAME",
+    "calibrate": "energy --calibrate",
+}
+_STACK_FILES = {"--speedscope": "{command} --folded FILE, which speedscope opens"}
 _MOVED = {
+    "runs": {"--parquet": "{command} --json FILE"},
+    **dict.fromkeys(("profile", "report"), _STACK_FILES),
     "attribute": {
+        **_STACK_FILES,
         **dict.fromkeys(("--on-cpu", "--event", "--frequency"), "profile"),
         **dict.fromkeys(("--functions", "--max-functions", "--allow-unwinding-risk", "--backend"), "functions GLOB"),
         **dict.fromkeys(("--wakers", "--sleeps"), "offcpu"),
@@ -445,7 +455,7 @@ def _usage_error(error: typer.BadParameter, named: Sequence[str] = ()) -> UsageE
     option = getattr(error, "option_name", None)
     name = (error.ctx.info_name if error.ctx else None) or ""
     if instead := _MOVED.get(name, {}).get(str(option)):
-        return UsageError(f"{name} has no {option}", f"powerprof {instead}")
+        return UsageError(f"{name} has no {option}", f"powerprof {instead.format(command=name)}")
     command = error.ctx.command_path if error.ctx else " ".join(["powerprof", *named])
     message = " ".join(error.format_message().split()).rstrip(".")
     if message.startswith(_NO_SUCH) and option:
@@ -486,6 +496,8 @@ def run_app(arguments: Sequence[str]) -> int:
         named = [word for word in words if not word.startswith("-")][:1]
         if named and named[0] in _COMMANDS:
             app = build_app(named)
+        elif named and named[0] in _MOVED_COMMANDS:
+            raise UsageError(f"no such command: {named[0]}", f"powerprof {_MOVED_COMMANDS[named[0]]}")
         else:
             app = build_app(listed="_POWERPROF_COMPLETE" not in os.environ)
         code = app(args=words, prog_name="powerprof", standalone_mode=False, obj=typed)
