@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sentences of comparisons: how two conditions differ, what the answer rests on, speed and power."""
+"""Sentences about comparisons: the difference between two conditions, its threats, speed and power."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metr
 from powerprof.experiment.sweep_comparison import SweepComparison, Trend, TrendPoint, TrendStep, Value, judged
 from powerprof.report.labels import filled
 
-# The sentences of what threatens a comparison, and of its control.
+# The sentences of threats to a comparison, and of its control.
 
 WORDS = {
     "steal": "steal {percent:.2g} %",
@@ -40,15 +40,17 @@ WORDS = {
 
 
 def word_threats(threats: Sequence[Threat], names: Mapping[str, str]) -> list[Threat]:
-    """Each with its sentence; one that has it already stays as it is. `names`: the conditions' names by their arms."""
-    return [threat if threat.text else msgspec.structs.replace(threat, text=_text(threat, names)) for threat in threats]
+    """Return the threats with their sentences; existing sentences stay. `names` maps each arm to its condition."""
+    return [
+        threat if threat.text else msgspec.structs.replace(threat, text=_threat(threat, names)) for threat in threats
+    ]
 
 
-def _text(threat: Threat, names: Mapping[str, str]) -> str:
+def _threat(threat: Threat, names: Mapping[str, str]) -> str:
     values = dict(threat.values)
     if "arm" in values:
         values["condition"] = names.get(str(values["arm"]), "")
-    # A threat of a saved run has its text from there.
+    # A saved threat contains its text.
     template = "{text}" if "text" in values else WORDS.get(threat.form or threat.name, threat.name)
     if "run" in values and "{run}" not in template:
         template = f"{{run}}: {template}"
@@ -56,7 +58,7 @@ def _text(threat: Threat, names: Mapping[str, str]) -> str:
 
 
 def of_control(control: ControlRecord) -> str:
-    """What A against A showed."""
+    """Return the result of the A/A control."""
     width, difference = control.half_width_percent, control.difference_percent
     if width is None:
         return "the A/A control has too few pairs to judge"
@@ -65,31 +67,31 @@ def of_control(control: ControlRecord) -> str:
     return f"the A/A control differs by {difference:+.2g} %: something else changes, trust no verdict"
 
 
-_PERCENT = " %"
+_PERCENT_UNIT = " %"
 
 
 @dataclass(frozen=True)
 class _Phrase:
-    """A metric in a sentence: its name, how N times as much of it is written, and N % more or less."""
+    """A metric in a sentence: its noun, the phrase for N times as much, and the phrase for N % more or less."""
 
     noun: str
     times: str
     percent: str
 
 
-def _used(noun: str, thing: str, verb: str = "uses") -> _Phrase:
+def _usage(noun: str, thing: str, verb: str = "uses") -> _Phrase:
     return _Phrase(noun, f"{verb} {{}} times as much {thing} as", f"{verb} {{}} % {{}} {thing} than")
 
 
-_WORDS = {
-    "c0_ms_per_query_server": _used("the server's CPU time per query", "server CPU time per query"),
-    "c0_ms_per_query": _used("the CPU time per query", "CPU time per query"),
-    "c0_ms_per_query_net": _used("the CPU time per query, net of idle", "CPU time per query, net of idle,"),
-    "joules_per_query": _used("the energy per query", "energy per query"),
-    "joules_per_query_net": _used("the energy per query, net of idle", "energy per query, net of idle,"),
-    "joules_per_execution": _used("the energy of an execution", "energy"),
-    "joules_per_execution_net": _used("the energy of an execution, net of idle", "energy, net of idle,"),
-    "cpu_s_per_execution": _used("the CPU time of an execution", "CPU time"),
+_PHRASES = {
+    "c0_ms_per_query_server": _usage("the server's CPU time per query", "server CPU time per query"),
+    "c0_ms_per_query": _usage("the CPU time per query", "CPU time per query"),
+    "c0_ms_per_query_net": _usage("the CPU time per query, net of idle", "CPU time per query, net of idle,"),
+    "joules_per_query": _usage("the energy per query", "energy per query"),
+    "joules_per_query_net": _usage("the energy per query, net of idle", "energy per query, net of idle,"),
+    "joules_per_execution": _usage("the energy of an execution", "energy"),
+    "joules_per_execution_net": _usage("the energy of an execution, net of idle", "energy, net of idle,"),
+    "cpu_s_per_execution": _usage("the CPU time of an execution", "CPU time"),
     "time_s_per_execution": _Phrase("the time of an execution", "takes {} times as long as", "takes {} % {} time than"),
     "wakeups_per_query": _Phrase(
         "the wake-ups per query",
@@ -103,31 +105,31 @@ _WORDS = {
     "wakeups_hz": _Phrase(
         "the wake-ups per second", "wakes the CPUs {} times as often as", "wakes the CPUs {} % {} often than"
     ),
-    "watts": _used("the power", "power", "draws"),
+    "watts": _usage("the power", "power", "draws"),
 }
 
 
 def words(name: str) -> str:
-    """A metric in words, for a sentence."""
-    return _WORDS[name].noun if name in _WORDS else name
+    """Return the metric's noun for a sentence, or its name if it has no noun."""
+    return _PHRASES[name].noun if name in _PHRASES else name
 
 
 def of_comparison(record: Comparison) -> Comparison:
-    """The record with its answer, its control and its threats in words; what has its words already keeps them."""
+    """Return the record with its answer, control and threats in words; existing sentences stay."""
     a, b = record.a.name, record.b.name
     control, verdict = record.control, record.verdict
     if control is not None and not control.text:
         control = msgspec.structs.replace(control, text=of_control(control))
-    found = word_threats(record.threats, {"a": a, "b": b})
+    threats = word_threats(record.threats, {"a": a, "b": b})
     if not verdict.text:
-        doubted = doubts_of(found, control, record.metrics, verdict.metric)
+        doubted = doubts_of(threats, control, record.metrics, verdict.metric)
         doubts = [threat.text for threat in word_threats(doubted, {})]
         verdict = msgspec.structs.replace(worded(verdict, record.metrics, a, b), doubts=doubts)
-    return msgspec.structs.replace(record, verdict=verdict, threats=found, control=control)
+    return msgspec.structs.replace(record, verdict=verdict, threats=threats, control=control)
 
 
 def worded(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
-    """The answer with its sentences."""
+    """Return the answer with its sentences."""
     asked = answer.asked or answer.metric
     parts = answered(metrics, asked)
     if parts.chosen is None:
@@ -138,18 +140,18 @@ def worded(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
         answer,
         text=_sentence(parts.chosen, a, b),
         ground=_sentence(parts.ground, a, b, family) if parts.ground else None,
-        speed=_apart(parts.speed, a, b) if parts.speed else None,
-        power=_apart(parts.power, a, b) if parts.power else None,
+        speed=_verdict_text(parts.speed, a, b) if parts.speed else None,
+        power=_verdict_text(parts.power, a, b) if parts.power else None,
     )
 
 
 def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
-    """`family`: with how many other metrics it was judged, each of which may differ by chance."""
+    """Return the difference in a metric. `family` is the number of other metrics that were judged with it."""
     what = words(metric.name)
     difference, interval = metric.difference.b_minus_a, metric.difference.ci95
     if difference is None or interval is None:
         return f"Too few pairs to judge whether {a} and {b} differ in {what}."
-    scale, unit, figure = _scale(metric, difference, interval[0])
+    scale, unit, figure = _shown_scale(metric, difference, interval[0])
     difference, (low, high) = scale * difference, (scale * end for end in interval)
     level = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict == "inconclusive":
@@ -162,11 +164,11 @@ def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
     least, most = sorted((abs(low), abs(high)))
     within = f"{figure(least)} – {figure(most)}{unit}, {level}"
     more = "more" if difference > 0 else "less"
-    if unit != _PERCENT:
+    if unit != _PERCENT_UNIT:
         return (
             f"{what[:1].upper()}{what[1:]}: {figure(abs(difference))}{unit} {more} with {b} than with {a} ({within})."
         )
-    phrase = _WORDS.get(metric.name) or _Phrase(what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than")
+    phrase = _PHRASES.get(metric.name) or _Phrase(what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than")
     ratio = metric.ratio
     if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
         first, second, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
@@ -176,42 +178,42 @@ def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
             f"{first} {phrase.times.format(_three(value))} {second} ({_three(times[0])} – {_three(times[1])}, {level})."
         )
     if difference < 0 and most > 100:
-        # Few windows that are no pairs: A's mean does not bound the difference. Nobody uses less than nothing.
+        # With few unpaired windows A's mean does not bound the difference, but no use is negative.
         within = f"at least {figure(least)} %, {level}"
     return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
 
 
-# An interval wider than the figure itself bounds nothing.
+# An interval wider than the figure is no bound.
 NO_BOUND_PERCENT = 100.0
 
 
 def _less_than(metric: Metric) -> str | None:
-    """`less than 9.5 %`: the most that a difference may be, either way; None without an interval."""
+    """Return the bound of a difference in either direction, such as `less than 9.5 %`; None without an interval."""
     difference, ends = metric.difference.b_minus_a, metric.difference.ci95
     if difference is None or ends is None:
         return None
     most = max(abs(end) for end in ends)
     if not most:
-        return "every window read the same"  # its step is unknown, and so is what could hide in it
-    scale, unit, figure = _scale(metric, difference, ends[0])
-    # In its own unit a bound beyond the figure still says something, where the figure may be nought.
-    widest = NO_BOUND_PERCENT if unit == _PERCENT else 10 * NO_BOUND_PERCENT
+        return "every window read the same"  # the meter's step is unknown, so the hidden difference is unknown too
+    scale, unit, figure = _shown_scale(metric, difference, ends[0])
+    # In its own unit a bound beyond the figure is useful, because the figure may be 0.
+    widest = NO_BOUND_PERCENT if unit == _PERCENT_UNIT else 10 * NO_BOUND_PERCENT
     if metric.a.mean and 100 * most / abs(metric.a.mean) > widest:
         return "the interval is too wide for a bound"
     return f"less than {figure(scale * most)}{unit}"
 
 
-def _scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
-    """What a difference is multiplied by to be shown, its unit, and the form of such a figure.
+def _shown_scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
+    """Return the factor, the unit and the format of a shown difference.
 
-    Percent of A; its own unit where A may be nought, of which nothing is a share: net of idle, and where the windows
-    leave room for less than nothing.
+    The unit is percent of A. It is the metric's own unit if A may be 0, for example net of idle, or if the windows
+    allow a negative figure.
     """
     mean, interval = metric.a.mean, metric.a.ci95
     nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
     if not mean or nought or (low if metric.verdict == "inconclusive" else apart) < -abs(mean):
         return 1.0, {"1": "", "1/s": "/s"}.get(metric.unit, f" {metric.unit}"), _three
-    return 100 / abs(mean), _PERCENT, lambda value: f"{value:,.1f}"
+    return 100 / abs(mean), _PERCENT_UNIT, lambda value: f"{value:,.1f}"
 
 
 def _signed(figure: str) -> str:
@@ -222,7 +224,7 @@ def _three(value: float) -> str:
     return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
 
 
-_NAMES_APART = {
+_BASIS_NAMES = {
     "time_to_solution_s": "time to solution",
     "latency_p95_ms": "p95 latency",
     "time_s_per_execution": "time of an execution",
@@ -231,35 +233,35 @@ _NAMES_APART = {
 }
 
 
-def _apart(metric: Metric, a: str, b: str) -> str:
-    lower, higher, what = (
+def _verdict_text(metric: Metric, a: str, b: str) -> str:
+    lower, higher, subject = (
         ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
     )
-    basis = f"{_NAMES_APART[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
+    basis = f"{_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
     if metric.verdict != "inconclusive":
         return f"{b} is {lower if metric.verdict == 'b_lower' else higher} ({basis})"
     bound = _less_than(metric)
     if bound is None:
-        return f"too few pairs to judge whether {a} and {b} differ in {what} ({basis})"
-    return f"no measurable difference in {what} between {a} and {b}: {bound} ({basis}, 95 %)"
+        return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
+    return f"no measurable difference in {subject} between {a} and {b}: {bound} ({basis}, 95 %)"
 
 
-# The sentences of what is compared over several runs: two sweeps, and the trend of a condition.
+# The sentences about several runs: two sweeps, and the trend of a condition.
 
 
 def of_sweeps(record: SweepComparison) -> SweepComparison:
-    """The record with its answer and its threats in words."""
-    found = word_threats(record.threats, {})
-    return msgspec.structs.replace(record, text=record.text or _sweeps(record), threats=found)
+    """Return the record with its answer and its threats in words."""
+    threats = word_threats(record.threats, {})
+    return msgspec.structs.replace(record, text=record.text or _sweeps(record), threats=threats)
 
 
 def of_trend(record: Trend) -> Trend:
-    """The record with its answer in words."""
+    """Return the record with its answer in words."""
     return msgspec.structs.replace(record, text=record.text or _trend(record))
 
 
 def _sweeps(record: SweepComparison) -> str:
-    """Where b diverges from a, and by how much at the value where that is most."""
+    """Return where B diverges from A, with the largest difference."""
     points = judged(record)
     a, b, parameter = record.a.name, record.b.name, record.parameter
     if not points:
@@ -271,10 +273,10 @@ def _sweeps(record: SweepComparison) -> str:
         if not moved:
             continue
         most = max(moved, key=lambda point: abs(_change(point.metric)))
-        where = _where([point.value for point in moved], [point.value for point in points], parameter)
+        where = _place_text([point.value for point in moved], [point.value for point in points], parameter)
         at = f" at {most.value}" if len(moved) > 1 else ""
         verb = "are" if what.endswith("/s") else "is"
-        parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_by(most.metric)}{at}")
+        parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
     if not parts:
         where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
         bounds = [_less_than_percent(point.metric) for point in points]
@@ -288,8 +290,8 @@ def _sweeps(record: SweepComparison) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _where(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
-    """`at every value of clients`, `from clients 16 on`, `at clients 4 and 64`."""
+def _place_text(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
+    """Return `at every value of clients`, `from clients 16 on` or `at clients 4 and 64`."""
     if len(points) == len(every) > 1:
         return f"at every value of {parameter}"
     if len(points) > 1 and list(points) == list(every[-len(points) :]):
@@ -303,13 +305,13 @@ def _change(metric: Metric) -> float:
 
 
 def _less_than_percent(metric: Metric) -> float | None:
-    """The most that a difference may be, either way, in percent of A."""
+    """Return the largest possible difference in either direction, in percent of A; None if unknown."""
     ends, base = metric.difference.ci95, metric.a.mean
     return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
 
 
-def _by(metric: Metric) -> str:
-    """`+43.1 % (38.2 to 48.0, 95 %)`."""
+def _percent_change(metric: Metric) -> str:
+    """Return a difference such as `+43.1 % (38.2 to 48.0, 95 %)`."""
     percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
     if percent is None or not base:
         return "from nothing"
@@ -326,12 +328,12 @@ def _series_signed(percent: float) -> str:
 
 
 def _trend(record: Trend) -> str:
-    """Between which runs the figure changed most, of those steps that are significant; or that none is."""
+    """Return the largest significant step between neighbouring runs, or the bound of the steps."""
     condition, points = record.condition, record.points
     same = condition.workload in ("command", condition.name)
-    what = condition.name if same else f"{condition.workload}:{condition.name}"
+    name = condition.name if same else f"{condition.workload}:{condition.name}"
     if len(points) == 1:
-        return f"There is one run of {what}: nothing to compare it with."
+        return f"There is one run of {name}: nothing to compare it with."
     every = [(before, after, after.step) for before, after in pairwise(points)]
     steps = [
         (before, after, step)
@@ -340,30 +342,30 @@ def _trend(record: Trend) -> str:
     ]
     metric = words(record.metric)
     if not steps:
-        none = f"{what}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
+        none = f"{name}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
         bounds = [_step_less_than_percent(record.metric, before, step) for before, _, step in every]
-        known = [bound for bound in bounds if bound is not None]
-        if len(known) < len(bounds):
-            return f"{none}; how large one may be is unknown at {len(bounds) - len(known)} of {len(bounds)}."
-        if max(known) > NO_BOUND_PERCENT:
+        known_bounds = [bound for bound in bounds if bound is not None]
+        if len(known_bounds) < len(bounds):
+            return f"{none}; how large one may be is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
+        if max(known_bounds) > NO_BOUND_PERCENT:
             return f"{none}; the intervals are too wide for a bound."
-        return f"{none}: less than {max(known):,.1f} % (95 % at each)."
+        return f"{none}: less than {max(known_bounds):,.1f} % (95 % at each)."
     before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
     percent = step.difference.percent or 0.0
-    more = "rose" if percent > 0 else "fell"
+    direction_text = "rose" if percent > 0 else "fell"
     others = f"; {len(steps) - 1} more steps are significant" if len(steps) > 1 else ""
     return (
-        f"{what}, {len(points)} runs: {metric} {more} by {abs(percent):,.1f} % "
-        f"({direction(record.metric, step.verdict)}) from {_named(before)} to {_named(after)}{others}."
+        f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
+        f"({direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
     )
 
 
 def _step_less_than_percent(name: str, before: TrendPoint, step: TrendStep | None) -> float | None:
-    """The most that a step may be, either way, in percent of the run before."""
+    """Return the largest possible step in either direction, in percent of the earlier run; None if unknown."""
     base = next((metric.estimate.mean for metric in before.metrics if metric.name == name), None)
     ends = step.difference.ci95 if step is not None else None
     return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
 
 
-def _named(point: TrendPoint) -> str:
+def _run_name(point: TrendPoint) -> str:
     return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")

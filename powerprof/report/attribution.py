@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof attribute` for a terminal: how much of the waking is the target's, then who, from where, how often."""
+"""Reports of `powerprof attribute`: the target's share of the wake-ups, then threads, call stacks and rates."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
@@ -37,25 +36,22 @@ from powerprof.report.wakeups import (
     wakeups_table,
 )
 
-if TYPE_CHECKING:
-    from powerprof.model.attribution import Attribution
+# Suggestions: the most effective remedies against the wake-ups of a traced process, predicted from its window.
 
-
-# What would help most against the wake-ups of a traced process, predicted from its window, and how to try it.
-
-_MOST = 3
-_WORTH_HZ = 2.0
-# Run-times whose timers hang on a few threads; `cure` refuses them.
+_MAX_SUGGESTIONS = 3
+_MIN_SAVED_HZ = 2.0
+# These runtimes put all timers on a few threads; `cure` rejects them.
 _RUNTIMES = ("libjvm.so", "libcoreclr.so", "beam.smp", "node", "nodejs")
-_GO = "runtime."
+_GO_PREFIX = "runtime."
 
 
 def helps(record: Attribution) -> list[str]:
-    """A sentence a thread, most saved first; empty where nothing is predicted to save much, or nothing can be tried.
+    """Return suggestions against the target's wake-ups, one sentence per thread, the largest saving first.
 
-    Timer slack is predicted; what the thread's absence would save is a bound: somebody else may end those periods.
+    Timer slack has a predicted effect. The absence of a thread has only an upper bound: another thread may end those
+    idle periods instead. Return an empty list if no large saving is predicted or none can be tried.
     """
-    if record.target.system or record.interrupted or _has_runtime(record):
+    if record.target.system or record.interrupted or _uses_managed_runtime(record):
         return []
     rows = [row for row in rows_of(record) if "one_connection" not in (row.name or "")]
     evidence = Evidence(
@@ -69,41 +65,43 @@ def helps(record: Attribution) -> list[str]:
     pids = {row.thread.tid: row.thread.pid for row in record.wakings_without_exit}
     pids |= {row.thread.tid: row.thread.pid for row in record.wakeups}
     suggestions: list[str] = []
-    for row, one in most_helpful(evidence):
+    for row, prediction in most_helpful(evidence):
         pid = pids.get(row.tid) or record.target.pid
-        if one.saved_hz < _WORTH_HZ or pid is None or len(suggestions) == _MOST:
+        if prediction.saved_hz < _MIN_SAVED_HZ or pid is None or len(suggestions) == _MAX_SUGGESTIONS:
             continue
         exits_hz = sum(each.rate_hz for each in rows if each.tid == row.tid)
         label = (row.name or row.comm).removeprefix("thread/")
-        # Where others kept the CPUs busy, its idle exits bound nothing.
+        # If other programs kept the CPUs busy, the thread's idle exits are no bound.
         absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
-        then = then_text(one.then_hz, one.most_hz, one.is_bound)
+        then = then_text(prediction.then_hz, prediction.most_hz, prediction.is_bound)
         suggestions.append(
-            f"{label}: with 50 ms of timer slack {number(one.now_hz, 1)} → {then} wake-ups/s (predicted){absent}. "
+            f"{label}: with 50 ms of timer slack {number(prediction.now_hz, 1)} → {then} wake-ups/s (predicted)"
+            f"{absent}. "
             f"To try it: powerprof cure --pid {pid} --thread {row.tid} --slack 50ms"
         )
     return suggestions
 
 
-def _has_runtime(record: Attribution) -> bool:
+def _uses_managed_runtime(record: Attribution) -> bool:
     stacks = [row.stack for row in record.wakeups] + [row.stack for row in record.wakings_without_exit]
     frames = [frame for stack in stacks for frame in stack]
     return any(
-        frame.module.rpartition("/")[2] in _RUNTIMES or (frame.function or "").startswith(_GO) for frame in frames
+        frame.module.rpartition("/")[2] in _RUNTIMES or (frame.function or "").startswith(_GO_PREFIX)
+        for frame in frames
     )
 
 
 BY = ("stack", "function", "thread", "device", "unit")
-_SHOWN = 20
-# Of a process that had ended, in a control group that is gone too; and of runs that were saved before units were read.
+_DEFAULT_TOP = 20
+# For processes that ended before their unit was read, and for runs saved by versions without units.
 UNKNOWN_UNIT = "unit unknown"
-# Interpreters have stacks of a hundred frames: the innermost say where it waits, the page has all.
+# Interpreters have stacks of a hundred frames. The innermost frames show the waiting place; the page has all frames.
 _STACK_LINES, _WAKER_LINES = 8, 3
 
 
 @dataclass(frozen=True)
 class _LabelGroup:
-    """Rows that share a label, summed."""
+    """The sums of all rows with the same label."""
 
     label: str
     count: int
@@ -113,19 +111,21 @@ class _LabelGroup:
 
 
 def _each_ms(rows: Sequence[Wakeup]) -> float:
-    """What a wake-up cost: of all, where those that found a CPU running were counted, too."""
+    """Return the C0 milliseconds per wake-up, including wakings that found a CPU running if they were counted."""
     times = sum(row.count if row.wakings_count is None else max(row.count, row.wakings_count) for row in rows)
     return sum(row.c0_ms for row in rows) / times
 
 
-def _stack(frames: Sequence[StackFrame], width: int, indent: str, sources: bool, most: int = _STACK_LINES) -> list[str]:
-    """Frames innermost first, in at most so many lines; the last one counts those that are left out."""
+def _wrap_stack(
+    frames: Sequence[StackFrame], width: int, indent: str, sources: bool, most: int = _STACK_LINES
+) -> list[str]:
+    """Return at most `most` lines of frames, innermost first. The last line counts the omitted frames."""
     lines: list[str] = []
     line = ""
     for position, frame in enumerate(frames):
         name = text.without_parameters(frame.label)
         word = name if position == 0 else f"← {name}"
-        # The place is of more use than the end of a long name.
+        # Source file and line are more useful than the end of a long name.
         place = frame.placed[len(frame.label) :] if sources else ""
         room = max(20, width - len(indent))
         word = text.cut(word, max(20, room - len(place))) + place
@@ -140,7 +140,7 @@ def _stack(frames: Sequence[StackFrame], width: int, indent: str, sources: bool,
     return [*lines, *([indent + line] if line else [])]
 
 
-def _rows(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
     lines = [f"{'/s':>8}  {'every':>8}  {'C0':>9}  thread and stack (innermost first)"]
     indent = " " * 31
     causes = blamed(record.wakeups)
@@ -148,23 +148,23 @@ def _rows(record: Attribution, width: int, limit: int, sources: bool) -> list[st
         row, every = cause.first, text.period(cause.period_ms).removeprefix("every ")
         head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
         lines.append(text.cut(f"{head}{thread_name(row.thread)} · {cause.why}", width))
-        lines += _stack(row.stack, width, indent, sources)
+        lines += _wrap_stack(row.stack, width, indent, sources)
         if not row.stack_complete and row.stack:
             lines.append(f"{indent}(the rest of this stack was not captured)")
         if row.waker is not None and row.waker.stack:
-            lines += _stack(row.waker.stack, width, indent + "   ", sources, _WAKER_LINES)
-    return lines + _rest([cause.rate_hz for cause in causes[limit:]])
+            lines += _wrap_stack(row.waker.stack, width, indent + "   ", sources, _WAKER_LINES)
+    return lines + _hidden_rows_line([cause.rate_hz for cause in causes[limit:]])
 
 
-def _rest(rates_hz: Sequence[float], indent: int = 29) -> list[str]:
-    """The rows that are not shown, as one."""
+def _hidden_rows_line(rates_hz: Sequence[float], indent: int = 29) -> list[str]:
+    """Return one line that sums the rows beyond the limit; empty without such rows."""
     if not rates_hz:
         return []
     return [f"{text.number(sum(rates_hz), 1):>8}{'':>{indent - 8}}  {len(rates_hz)} more (--top N, or --json)"]
 
 
-def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
-    """Where the target ended nothing: what woke it, which is what it would end on a quieter host."""
+def _waking_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
+    """Return the wakings of a target that ended no idle period. On a quieter host they would end some."""
     rows, span_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not span_s:
         return []
@@ -178,44 +178,48 @@ def _ran_anyway(record: Attribution, width: int, limit: int, sources: bool) -> l
         each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
         head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
         lines.append(text.cut(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
-        lines += _stack(cause.first.stack, width, " " * 21, sources)
-    return lines + _rest([cause.rate_hz for cause in causes[limit:]], 19)
+        lines += _wrap_stack(cause.first.stack, width, " " * 21, sources)
+    return lines + _hidden_rows_line([cause.rate_hz for cause in causes[limit:]], 19)
 
 
-def _function(row: Wakeup) -> str:
+def _label_function(row: Wakeup) -> str:
     return function_of(row.stack) or (row.stack[0].label if row.stack else "[no user stack]")
 
 
-_LABELS: dict[str, Callable[[Wakeup], str]] = {
-    "function": _function,
+_LABEL_OF: dict[str, Callable[[Wakeup], str]] = {
+    "function": _label_function,
     "thread": lambda row: thread_name(row.thread),
     "device": lambda row: f"{row.mechanism}  {row.detail or ''}".rstrip(),
     "unit": lambda row: row.thread.unit or UNKNOWN_UNIT,
 }
 
 
-def _not_units(record: Attribution) -> list[_LabelGroup]:
-    """What no unit of a whole system caused: the kernel itself, and powerprof. With the units it is the host's sum."""
+def _group_non_units(record: Attribution) -> list[_LabelGroup]:
+    """Return the groups of a whole system outside all units: the kernel and powerprof.
+
+    Together with the units they sum to the host.
+    """
     groups: dict[str, list[Cause]] = {}
     for cause in record.other_causes if record.target.system else []:
         label = "the kernel itself" if cause.process == "kernel" else f"{cause.process or 'unknown'} itself"
         groups.setdefault(label, []).append(cause)
+    counts = {label: sum(cause.count for cause in causes) for label, causes in groups.items()}
     return [
         _LabelGroup(
             label,
-            sum(cause.count for cause in causes),
+            counts[label],
             sum(cause.wakeups_hz for cause in causes),
-            sum(cause.c0_ms or 0.0 for cause in causes) / sum(cause.count for cause in causes),
+            sum(cause.c0_ms or 0.0 for cause in causes) / counts[label],
             None,
         )
         for label, causes in groups.items()
     ]
 
 
-def _grouped(record: Attribution, by: str) -> list[_LabelGroup]:
+def _group_by(record: Attribution, by: str) -> list[_LabelGroup]:
     groups: dict[str, list[Wakeup]] = {}
     for row in record.wakeups:
-        groups.setdefault(_LABELS[by](row), []).append(row)
+        groups.setdefault(_LABEL_OF[by](row), []).append(row)
     grouped = [
         _LabelGroup(
             label,
@@ -227,26 +231,26 @@ def _grouped(record: Attribution, by: str) -> list[_LabelGroup]:
         for label, rows in groups.items()
     ]
     if by == "unit":
-        grouped += _not_units(record)
+        grouped += _group_non_units(record)
     return sorted(grouped, key=lambda group: (-group.count, group.label))
 
 
 def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[str]:
     lines = [f"{'/s':>8}  {'count':>8}  {'every':>8}  {'C0':>9}  {by}"]
-    groups = _grouped(record, by)
+    groups = _group_by(record, by)
     for group in groups[:limit]:
         every = text.period(group.period_ms).removeprefix("every ")
         c0 = text.number(group.each_ms, 2, " ms")
         head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
         lines.append(text.cut(head + group.label, width))
-    if left := groups[limit:]:
-        rate, count = text.number(sum(group.rate_hz for group in left), 1), sum(group.count for group in left)
-        lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(left)} more (--top N)")
+    if hidden := groups[limit:]:
+        rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
+        lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(hidden)} more (--top N)")
     return lines
 
 
-def _ran(record: Attribution) -> list[str]:
-    """Whose the CPUs' running time was; what rounds to nothing is not listed."""
+def _running_time(record: Attribution) -> list[str]:
+    """Return one line that divides the CPUs' running time by consumer. Shares below 0.5 ms are omitted."""
     ran = record.running
     if ran is None or ran.c0_ms is None:
         return []
@@ -258,11 +262,11 @@ def _ran(record: Attribution) -> list[str]:
     return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {shares}' if shares else ''}."]
 
 
-def _foot(record: Attribution) -> list[str]:
-    """What the answer rests on, in three lines: the balance, the stacks, and what measuring cost."""
-    s, tool, lines = record.stacks, record.tool, [metrics.balance(record.conservation)]
-    if s.exits_complete_percent is not None:
-        share, unnamed = text.number(s.exits_complete_percent, 1), s.unnamed_frames_percent
+def _footer(record: Attribution) -> list[str]:
+    """Return three lines: the balance of idle exits, the completeness of stacks, and the cost of measuring."""
+    stacks, tool, lines = record.stacks, record.tool, [metrics.balance(record.conservation)]
+    if stacks.exits_complete_percent is not None:
+        share, unnamed = text.number(stacks.exits_complete_percent, 1), stacks.unnamed_frames_percent
         nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
         lines.append(f"Complete stacks: {share} % of its idle exits{nameless}.")
     bpf_ms = 0.0 if tool.bpf_s is None else 1e3 * tool.bpf_s / record.window_s
@@ -274,48 +278,54 @@ def _foot(record: Attribution) -> list[str]:
     return lines
 
 
-def _elsewhere(record: Attribution) -> list[str]:
+def _woken_elsewhere(record: Attribution) -> list[str]:
     count = sum(waking.count for waking in record.woken_elsewhere)
     if not count:
         return []
     rates: Counter[str] = Counter()
     for waking in record.woken_elsewhere:
         rates[f"{waking.thread.label} woke {waking.process}"] += waking.count
-    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {_most(rates, record, 3)}."]
+    most = _most_frequent(rates, record, 3)
+    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {most}."]
 
 
-def _others(record: Attribution) -> list[str]:
+def _other_causes(record: Attribution) -> list[str]:
     if not record.other_causes:
         return []
     rates: Counter[str] = Counter()
     for cause in record.other_causes:
-        rates[_who(cause)] += cause.count
-    # Of a whole system what is left is the kernel's own: its threads, by the work that they did, and its ticks.
+        rates[_cause_name(cause)] += cause.count
+    # For a whole system only the kernel's own causes remain: its threads, by their work, and its ticks.
     what = "Other causes" if record.target.system else "Other processes"
-    return [f"{what}: {_most(rates, record, 4)}."]
+    return [f"{what}: {_most_frequent(rates, record, 4)}."]
 
 
-def _who(cause: Cause) -> str:
-    """The process; of the kernel the thread, or what it did."""
+def _cause_name(cause: Cause) -> str:
+    """Return the process of a cause; for the kernel, the thread or its work."""
     if cause.process == "kernel":
         thread = cause.thread if cause.thread not in (None, "kernel") else None
         return f"kernel {thread or cause.name or cause.mechanism.replace('_', '-')}"
     return cause.process or "unknown"
 
 
-def _most(counts: Counter[str], record: Attribution, most: int) -> str:
+def _most_frequent(counts: Counter[str], record: Attribution, most: int) -> str:
     return ", ".join(f"{who} {text.number(count / record.window_s, 1)}/s" for who, count in counts.most_common(most))
 
 
 def lines(
-    record: Attribution, width: int = text.DEFAULT_WIDTH, *, by: str = "stack", top: int = _SHOWN, sources: bool = False
+    record: Attribution,
+    width: int = text.DEFAULT_WIDTH,
+    *,
+    by: str = "stack",
+    top: int = _DEFAULT_TOP,
+    sources: bool = False,
 ) -> list[str]:
-    """The whole report; `sources`: frames with file and line."""
+    """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames."""
     printed = [*text.wrap(headline(record), width), ""]
     if record.wakeups:
-        printed += _rows(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
+        printed += _cause_lines(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
     else:
-        printed = printed[:-1] + _ran_anyway(record, width, top, sources)
+        printed = printed[:-1] + _waking_lines(record, width, top, sources)
     printed.append("")
     split = record.energy_split
     for position, line in enumerate(helps(record)):
@@ -325,10 +335,10 @@ def lines(
         printed.append("")
     for line in (
         metrics.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
-        *_elsewhere(record),
-        *_others(record),
-        *_ran(record),
-        *_foot(record),
+        *_woken_elsewhere(record),
+        *_other_causes(record),
+        *_running_time(record),
+        *_footer(record),
     ):
         printed += text.wrap(line, width)
     printed += labels.lines(record, width)
@@ -337,15 +347,15 @@ def lines(
     return printed
 
 
-# The timeline per CPU as inline SVG: idle periods, what ended them and what ran between.
-#
-# The whole window is an overview; of its parts the first is drawn, and the script draws any other from the data.
+# The timeline per CPU as inline SVG: idle periods, their causes, and the threads that ran between them.
+# The overview shows the whole window. The page draws the first part; its script draws other parts from the embedded
+# data.
 
 MAX_EXITS = 1500
+# More exits on one lane cannot be distinguished.
 EXITS_PER_CPU = 120
-"""More than that on one lane is a bar code."""
+# The script can draw this many exits; each takes about 45 bytes of the page.
 MAX_KEPT = 15_000
-"""So many can be looked at: some 45 bytes each."""
 _LANE = 34
 _ROW = 22
 _BINS = 200
@@ -354,7 +364,7 @@ _LEFT, _RIGHT = 9.0, 99.5
 
 @dataclass(frozen=True)
 class Lanes:
-    """The drawing and what part of the capture it shows."""
+    """The drawing of the timeline and the part of the capture that it shows."""
 
     svg: Markup
     overview: Markup
@@ -367,7 +377,7 @@ class Lanes:
 
 
 def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
-    """A lane per CPU of the first exits, as many as a page can hold. None where there are none."""
+    """Draw one lane per CPU with the first exits, as many as a page can hold. Return None without exits."""
     if not exits:
         return None
     most = min(MAX_EXITS, EXITS_PER_CPU * len({period.cpu for period in exits}))
@@ -403,7 +413,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
                 '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: '
                 "{}, {}{}</title></rect>"
             ).format(
-                _mechanism(period),
+                _mechanism_of(period),
                 leave,
                 top + 1,
                 max(0.12, width),
@@ -430,8 +440,8 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     whole_ms = (max(period.next_ns or period.exit_ns for period in whole) - origin) / 1e6
     return Lanes(
         svg,
-        _overview(whole, origin, whole_ms),
-        embedded(_data(whole, origin, whole_ms)),
+        _draw_overview(whole, origin, whole_ms),
+        embedded(_timeline_data(whole, origin, whole_ms)),
         len(ordered),
         len(whole),
         len(exits),
@@ -440,14 +450,14 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     )
 
 
-def _overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Markup:
-    """A row a CPU: how many idle periods ended in each part of the window, in the colour of what ended most."""
+def _draw_overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Markup:
+    """Draw one row per CPU: idle exits per part of the window, coloured by the most frequent mechanism."""
     cpus = {cpu: row for row, cpu in enumerate(sorted({period.cpu for period in exits}))}
     parts = [Markup('<text x="0" y="{}">CPU {}</text>').format(row * _ROW + 16, cpu) for cpu, row in cpus.items()]
     counts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
     for period in exits:
         at = min(_BINS - 1, int((period.exit_ns - origin) / 1e6 / whole_ms * _BINS)) if whole_ms > 0 else 0
-        counts[period.cpu, at][_mechanism(period)] += 1
+        counts[period.cpu, at][_mechanism_of(period)] += 1
     most = max(sum(count.values()) for count in counts.values())
     width = (_RIGHT - _LEFT) / _BINS
     for (cpu, at), count in sorted(counts.items()):
@@ -465,8 +475,12 @@ def _overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> Ma
     )
 
 
-def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[str, object]:
-    """All exits in short: CPU, begin, end, next idling (µs), mechanism, and which of the words says who it was."""
+def _timeline_data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[str, object]:
+    """Return all exits in short form.
+
+    A row is CPU, begin, end and next idle period (µs), the index of the mechanism, and the index of the cause in
+    `words`.
+    """
     words: dict[str, int] = {}
     rows = []
     for period in exits:
@@ -474,20 +488,20 @@ def _data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[s
         times = [
             None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
         ]
-        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism(period)), words.setdefault(who, len(words))])
+        rows.append([period.cpu, *times, MECHANISMS.index(_mechanism_of(period)), words.setdefault(who, len(words))])
     return {"whole_ms": whole_ms, "mechanisms": MECHANISMS, "words": list(words), "rows": rows}
 
 
-def _mechanism(period: TimelineExit) -> str:
+def _mechanism_of(period: TimelineExit) -> str:
     return period.mechanism if period.mechanism in MECHANISMS else "unknown"
 
 
 MECHANISMS = ("timer", "device", "ipi", "no_ipi", "tick", "unknown")
 
 
-# The page of an attribution.
+# The HTML page.
 
-# The page has to stay below 6 MiB whatever the names are.
+# The page must stay below 6 MiB for any length of names.
 MAX_ROWS = 100
 _FRAMES = 2000
 _OPEN_ROWS = 20
@@ -495,7 +509,7 @@ _CAUSES = 50
 
 
 def render(record: Attribution, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places = Places(record)
     modules = modules_of(record.wakeups)
     exits, c0 = (stacks_of(record.wakeups, by) for by in ("count", "c0_ms"))

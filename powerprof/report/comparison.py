@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof compare` for a terminal: the answer, the metrics side by side, plans, threats, what it cost."""
+"""Reports of `powerprof compare`: the answer, the metrics side by side, plans, threats and the measuring cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from markupsafe import Markup
@@ -12,7 +11,7 @@ from powerprof.experiment.bench.plans import plan_text
 from powerprof.experiment.judge.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.model import text
-from powerprof.report import labels, servers
+from powerprof.report import labels
 from powerprof.report import table as terminal
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
@@ -20,24 +19,25 @@ from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
+from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import flame, flame_difference
 from powerprof.report.table import Figure, Places, Table, Words
 
-_FUNCTIONS = 20
+_MAX_FUNCTIONS = 20
 
 
-def _counted(comparison: Comparison) -> list[Block]:
-    """The blocks that are in the figures."""
+def _counted_blocks(comparison: Comparison) -> list[Block]:
+    """Return the blocks that the figures include."""
     return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
 
 
-def _functions(comparison: Comparison, width: int) -> list[str]:
-    """What the servers ran more or less of, largest change first."""
+def _function_lines(comparison: Comparison, width: int) -> list[str]:
+    """Return the functions of the servers that changed significantly, the largest change first."""
     sampled = comparison.on_cpu
     if sampled is None:
         return []
     each = f"{sampled.windows_count} windows of {sampled.window_s or 0:.1f} s each, {sampled.samples_count:,} samples"
-    shown = functions_table(comparison, Places(comparison), _FUNCTIONS)
+    shown = functions_table(comparison, Places(comparison), _MAX_FUNCTIONS)
     if not shown.rows:
         return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
     rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
@@ -57,37 +57,27 @@ def _functions(comparison: Comparison, width: int) -> list[str]:
 
 
 def turns_of(comparison: Comparison) -> str:
-    """` in turns of 0.05 s`; empty where whole windows followed one another."""
+    """Return ` in turns of 0.05 s` for windows that alternate in slices; empty otherwise."""
     turn_s = comparison.options.get("turn_s")
     return f" in turns of {turn_s:.2g} s" if isinstance(turn_s, int | float) else ""
 
 
-def executions_of(blocks: Sequence[Block]) -> str:
-    """`84 executions, exit code 0`; empty where no command was run."""
-    known = [block.executions_count for block in blocks if block.executions_count is not None]
-    codes = sorted({code for block in blocks for code in block.exit_codes})
-    exit_codes = (
-        f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
-    )
-    return f"{sum(known):,} executions{exit_codes}" if known else ""
-
-
 def speed_and_power(comparison: Comparison) -> str:
-    """The verdicts on speed and on power as one sentence; empty where there is none."""
+    """Return the verdicts on speed and power as one sentence; empty without a verdict."""
     sentence = "; ".join(filter(None, (comparison.verdict.speed, comparison.verdict.power)))
-    # A condition's name stays as it is.
+    # Condition names keep their case.
     return f"{sentence[:1].upper() if sentence.startswith('no ') else sentence[:1]}{sentence[1:]}." if sentence else ""
 
 
-def _is_a_hint(metric: Metric) -> bool:
+def _may_be_chance(metric: Metric) -> bool:
     ends = metric.difference.ci95
     return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"
 
 
 def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report, at most `width` columns."""
     printed = text.wrap(comparison.verdict.text, width)
-    printed += text.wrap(_context(comparison), width)
+    printed += text.wrap(_context_line(comparison), width)
     if comparison.verdict.doubts:
         printed += text.wrap(f"Caution: {'; '.join(comparison.verdict.doubts)}.", width)
     if comparison.interrupted:
@@ -97,29 +87,26 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
         for difference in comparison.differences:
             printed += text.wrap(difference, width, "  ")
     printed.append("")
-    table = terminal.metrics(comparison_table(comparison, Places(comparison)), width)
-    printed += [*table, ""]
-    if any("[" in line for line in table) and any(map(_is_a_hint, comparison.metrics)):
+    metrics = terminal.metrics(comparison_table(comparison, Places(comparison)), width)
+    printed += [*metrics, ""]
+    if any("[" in line for line in metrics) and any(map(_may_be_chance, comparison.metrics)):
         printed += text.wrap(
             "The rows after the first are judged together: an interval clear of 0 may be chance.", width
         )
-    beneath = system_table(comparison, Places(comparison))
-    if beneath.of("terminal").rows:
+    system = system_table(comparison, Places(comparison))
+    if system.of("terminal").rows:
         printed.append("The system: what changed significantly, and the disk of the server's files")
-        printed += [*terminal.metrics(beneath, width), ""]
+        printed += [*terminal.metrics(system, width), ""]
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
-    apart = speed_and_power(comparison)
-    if apart:
-        printed += text.wrap(apart, width)
-    shares = _shares(comparison)
-    if shares:
+    if sentence := speed_and_power(comparison):
+        printed += text.wrap(sentence, width)
+    if shares := _c0_by_process(comparison):
         printed += text.wrap("C0, % of all CPUs: " + " · ".join(shares), width)
-    plans = _plans(comparison)
-    if plans:
+    if plans := _plan_texts(comparison):
         printed += text.wrap("Plans: " + " · ".join(plans), width)
-    printed += _functions(comparison, width)
-    printed += servers.lines(comparison, width)
+    printed += _function_lines(comparison, width)
+    printed += server_lines(comparison, width)
     threats = [threat.text for threat in comparison.threats]
     if threats:
         printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
@@ -130,14 +117,11 @@ def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return printed
 
 
-def _context(comparison: Comparison) -> str:
-    windows = [block.window.window_s for block in _counted(comparison) if block.window.window_s]
+def _context_line(comparison: Comparison) -> str:
+    windows = [block.window.window_s for block in _counted_blocks(comparison) if block.window.window_s]
     pairs = comparison.blocks_count // 2
-    parts = []
-    if pairs:
-        order = "".join(comparison.order[:4]).upper()
-        parts.append(f"{pairs} pairs, {order}…")
-    executions = executions_of(_counted(comparison))
+    parts = [f"{pairs} pairs, {''.join(comparison.order[:4]).upper()}…"] if pairs else []
+    executions = executions_of(_counted_blocks(comparison))
     if executions:
         parts.append(executions)
     elif comparison.design == "work" and comparison.queries_per_block:
@@ -158,28 +142,31 @@ def _context(comparison: Comparison) -> str:
     return " · ".join(parts)
 
 
-def _shares(comparison: Comparison) -> list[str]:
-    """Whose C0 it was, in percent of all CPUs: what the client costs does not hide the server."""
+def _c0_by_process(comparison: Comparison) -> list[str]:
+    """Return the C0 of each condition by process, in percent of all CPUs.
+
+    The client's cost is separate from the server's.
+    """
     printed = []
     for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
-        windows = [block.window for block in _counted(comparison) if block.arm == arm]
+        windows = [block.window for block in _counted_blocks(comparison) if block.arm == arm]
         if not windows:
             continue
         groups = {process.name for window in windows for process in window.processes}
         parts = []
         for group in ("server", "client", "command", "powerprof"):
             if group in groups:
-                each = [p.percent or 0.0 for window in windows for p in window.processes if p.name == group]
-                parts.append(f"{group} {sum(each) / len(windows):.2f}")
-        rest = [value for window in windows if (value := rest_percent(window)) is not None]
-        if rest:
-            parts.append(f"rest {sum(rest) / len(rest):.2f}")
+                percents = [p.percent or 0.0 for window in windows for p in window.processes if p.name == group]
+                parts.append(f"{group} {sum(percents) / len(windows):.2f}")
+        other_percents = [value for window in windows if (value := rest_percent(window)) is not None]
+        if other_percents:
+            parts.append(f"rest {sum(other_percents) / len(other_percents):.2f}")
         if parts:
             printed.append(f"{name}: {', '.join(parts)}")
     return printed
 
 
-def _plans(comparison: Comparison) -> list[str]:
+def _plan_texts(comparison: Comparison) -> list[str]:
     names_of_plan: dict[str, list[str]] = {}
     for plan in comparison.plans:
         name = comparison.a.name if plan.arm == "a" else comparison.b.name
@@ -188,49 +175,49 @@ def _plans(comparison: Comparison) -> list[str]:
     return [f"{name}: {', then '.join(steps)}" for name, steps in names_of_plan.items()]
 
 
-# The page of a comparison.
+# The HTML page.
 
-_COMPARISON_FUNCTIONS = 40
-_FRAMES = 1500  # in each of three graphs: the page has to stay below 6 MiB whatever the names are
+_MAX_PAGE_FUNCTIONS = 40
+_FRAMES = 1500  # in each of three graphs, so that the page stays below 6 MiB for any length of names
 
 
-def _interval(metric: Metric) -> DrawnInterval | None:
+def _drawn_interval(metric: Metric) -> DrawnInterval | None:
     percent, ends = metric.difference.percent, metric.difference.ci95
     if percent is None or ends is None or not metric.a.mean:
         return None
     low, high = (100 * end / abs(metric.a.mean) for end in ends)
-    # Work done is counted, not estimated, and may differ by thousands: effects would shrink to dots beside it.
+    # Rows are counted exactly and may differ by thousands. Outside the axis they cannot hide the other effects.
     return DrawnInterval(percent, low, high, metric.verdict != "inconclusive", aside=metric.unit == "rows")
 
 
-# What a reader looks for behind the headline; everything else is one click away.
-_FIRST = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
+# These metrics are shown directly; the others are one click away.
+_FIRST_METRICS = ("joules_per_", "watts", "latency_", "time_to_solution", "time_s_per")
 
 
 def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, int]:
-    """The headline's metric, energy and latency; then the others, and how many they are."""
-    drawn = _drawn(record)
+    """Return the table of judged metric, energy and latency, the table of the other metrics, and their number."""
+    drawn = _draw_differences(record)
     if drawn is None:
         whole = without_empty(whole)
     judged = record.verdict.metric
     first = [
         number
         for number, metric in enumerate(record.metrics)
-        if metric.name == judged or metric.name.startswith(_FIRST) or not number
+        if metric.name == judged or metric.name.startswith(_FIRST_METRICS) or not number
     ]
     first.sort(key=lambda number: record.metrics[number].name != judged)
-    rest = [number for number in range(len(record.metrics)) if number not in first]
+    others = [number for number in range(len(record.metrics)) if number not in first]
 
     def part(numbers: list[int], primary: bool, caption: str) -> Markup:
         cells = None if drawn is None else replace(drawn, cells=[drawn.cells[n] for n in numbers], primary=primary)
         return table(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
 
-    return part(first, True, whole.caption), part(rest, False, "") if rest else Markup(), len(rest)
+    return part(first, True, whole.caption), part(others, False, "") if others else Markup(), len(others)
 
 
-def _drawn(record: Comparison) -> Drawn | None:
-    """Each difference with its interval on one axis, relative to A; None where none has an interval."""
-    intervals = [_interval(metric) for metric in record.metrics]
+def _draw_differences(record: Comparison) -> Drawn | None:
+    """Return each difference with its interval relative to A, on one axis; None without any interval."""
+    intervals = [_drawn_interval(metric) for metric in record.metrics]
     known = [interval for interval in intervals if interval is not None]
     if not known:
         return None
@@ -241,13 +228,13 @@ def _drawn(record: Comparison) -> Drawn | None:
         difference = (
             "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
         )
-        # Where there is no room for the head of a table, the axis stands in each row.
+        # On narrow screens the table head is hidden, so each row has its own axis.
         row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
         cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
     return Drawn("verdict", ticks, cells)
 
 
-def _bars(record: Comparison) -> list[svg.Bar]:
+def _block_bars(record: Comparison) -> list[svg.Bar]:
     named = [(window, "bar-idle", "idle baseline", "") for window in record.baseline]
     for block in record.blocks:
         look = f"bar-{block.arm}" + (" dropped" if block.dropped or block.disturbed else "")
@@ -273,7 +260,10 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
 
 
 def flames(record: Comparison, extras: Extras) -> list[FlameView]:
-    """A, B and their difference, as far as there are stacks: given ones, or of the comparison's own traced windows."""
+    """Return the flame graphs of A, B and their difference, if stacks are available.
+
+    The stacks come from `extras`, or else from the comparison's traced windows.
+    """
     if not extras.stacks and not extras.stacks_b and record.traced:
         traced = {window.arm: window.attribution for window in record.traced}
         extras = extras_of_two(traced.get("a"), traced.get("b"))
@@ -290,7 +280,7 @@ def flames(record: Comparison, extras: Extras) -> list[FlameView]:
 
 
 def render(record: Comparison, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places = Places(record)
     primary = next(
         (metric for metric in record.metrics if metric.name == record.verdict.metric),
@@ -320,8 +310,8 @@ def render(record: Comparison, extras: Extras) -> str:
         states=states,
         apart=speed_and_power(record),
         state_bars=_state_bars(record, states) if states.rows else [],
-        course=svg.course(_bars(record), "% C0"),
+        course=svg.course(_block_bars(record), "% C0"),
         flames=flames(record, extras),
-        functions=functions_table(record, places, _COMPARISON_FUNCTIONS),
+        functions=functions_table(record, places, _MAX_PAGE_FUNCTIONS),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
     )

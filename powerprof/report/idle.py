@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof idle` for a terminal: the answer, the phases side by side, what woke the CPUs, cost and doubt."""
+"""Reports of `powerprof idle`: the answer, the phases side by side, wake-up causes, the measuring cost and doubts."""
 
 from __future__ import annotations
 
@@ -26,34 +26,38 @@ from powerprof.report.phases import phase_title, phases_table
 from powerprof.report.table import Places, Table
 from powerprof.report.wakeups import causes_table, same_sleepers
 
-# The answer of `powerprof idle`: what the server's own threads did, and the host's difference as its check.
+# The answer: idle exits of the server's threads, with the host's difference as a check.
 
-# A cost that may be as large as all that the host does, or this many points of C0, is not known at all.
+# A cost is unknown if it may reach the host's total, this many wake-ups/s or this many points of C0.
 _USELESS_HZ, _USELESS_POINTS = 25.0, 10.0
-# An interval within these, a second or of the server's own rate, is narrow enough to say "none".
+# An interval is narrow enough to report "none" within this rate or this share of the server's own rate.
 _NARROW_HZ, _NARROW_SHARE = 0.5, 0.1
 
 
 def shown_of(run: IdleRun) -> list[Phase]:
-    """The phases that are compared, in their order."""
-    named = {phase.name: phase for phase in run.phases}
-    return [named[name] for name in ("baseline", "server", "clients") if name in named] or run.phases[:1]
+    """Return the compared phases: baseline, server and clients, in this order."""
+    phases = {phase.name: phase for phase in run.phases}
+    return [phases[name] for name in ("baseline", "server", "clients") if name in phases] or run.phases[:1]
 
 
 def headline(run: IdleRun) -> str:
-    """The answer in one or two sentences: from the server's own idle exits where they were traced, else from the
-    difference of the host's windows."""
+    """Return the answer in one or two sentences.
+
+    It uses the traced idle exits of the server, or else the difference between the host's windows.
+    """
     for busy, when in ((busy_before(run), "before the server started"), (busy_while_counted(run), "all the time")):
         if busy is not None:
-            known = _woken(run)
-            lost = f"{known}What this costs is unknown" if known else "No answer"
-            return f"{lost}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
+            wakings = _server_wakings(run)
+            unknown = f"{wakings}What this costs is unknown" if wakings else "No answer"
+            return (
+                f"{unknown}: the CPUs were {text.number(busy, 0)} % busy {when}. Measure again when the host is quiet."
+            )
     cost = server_cost(run)
-    return _host(run) if cost is None else _server(run, cost)
+    return _host_answer(run) if cost is None else _server_answer(run, cost)
 
 
-def _woken(run: IdleRun) -> str:
-    """How often the server's threads woke: known where no CPU idles, too. Empty where it was not counted."""
+def _server_wakings(run: IdleRun) -> str:
+    """Return how often the server's threads woke, also if no CPU was idle. Empty if wakings were not counted."""
     alone, connected = (
         next((phase.server_exits for phase in run.phases if phase.name == name), None) for name in ("server", "clients")
     )
@@ -63,14 +67,14 @@ def _woken(run: IdleRun) -> str:
     thread = ""
     if first.most_woken is not None and first.most_woken_hz is not None:
         thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.cut(first.most_woken, 40)})"
-    known = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
+    sentence = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
     if alone is not None and connected is not None and connected.wakings_hz is not None:
-        known += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
-    return f"{known}. "
+        sentence += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
+    return f"{sentence}. "
 
 
 def check(run: IdleRun) -> str:
-    """The host's difference of windows, where the answer is the server's own count; else nothing."""
+    """Return the host's difference as a check of the server's own count; empty if the answer already uses it."""
     shown = shown_of(run)
     if busy_before(run) or busy_while_counted(run) or server_cost(run) is None or len(shown) < 2:
         return ""
@@ -78,31 +82,35 @@ def check(run: IdleRun) -> str:
     if not claimed:
         return ""
     findings = {claim.finding for claim in claimed}
-    figures = " and ".join(_figure(claim, sign=True) for claim in claimed)
+    figures = " and ".join(_claimed_figure(claim, sign=True) for claim in claimed)
     words = {"costs": "", "drift": " (the baseline drifted as far)", "single": " (one window: no interval)"}
     if findings == {"nothing"}:
         if _is_useless(claimed, shown[0]):
-            return f"Whole host: its own noise hides the server ({_figure(claimed[0], sign=True)})."
-        bounds = " and ".join(_bound(claim) for claim in claimed)
+            return f"Whole host: its own noise hides the server ({_claimed_figure(claimed[0], sign=True)})."
+        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
         return f"Whole host: no measurable difference, less than {bounds} (95 %)."
     remarks = "".join(words[finding] for finding in ("drift", "single") if finding in findings)
     return f"Whole host: {figures}{remarks}."
 
 
-def _server(run: IdleRun, cost: ServerCost) -> str:
+def _server_answer(run: IdleRun, cost: ServerCost) -> str:
     name = product(run)
     clients = _connections(run)
     if cost.alone is None:
         rate = cost.connected
         what = f"An idle {name} with {clients}" if run.options.clients_count else f"An idle {name}"
-        return "The server was not traced." if rate is None else f"{what} {_ends(rate, cost.thread)}.{_hidden(cost)}"
-    first = f"An idle {name} {_ends(cost.alone, cost.thread)}"
+        return (
+            "The server was not traced."
+            if rate is None
+            else f"{what} {_exit_rate(rate, cost.thread)}.{_busy_note(cost)}"
+        )
+    first = f"An idle {name} {_exit_rate(cost.alone, cost.thread)}"
     if cost.added is not None:
-        first += f"; {_added(cost, cost.alone, cost.added, clients)}"
-    return f"{first}.{_hidden(cost)}"
+        first += f"; {_added_by_connections(cost, cost.alone, cost.added, clients)}"
+    return f"{first}.{_busy_note(cost)}"
 
 
-def _hidden(cost: ServerCost) -> str:
+def _busy_note(cost: ServerCost) -> str:
     if cost.busy_percent is None:
         return ""
     unknown = ", and what connections add is unknown" if cost.alone is not None and cost.connected is not None else ""
@@ -110,35 +118,31 @@ def _hidden(cost: ServerCost) -> str:
     return f" The CPUs were up to {busy} % busy meanwhile: an idle host may show more{unknown}."
 
 
-def _ends(rate: Estimate, thread: tuple[str, float] | None) -> str:
+def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
     if not rate.mean:
         return f"wakes no CPU (less than {text.number(rate.high, 1)} times a second)"
-    known = f"wakes the CPUs {_plus_minus(rate)} times a second"
+    rate_text = f"wakes the CPUs {text.plus_minus(rate, 1)} times a second"
     if thread is None:
-        return known
-    of_it = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
-    return f"{known} ({of_it} of them its thread {text.cut(thread[0], 40)})"
+        return rate_text
+    share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
+    return f"{rate_text} ({share} of them its thread {text.cut(thread[0], 40)})"
 
 
-def _added(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
+def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
     low, high = added.low or 0.0, added.high or 0.0
     if low > 0:
-        return f"{clients} add {_plus_minus(added)}"
+        return f"{clients} add {text.plus_minus(added, 1)}"
     if high < 0:
         rate = cost.connected.mean if cost.connected is not None else None
         return f"with {clients} fewer: {text.number(rate, 1)}"
     half = text.half_width(added) or 0.0
     if half <= max(_NARROW_HZ, _NARROW_SHARE * alone.mean):
-        return f"{clients} add none ({_plus_minus(added)})"
+        return f"{clients} add none ({text.plus_minus(added, 1)})"
     return f"{clients} add less than {text.number(high, 1)} (95 %)"
 
 
-def _plus_minus(rate: Estimate) -> str:
-    return text.plus_minus(rate, 1)
-
-
 def product(run: IdleRun) -> str:
-    """`MariaDB 10.11`, `MySQL 9.7`; `server` where the version does not say."""
+    """Return `MariaDB 10.11` or `MySQL 9.7`; `server` if the version is unknown."""
     version = run.server.version if run.server is not None else ""
     number = re.match(r"\D{0,20}(\d{1,3}\.\d{1,3})", version)
     if number is None:
@@ -151,8 +155,8 @@ def _connections(run: IdleRun) -> str:
     return f"{text.count(count)} silent connection{'' if count == 1 else 's'}"
 
 
-def _host(run: IdleRun) -> str:
-    """What the last phase costs over the first, by the host's own figures in both."""
+def _host_answer(run: IdleRun) -> str:
+    """Return the cost of the last phase compared with the first, from the host's figures."""
     shown = shown_of(run)
     if len(shown) < 2:
         if not run.interrupted:
@@ -171,20 +175,20 @@ def _host(run: IdleRun) -> str:
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
     kinds = {claim.finding for claim in claimed}
-    sure = [_figure(claim) for claim in claimed if claim.finding == "costs"]
-    rest = " and ".join(_figure(claim) for claim in claimed if claim.finding != "costs")
-    if not sure and "single" in kinds:
+    costs = [_claimed_figure(claim) for claim in claimed if claim.finding == "costs"]
+    rest = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding != "costs")
+    if not costs and "single" in kinds:
         return f"One window a phase has no interval: {rest} more. A cost needs two or more (--repeat)."
-    if not sure and "drift" in kinds:
-        drifted = " and ".join(_figure(claim) for claim in claimed if claim.finding == "drift")
-        others = [_figure(claim) for claim in claimed if claim.finding != "drift"]
+    if not costs and "drift" in kinds:
+        drifted = " and ".join(_claimed_figure(claim) for claim in claimed if claim.finding == "drift")
+        others = [_claimed_figure(claim) for claim in claimed if claim.finding != "drift"]
         unsure = f"; the rest is inconclusive: {' and '.join(others)}" if others else ""
         return (
             f"No answer: the host changed meanwhile: {drifted}, but the baseline drifted as far{unsure}. Measure again "
             "when it is quiet."
         )
-    if not sure:
-        bounds = " and ".join(_bound(claim) for claim in claimed)
+    if not costs:
+        bounds = " and ".join(_upper_bound(claim) for claim in claimed)
         if _is_useless(claimed, first):
             return (
                 f"No answer: the host's windows differ too much: up to {bounds} are possible (95 %). Measure again "
@@ -193,13 +197,13 @@ def _host(run: IdleRun) -> str:
         who = what.removesuffix(" costs").removesuffix(" cost")
         return f"{who} {has} no measurable cost: less than {bounds} (95 %)."
     if not rest:
-        return f"{what} {' and '.join(sure)}."
-    why = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
-    return f"{what} {sure[0]}; {why}: {rest}."
+        return f"{what} {' and '.join(costs)}."
+    reason = "the baseline drifted as far as the rest" if "drift" in kinds else "the rest is inconclusive"
+    return f"{what} {costs[0]}; {reason}: {rest}."
 
 
-def _bound(claim: Claim) -> str:
-    """The most that it may cost: what was not found is not nothing."""
+def _upper_bound(claim: Claim) -> str:
+    """Return the highest possible cost. An undetected cost is not a zero cost."""
     high = max(0.0, claim.difference.high or 0.0)
     if claim.metric == "wakeups_hz":
         return f"+{text.number(high, 1)} wake-ups/s"
@@ -207,13 +211,13 @@ def _bound(claim: Claim) -> str:
 
 
 def _is_useless(claimed: Sequence[Claim], first: Phase) -> bool:
-    """Is an interval so wide that it excludes nothing?"""
+    """Return whether an interval is so wide that it excludes nothing."""
     most = {claim.metric: claim.difference.high or 0.0 for claim in claimed}
     points = max((high for metric, high in most.items() if metric != "wakeups_hz"), default=0.0)
     return most.get("wakeups_hz", 0.0) > max(_USELESS_HZ, first.wakeups_hz or 0.0) or points > _USELESS_POINTS
 
 
-def _figure(claim: Claim, *, sign: bool = False) -> str:
+def _claimed_figure(claim: Claim, *, sign: bool = False) -> str:
     if claim.metric == "wakeups_hz":
         return f"{text.plus_minus(claim.difference, 1, sign=sign)} wake-ups/s"
     return f"{text.plus_minus(claim.difference, sign=sign)} points of C0"
@@ -221,15 +225,11 @@ def _figure(claim: Claim, *, sign: bool = False) -> str:
 
 _SHOWN_CAUSES = 12
 _WHY = 24
-# The function of the timers of all threads that sleep.
-_SAYS_NOTHING = ("hrtimer_wakeup", "process_timeout")
+# All sleeping threads share these timer functions, so they identify nothing.
+_COMMON_TIMER_FUNCTIONS = ("hrtimer_wakeup", "process_timeout")
 
 
-def _includes_zero(estimate: Estimate) -> bool:
-    return estimate.low is not None and estimate.high is not None and estimate.low <= 0.0 <= estimate.high
-
-
-def _context(run: IdleRun) -> str:
+def _context_line(run: IdleRun) -> str:
     first = shown_of(run)[0]
     kind = "private" if run.server and run.server.private else "given"
     server = f"{run.server.version}, {kind} · " if run.server else ""
@@ -240,13 +240,13 @@ def _context(run: IdleRun) -> str:
     )
 
 
-def _table(run: IdleRun, width: int) -> list[str]:
+def _phase_lines(run: IdleRun, width: int) -> list[str]:
     shown = shown_of(run)
     table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
-    return terminal.phases(table, width, _power(run, shown)) + _power_note(run, shown)
+    return terminal.phases(table, width, _power_rows(run, shown)) + _power_note(run, shown)
 
 
-def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
+def _power_rows(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     totals = [host_of(run, phase) for phase in shown]
     if not totals or totals[0].source is None:
         return []
@@ -255,9 +255,9 @@ def _power(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     change = _power_change(run, shown)
     last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
     if _is_wide(totals[0]) and len(totals) > 1:
-        # Of an absolute figure this doubtful only the difference is worth a row; the figure stands below.
+        # With such a doubtful absolute figure, only the difference gets a row. The figure is printed below.
         apart = [None if s.watts is None or totals[0].watts is None else s.watts - totals[0].watts for s in totals[1:]]
-        return [[f"power above {shown[0].name}", "", *(_more(watts, digits) for watts in apart), *last]]
+        return [[f"power above {shown[0].name}", "", *(_added_power(watts, digits) for watts in apart), *last]]
     return [[f"power, {kind}", *(text.number(s.watts, digits, " W") for s in totals), *last]]
 
 
@@ -266,7 +266,7 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
     if len(shown) < 2:
         return None
     change = delta_of(run, shown[0].name, shown[-1].name, "watts")
-    if change is None and host.source and len(host.domains) == 1:  # in runs saved before
+    if change is None and host.source and len(host.domains) == 1:  # runs of older versions
         change = delta_of(run, shown[0].name, shown[-1].name, metric_of("watts", host.source, host.domains[0]))
     return change.difference if change else None
 
@@ -276,17 +276,17 @@ def _is_wide(total: Total) -> bool:
     return total.kind == "estimated" and low is not None and high is not None and high > WIDE * low
 
 
-def _more(watts: float | None, digits: int) -> str:
+def _added_power(watts: float | None, digits: int) -> str:
     return text.number(watts, digits, " W") if watts is None or watts < 0 else f"+{text.number(watts, digits, ' W')}"
 
 
 def _meters(run: IdleRun) -> HostMeters | None:
-    """The meters that stand for the host in all phases; runs without windows have the phases' own figures only."""
+    """Return the meters that cover the host in all phases. Runs without windows have figures per phase only."""
     return host_meters([energy for phase in run.phases for energy in _readings(phase)])
 
 
 def host_of(run: IdleRun, phase: Phase) -> Total:
-    """The host's energy in a phase, by the meters of the run."""
+    """Return the host's energy in a phase, from the run's meters."""
     return mean_host_energy(_readings(phase), _meters(run))
 
 
@@ -308,7 +308,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
         low, high = slope_ends(ends[0], ends[1], reading.range)
         parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
         if low > 0:
-            parts += _ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
+            parts += _power_ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
     if reading.low_watts is not None and reading.high_watts is not None:
         parts.append(
             f"{shown[0].name} {text.number(host.watts)} W ({text.number(reading.low_watts)} to "
@@ -317,8 +317,8 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     return text.wrap(f"{'; '.join(parts)}. More: powerprof energy.", 76, "  ")
 
 
-def _ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
-    """How many times as much it was: known better than the watts, because one model is wrong in both alike."""
+def _power_ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
+    """Return the ratio of the powers. It is more certain than the watts: a wrong model errs alike in both phases."""
     ends = None if before is None or after is None or before <= 0 else ratio_ends(before, after, span)
     if ends is None or before is None or after is None:
         return []
@@ -331,7 +331,7 @@ def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
     for row in table.rows:
         why, who = row.words("why"), row.words("who")
         named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
-        more = who.more or ("" if why.more in _SAYS_NOTHING else why.more)
+        more = who.more or ("" if why.more in _COMMON_TIMER_FUNCTIONS else why.more)
         cells = [row.words("rate").text, row.words("percent").text, text.cut(named, _WHY), f"{who.text}  {more}"]
         rows.append([*cells, row.words("every").text.removeprefix("every ")])
     hz_width, why_width, every_width = (max(len(row[at]) for row in rows) for at in (0, 2, 4))
@@ -346,7 +346,7 @@ def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
     return lines
 
 
-def _causes(run: IdleRun, width: int) -> list[str]:
+def _cause_lines(run: IdleRun, width: int) -> list[str]:
     phase = next((phase for phase in reversed(shown_of(run)) if phase.causes), None)
     if phase is None or phase.conservation is None:
         seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
@@ -363,7 +363,7 @@ def _causes(run: IdleRun, width: int) -> list[str]:
     return ["", heading, *_cause_rows(table, left, width), *text.wrap(metrics.balance(c, ""), width - 2, "  ")]
 
 
-def _cost(run: IdleRun) -> str:
+def _tool_line(run: IdleRun) -> str:
     tool = run.tool
     parts = [f"{text.number(tool.cpu_percent, 3)} % CPU"]
     if tool.wakeups_hz is not None:
@@ -374,49 +374,52 @@ def _cost(run: IdleRun) -> str:
 
 
 def _drift(run: IdleRun) -> str:
-    """How the second baseline differs from the first: the figures only where that is significant."""
+    """Return how the second baseline differs from the first. Figures appear only if the difference is significant."""
     changes = [delta for delta in run.drift if delta.metric in ("c0_percent", "wakeups_hz")]
     if not changes:
         return ""
-    drifted = [_moved(delta) for delta in changes if not _includes_zero(delta.difference)]
+    ends = [(delta, delta.difference.low, delta.difference.high) for delta in changes]
+    drifted = [
+        _drift_figure(delta) for delta, low, high in ends if low is None or high is None or not low <= 0.0 <= high
+    ]
     if not drifted:
         return " No significant baseline drift."
     return f" Baseline drift: {' and '.join(drifted)}; trust no smaller difference."
 
 
-def _moved(delta: Delta) -> str:
+def _drift_figure(delta: Delta) -> str:
     unit = "wake-ups/s" if delta.metric == "wakeups_hz" else "points of C0"
     return f"{text.plus_minus(delta.difference, 1 if delta.metric == 'wakeups_hz' else 2, sign=True)} {unit}"
 
 
-def _split(run: IdleRun) -> list[str]:
-    """Where the joules of the last phase went."""
+def _energy_lines(run: IdleRun) -> list[str]:
+    """Return the energy consumers of the last phase."""
     phase = shown_of(run)[-1]
     return [metrics.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
 
 
 def _notes(run: IdleRun) -> list[str]:
-    """What is to be known of the windows. Where an estimate comes from stands below the table, with its interval."""
+    """Return the notes on the windows. The origin of an estimate is already printed below the table."""
     source = run.energy_source
-    # Why there is no meter is the answer of doctor.
+    # `powerprof doctor` explains a missing meter.
     written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
     sentences = dict.fromkeys([*labels.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
     return written + [f"Note: {note}." for note in sentences]
 
 
 def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The whole report. `width` is the terminal's."""
+    """Return the report, at most `width` columns."""
     printed = [
         *text.wrap(headline(run), width),
         *(text.wrap(check(run), width) if check(run) else ()),
-        *text.wrap(_context(run), width),
+        *text.wrap(_context_line(run), width),
         "",
-        *_table(run, width),
-        *_causes(run, width),
+        *_phase_lines(run, width),
+        *_cause_lines(run, width),
         "",
     ]
-    printed += text.wrap(_cost(run), width)
-    for line in (*_split(run), *labels.of_run(run), *_notes(run)):
+    printed += text.wrap(_tool_line(run), width)
+    for line in (*_energy_lines(run), *labels.of_run(run), *_notes(run)):
         printed += text.wrap(line, width)
     if run.interrupted:
         why = f"Ended early: {run.failure}" if run.failure else "Interrupted"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of a run's phases: the figures side by side, how they changed, what woke the CPUs, energy."""
+"""Tables of a run's phases: figures side by side, changes, frequencies, disks and energy."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from powerprof.report.table import (
 )
 
 _MAIN = ("baseline", "server", "clients")
-_LOOKS = 6
-_LEAST_PSTATE_PERCENT = 1.0
-_OF_DISK = (
+_MAX_LOOKS = 6
+_MIN_PSTATE_PERCENT = 1.0
+_DISK_FIGURES = (
     ("reads, {}", "reads_hz", "/s", 1),
     ("writes, {}", "writes_hz", "/s", 1),
     ("service time, {}", "service_ms", "ms", 2),
@@ -40,29 +40,33 @@ _OF_DISK = (
 
 
 def shown_phases(run: Run) -> list[int]:
-    """The phases that are compared: of idle runs baseline, server, clients; else all."""
+    """Return the indexes of the compared phases: baseline, server and clients of an idle run, else all phases."""
     indexes = [index for name in _MAIN for index, phase in enumerate(run.phases) if phase.name == name]
     return indexes if indexes and isinstance(run, IdleRun) else list(range(len(run.phases)))
 
 
 def phase_title(run: Run, phase: Phase) -> str:
-    """`16 clients` rather than `clients`."""
+    """Return the phase's name; `16 clients` instead of `clients`."""
     count = run.options.clients_count if isinstance(run, IdleRun) else None
     return f"{text.count(count)} clients" if phase.name == "clients" and count is not None else phase.name
 
 
 def looks_of(states: Sequence[StateResidency]) -> dict[str, str]:
-    """One look per idle state, in the kernel's order, from the shallowest to the deepest; polling looks like C0."""
+    """Return one style per idle state, from the shallowest to the deepest. A polling state looks like C0."""
     looks: dict[str, str] = {}
     for state in states:
         number = sum(look != "poll" for look in looks.values())
-        looks.setdefault(state.name, "poll" if state.polling else f"s{min(number, _LOOKS - 1)}")
+        looks.setdefault(state.name, "poll" if state.polling else f"s{min(number, _MAX_LOOKS - 1)}")
     return looks
 
 
 @dataclass(frozen=True)
-class _Phases:
-    """The phases that are shown, by their place in the run; `changes`: metric → place of its change over them."""
+class _PhaseRows:
+    """The rows of a phases table.
+
+    `chosen` has the indexes of the shown phases. `changes` maps a metric to the index of its change between the first
+    and the last of them.
+    """
 
     run: Run
     places: Places
@@ -84,7 +88,10 @@ class _Phases:
         inner: bool = False,
         forms: frozenset[Form] = ALL,
     ) -> TableRow:
-        """A figure in each phase, at these places below it ("" where a phase has none), and how it changed."""
+        """Return a row with one figure per phase and its change.
+
+        `pointers` are relative to the phases; an empty pointer leaves the cell unknown.
+        """
         cells: dict[str, Cell] = {"name": name}
         for index, pointer in zip(self.chosen, pointers, strict=True):
             ends = f"/phases/{index}/intervals/{escape_pointer(interval)}" if interval else ""
@@ -100,7 +107,7 @@ class _Phases:
     def plain(
         self, label: str, field: str, unit: str, digits: int, *, look: str = "", forms: frozenset[Form]
     ) -> TableRow:
-        """A field that every phase has."""
+        """Return the row of a field that every phase has."""
         return self.row(
             Words(label, ours=True),
             [field] * len(self.chosen),
@@ -114,7 +121,7 @@ class _Phases:
         )
 
     def server_exits(self) -> Iterator[TableRow]:
-        """What the trace counted of the server alone, where it was traced."""
+        """Yield the idle exits that the trace counted for the server, if a phase was traced."""
         cells: dict[str, Cell] = {"name": Words("by the server, counted", ours=True)}
         for index in self.chosen:
             at = f"/phases/{index}/server_exits/wakeups_hz"
@@ -126,9 +133,9 @@ class _Phases:
             yield TableRow(cells, "server_wakeups", "  by the server, counted", "/s", "1/s", inner=True)
 
     def pstates(self) -> Iterator[TableRow]:
-        """The share of time of each frequency that cpufreq requested; a terminal shows those that count."""
-        found = [self.run.phases[index].system for index in self.chosen]
-        systems = [system.frequencies if system else None for system in found]
+        """Yield the share of time per requested frequency. A terminal shows only shares of at least 1 %."""
+        os_rates = [self.run.phases[index].system for index in self.chosen]
+        systems = [system.frequencies if system else None for system in os_rates]
         states = [system.states if system else [] for system in systems]
         for mhz in sorted({state.mhz for each in states for state in each if state.residency_percent}):
             at = [next((i for i, state in enumerate(each) if state.mhz == mhz), None) for each in states]
@@ -139,19 +146,19 @@ class _Phases:
                 "%",
                 2,
                 key=f"P-state {mhz:g} MHz",
-                forms=ALL if max(shares, default=0.0) >= _LEAST_PSTATE_PERCENT else CSV | HTML,
+                forms=ALL if max(shares, default=0.0) >= _MIN_PSTATE_PERCENT else CSV | HTML,
             )
         if any(system and system.busy_mhz is not None for system in systems):
             places = ["system/frequencies/busy_mhz" if system else "" for system in systems]
             yield self.row(Words("frequency while running", ours=True), places, "MHz", 0, key="busy frequency")
 
     def disks(self) -> Iterator[TableRow]:
-        """Requests to each disk, how long they took, and moves of tasks; of disks that none were asked nothing."""
+        """Yield the requests and service time of each disk, and the task migrations."""
         phases = [self.run.phases[index] for index in self.chosen]
         systems = [phase.system.disks if phase.system else [] for phase in phases]
         for name in dict.fromkeys(disk.name for disks in systems for disk in disks):
             at = [next((i for i, disk in enumerate(disks) if disk.name == name), None) for disks in systems]
-            for label, field, unit, digits in _OF_DISK:
+            for label, field, unit, digits in _DISK_FIGURES:
                 places = ["" if i is None else f"system/disks/{i}/{field}" for i in at]
                 yield self.row(
                     Words(label.format(name), ours=True),
@@ -167,7 +174,7 @@ class _Phases:
             yield self.row(title, places, "/s", 1, key="migrations", forms=CSV | HTML)
 
     def states(self) -> Iterator[TableRow]:
-        """Two rows a state, one for a polling state that was entered."""
+        """Yield two rows per idle state, and one per polling state that was entered."""
         phases = [self.run.phases[index] for index in self.chosen]
         for name, look in looks_of([state for phase in phases for state in phase.states]).items():
             at = [next((i for i, state in enumerate(phase.states) if state.name == name), None) for phase in phases]
@@ -201,14 +208,14 @@ class _Phases:
 
 
 def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
-    """C0, every idle state with its average residency and wake-ups, a column a phase, and the change over them."""
+    """Return C0, the idle states and wake-ups, with one column per phase and one for the change."""
     first, last = run.phases[chosen[0]], run.phases[chosen[-1]]
     changes = {
         delta.name: index
         for index, delta in reversed(list(enumerate(run.deltas if isinstance(run, IdleRun) else [])))
         if len(chosen) > 1 and (delta.from_phase, delta.to_phase) == (first.name, last.name)
     }
-    phases = _Phases(run, places, chosen, changes)
+    phases = _PhaseRows(run, places, chosen, changes)
     stolen = any(run.phases[index].steal_percent for index in chosen)
     rows = [
         phases.plain("C0 (running)", "c0_percent", "%", 2, look="c0", forms=ALL),
@@ -230,7 +237,7 @@ def phases_table(run: Run, places: Places, chosen: Sequence[int]) -> Table:
 
 
 def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str) -> Table:
-    """A row a figure that changed from one phase to another."""
+    """Return one row per figure that changed between two phases."""
     rows = []
     for index, delta in enumerate(deltas):
         place = f"{at}/{index}/difference"
@@ -249,7 +256,7 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
 
 
 def energy_table(run: Run, places: Places) -> Table:
-    """A row a domain of each phase."""
+    """Return one row per energy domain and phase."""
     rows = []
     for number, phase in enumerate(run.phases):
         for index, reading in enumerate(phase.energy):
@@ -269,7 +276,7 @@ def energy_table(run: Run, places: Places) -> Table:
 
 
 def split_table(split: EnergySplit, places: Places, at: str) -> Table:
-    """Where the joules of a window went: the lines sum to the whole."""
+    """Return the energy consumers of a window. The rows sum to the total."""
 
     def row(name: Words, place: str, **more: Figure) -> TableRow:
         return TableRow({"what": name, "joules": places.figure(place, 3), **more})
@@ -288,15 +295,15 @@ def split_table(split: EnergySplit, places: Places, at: str) -> Table:
 
 
 def cpus_table(run: Run, places: Places) -> Table | None:
-    """A row a CPU of the last phase: its load and its frequencies; None where none are known."""
+    """Return load and frequencies per CPU in the last phase; None if they are unknown."""
     index = len(run.phases) - 1
     system = run.phases[index].system if run.phases else None
-    known = system.frequencies.cpus if system is not None and system.frequencies is not None else []
-    if system is None or not known:
+    frequencies = system.frequencies.cpus if system is not None and system.frequencies is not None else []
+    if system is None or not frequencies:
         return None
     loads = {load.cpu: i for i, load in enumerate(system.cpus)}
     rows = []
-    for i, cpu in enumerate(known):
+    for i, cpu in enumerate(frequencies):
         at = f"/phases/{index}/system"
         cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu)), "states": Words(shares(cpu), ours=True)}
         if cpu.cpu in loads:
@@ -308,7 +315,7 @@ def cpus_table(run: Run, places: Places) -> Table | None:
 
 
 def achieved_table(run: Run, places: Places) -> Table | None:
-    """Idle states that the hardware reached; None where no source knows."""
+    """Return the idle states that the hardware reached; None if no source counts them."""
     windows = run.phases[0].windows if run.phases else []
     rows = [
         TableRow(

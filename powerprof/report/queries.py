@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof queries`: the table of statements and what else the server ran for, and the report for a terminal."""
+"""Reports of `powerprof queries`: statements by CPU time and energy, background threads, and the balance."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from powerprof.report.statement_tables import (
 )
 from powerprof.report.table import Cell, Figure, Places, Table, TableRow, Words
 
-_SHOWN = 20
-_MOST_NAME = 48
+_DEFAULT_TOP = 20
+_MAX_NAME = 48
 
 
 def headline(record: Queries) -> str:
-    """Which statement takes most, and how much."""
+    """Return the statement with most CPU time, and its share."""
     if not record.statements:
         return f"{record.server.label} executed no statement in {text.number(record.window_s, 1)} s."
     first = record.statements[0]
     share = text.number(first.c0_percent, 0) if first.c0_percent is not None else text.UNKNOWN
     joules = ""
     if first.joules is not None and record.joules is not None:
-        known = [] if first.kind != "estimated" else ["estimated"]
+        qualifiers = [] if first.kind != "estimated" else ["estimated"]
         if first.low_joules is not None and first.high_joules is not None:
-            known.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
-        qualifier = f" ({', '.join(known)})" if known else ""
+            qualifiers.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
+        qualifier = f" ({', '.join(qualifiers)})" if qualifiers else ""
         joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{qualifier}"
     return f"One statement takes {share} % of this server's CPU time{joules}: {text.cut(first.text, 200)}"
 
@@ -56,7 +56,7 @@ def _joules(value: float) -> str:
 
 
 def context(record: Queries) -> str:
-    """Whose, how long, and by which method."""
+    """Return the server, the window and the method."""
     server = record.server
     how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
         record.method, "shares by samples and the server's history"
@@ -69,20 +69,20 @@ def context(record: Queries) -> str:
 
 
 def balance(record: Queries) -> str:
-    """That the parts are the whole, and against what that was checked."""
+    """Return the sum of the parts, and the independent count that it is checked against."""
     if record.explained_percent is None:
         return "Nothing counted the server's CPU time independently."
     return (
         f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
         f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
         f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
-        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {_whole(record)} "
+        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {_processes_text(record)} "
         f"({text.number(record.explained_percent, 1)} % explained)."
     )
 
 
 def plan_text(plan: Sequence[QueryPlanStep]) -> str:
-    """`city ALL, 20,395 rows`, a step after the other."""
+    """Return the steps of a plan, such as `city ALL, 20,395 rows`."""
     return "; ".join(
         (f"{step.table} {step.access or '?'}" if step.table else "no table")
         + (f" on {step.key}" if step.key else "")
@@ -96,56 +96,58 @@ def lines(
     record: Queries,
     width: int = text.DEFAULT_WIDTH,
     *,
-    top: int = _SHOWN,
+    top: int = _DEFAULT_TOP,
     columns: str | None = None,
     by: str | None = None,
     is_whole: bool = False,
 ) -> list[str]:
-    """The whole report; with `is_whole` texts of statements as long as they are. `columns`: the names of those that are
-    shown instead of the usual; `by`: a row for each user, host, account or database instead. Raises UsageError for a
-    name that is none."""
-    keys = columns_of(columns) if columns is not None else _usual(record)
-    spare: Mapping[str, int] = {} if columns is not None else _SPARE
+    """Return the report. Raises UsageError for an unknown name.
+
+    `columns` names the shown columns; `by` gives one row per user, host, account or database; `is_whole` shows whole
+    texts.
+    """
+    keys = columns_of(columns) if columns is not None else _default_columns(record)
+    spare: Mapping[str, int] = {} if columns is not None else _OPTIONAL_COLUMNS
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     if by is not None:
-        printed += _by(record, way(by), width, top)
+        printed += _group_lines(record, way(by), width, top)
     else:
-        printed += _table(record, width, top, keys, spare, is_whole)
+        printed += _statement_lines(record, width, top, keys, spare, is_whole)
     if columns is not None and by is None:
         headings = {column.key: column.heading for column in queries_table(record, Places(record)).columns}
-        for reason, named in _reasons(record, keys, headings).items():
+        for reason, named in _unknown_columns(record, keys, headings).items():
             printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
-    printed += ["", *text.wrap(balance(record), width), *text.wrap(_cost(record), width)]
-    # Where rows come from is of use beside their columns.
-    kept = [note for note in record.notes if columns is not None or not _of_rows(note)]
+    printed += ["", *text.wrap(balance(record), width), *text.wrap(_tool_line(record), width)]
+    # The source of row counts matters only next to their columns.
+    kept = [note for note in record.notes if columns is not None or not _is_note_on_rows(note)]
     printed += labels.lines(msgspec.structs.replace(record, notes=kept), width)
     if record.interrupted:
         printed.append("Interrupted: this is what was measured until then.")
     return printed
 
 
-def _of_rows(note: Note | str) -> bool:
+def _is_note_on_rows(note: Note | str) -> bool:
     return isinstance(note, Note) and note.name in ("rows_counted", "rows_unknown")
 
 
-DEAR_PERCENT = 3.0  # of the server's CPU time: from there on the cheaper way is offered
+EXPENSIVE_PERCENT = 3.0  # of the server's CPU time; above it the report offers the cheaper method
 _KEYS = ("joules", "percent", "calls", "c0", "wakeups", "p95")
-# Samples know neither wake-ups nor latencies, but intervals.
+# Samples have no wake-ups or latencies, but intervals.
 _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 
 
-# The statement's id, and who asks: the characters that each has to leave for the text.
-_SPARE = {"id": 22, "who": 40}
+# The id and the accounts, if this many characters are left for the text.
+_OPTIONAL_COLUMNS = {"id": 22, "who": 40}
 
 
-def _by(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
+def _group_lines(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
     table = groups_table(record, by)
     keys = [column.key for column in table.columns if column.key != "joules" or record.joules is not None]
     heads = {column.key: column.heading for column in table.columns}
     rows = table.rows[:top]
     cells = [
         [heads[key] for key in keys],
-        *([text.cut(row.words(key).text, _MOST_NAME) for key in keys] for row in rows),
+        *([text.cut(row.words(key).text, _MAX_NAME) for key in keys] for row in rows),
     ]
     sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
     lefts = [column.key for column in table.columns if column.left]
@@ -162,29 +164,32 @@ def _by(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
         yield from text.wrap(f"{by}: ?: {reason}.", width)
 
 
-def _usual(record: Queries) -> tuple[str, ...]:
-    known = _KEYS if record.method == "probes" else _SAMPLED_KEYS
-    return tuple(key for key in known if key != "joules" or record.joules is not None)
+def _default_columns(record: Queries) -> tuple[str, ...]:
+    keys = _KEYS if record.method == "probes" else _SAMPLED_KEYS
+    return tuple(key for key in keys if key != "joules" or record.joules is not None)
 
 
-def _reasons(record: Queries, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, list[str]]:
-    """Why columns are unknown: reason → their headings."""
-    found: dict[str, list[str]] = {}
+def _unknown_columns(record: Queries, keys: Sequence[str], headings: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the reasons for unknown columns, each with the headings."""
+    headings_of: dict[str, list[str]] = {}
     for key in keys:
         if (reason := unknown(record, key)) is not None:
-            found.setdefault(reason, []).append(headings[key].removesuffix(" ms"))
-    return found
+            headings_of.setdefault(reason, []).append(headings[key].removesuffix(" ms"))
+    return headings_of
 
 
-def _table(
+def _statement_lines(
     record: Queries, width: int, top: int, keys: Sequence[str], spare: Mapping[str, int], is_whole: bool
 ) -> Iterator[str]:
-    """`spare`: columns that are shown too where they leave so many characters for the statement."""
+    """Yield the table of statements.
+
+    `spare` maps an optional column to the characters that it must leave for the text.
+    """
     shown = queries_table(record, Places(record)).of("terminal", ("text", *keys, *spare))
     heads = {column.key: column.short or column.heading for column in shown.columns}
     count = len(record.statements)
-    rows = [*shown.rows[:count][:top], *_folded(record, shown.rows[count:])]
-    columns = {key: [heads[key], *(text.cut(row.words(key).text, _MOST_NAME) for row in rows)] for key in heads}
+    rows = [*shown.rows[:count][:top], *_fold_background(record, shown.rows[count:])]
+    columns = {key: [heads[key], *(text.cut(row.words(key).text, _MAX_NAME) for row in rows)] for key in heads}
     sizes = {key: max(map(len, column)) for key, column in columns.items()}
     room = width - sum(sizes[key] + 2 for key in keys)
     for key, least in spare.items():
@@ -194,7 +199,7 @@ def _table(
     cells = [[columns[key][number] for key in keys] for number in range(len(rows) + 1)]
     names = ["statement", *(row.words("text").text for row in rows)]
     if not is_whole:
-        # Where there is a column of ids they need not stand before texts that begin alike.
+        # With a column of ids, the texts need no ids.
         own = [] if "id" in keys else [statement.id for statement in record.statements[:top]]
         names = distinguishable(names, ["", *own, *([""] * len(names))][: len(names)], room)
     words = {column.key for column in shown.columns if column.left} - {"id"}
@@ -211,8 +216,8 @@ def _table(
         yield f"{count - top:,} more statements with {text.number(percent, 1)} % (--top N, or --json)"
 
 
-def _folded(record: Queries, rows: Sequence[TableRow]) -> list[TableRow]:
-    """Background threads as one line: by themselves they are many and small."""
+def _fold_background(record: Queries, rows: Sequence[TableRow]) -> list[TableRow]:
+    """Merge the background threads into one row, because they are many and small."""
     if not record.background:
         return list(rows)
     names = [background.thread.rpartition("/")[2] for background in record.background]
@@ -231,35 +236,41 @@ def _folded(record: Queries, rows: Sequence[TableRow]) -> list[TableRow]:
     return [TableRow(cells), *rows[len(record.background) :]]
 
 
-def _whole(record: Queries) -> str:
+def _processes_text(record: Queries) -> str:
     return "process" if record.server.family == "mysql" else "server's processes"
 
 
-def _cost(record: Queries) -> str:
+def _tool_line(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
         return "Tracing cost is unknown on this kernel."
     rate = (
         f"{text.number(record.calls_count / record.window_s, 0)} statements/s" if record.window_s > 0 else "this rate"
     )
-    each = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
+    per_statement = "" if cost.per_call_us is None else f", {text.number(cost.per_call_us, 1)} µs a statement at {rate}"
     share = 100.0 * cost.probes_ms / 1e3 / record.server_c0_s if record.server_c0_s else None
     server = "" if share is None else f" and {text.number(share, 2)} % of the server's CPU time"
     if not record.calls_count:
         server = "; the server executed nothing"
-    dear = record.method == "probes" and share is not None and share > DEAR_PERCENT
+    is_expensive = record.method == "probes" and share is not None and share > EXPENSIVE_PERCENT
     return (
         f"Tracing cost {text.number(cost.probes_ms, 0)} ms of CPU time, {text.number(cost.percent, 2)} % of this host"
-        f"{server}{each}, which the figures contain. "
+        f"{server}{per_statement}, which the figures contain. "
         + "Cheaper, with intervals: powerprof queries --method samples. "
-        * (dear and record.calls_count > 0)
+        * (is_expensive and record.calls_count > 0)
         + f"powerprof itself: {text.number(record.tool.cpu_percent, 2)} % CPU, "
         f"{text.number(record.tool.wakeups_hz, 1)} wake-ups/s, {record.lost_count:,} updates lost."
     )
 
 
+_STATEMENT_FIELDS = (
+    *("text", "schema_name", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
+    *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call"),
+)
+
+
 def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
-    """A line a statement, a group of background threads, the connections, and what is unexplained."""
+    """Return one line per statement and background group, then the connections and the unexplained rest."""
     yield [
         *("part", "text", "schema", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
         *("page_faults_count", "rows_examined_per_call", "rows_sent_per_call", "latency_p50_ms", "latency_p95_ms"),
@@ -267,40 +278,25 @@ def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
         *("id", "latency_p99_ms", *(f"{name}_ms" for name in WAITS)),
     ]
     for statement in record.statements:
-        latency = (statement.latency_ms.p50, statement.latency_ms.p95) if statement.latency_ms else (None, None)
         yield [
-            *(
-                "statement",
-                statement.text,
-                statement.schema_name,
-                statement.calls_count,
-                statement.calls_hz,
-                statement.c0_s,
-                statement.c0_percent,
-            ),
-            *(
-                statement.c0_ms_per_call,
-                statement.wakeups_count,
-                statement.page_faults_count,
-                statement.rows_examined_per_call,
-            ),
-            *(statement.rows_sent_per_call, *latency, *_energy(statement)),
-            *(statement.id, statement.latency_ms.p99 if statement.latency_ms else None),
+            *("statement", *(getattr(statement, name) for name in _STATEMENT_FIELDS)),
+            *(getattr(statement.latency_ms, name, None) for name in ("p50", "p95")),
+            *(*_energy_cells(statement), statement.id, getattr(statement.latency_ms, "p99", None)),
             *(getattr(statement.waits_ms, name, None) for name in WAITS),
         ]
     for row in record.background:
-        yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count, *[None] * 5]
+        yield ["background", row.thread, *[None] * 3, row.c0_s, row.c0_percent, None, row.wakeups_count]
     rest = record.connections
-    yield ["connections", "", *[None] * 3, rest.c0_s, rest.c0_percent, *[None] * 7, *_energy(rest)]
+    yield ["connections", "", *[None] * 3, rest.c0_s, rest.c0_percent, *[None] * 7, *_energy_cells(rest)]
     yield ["unexplained", "", *[None] * 3, record.residual_c0_s, unexplained_percent(record)]
 
 
-def _energy(share: Share) -> tuple[str | float | None, ...]:
+def _energy_cells(share: Share) -> tuple[str | float | None, ...]:
     return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
 
 
 def markdown(record: Queries, context_line: str) -> list[str]:
-    """The statements that take most, and that all is accounted for."""
+    """Return the statements with most CPU time, and the balance."""
     from powerprof.report.markdown import plain
     from powerprof.report.markdown import table as drawn
 
@@ -309,32 +305,42 @@ def markdown(record: Queries, context_line: str) -> list[str]:
     rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
     bullets = [f"- {plain(note)}" for note in labels.all_of(record)]
     table = Table(shown.columns, rows)
-    return ["", context_line, *drawn(table, keys), "", plain(balance(record)), "", plain(_cost(record)), "", *bullets]
+    return [
+        "",
+        context_line,
+        *drawn(table, keys),
+        "",
+        plain(balance(record)),
+        "",
+        plain(_tool_line(record)),
+        "",
+        *bullets,
+    ]
 
 
-# The page of `powerprof queries`: statements with bars, sorted by any column, and that the parts are the whole.
+# The HTML page: statements with bars, sortable by any column, and the balance.
 
 MAX_ROWS = 500
-_WAITING = 100
+_MAX_WAITING = 100
 _WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
-# Beside these a table of 1,280 px has no room for who asks.
-_SECOND_KEYS = ("faults", "examined", "sent")
-_FLAMES, _FRAMES = 10, 800
+# With these columns, a table of 1,280 px has no room for the accounts.
+_DETAIL_KEYS = ("faults", "examined", "sent")
+_MAX_FLAMES, _MAX_FRAMES = 10, 800
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
 
 def render(record: Queries, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places = Places(record)
     whole = queries_table(record, places)
     count = len(record.statements)
     rows = [*(_as_sql(row) for row in whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
-    first = [column for column in whole.of("html").columns if column.key not in _SECOND_KEYS]
+    first = [column for column in whole.of("html").columns if column.key not in _DETAIL_KEYS]
     shown = without_empty(replace(whole, rows=rows, columns=first).of("html"))
-    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_second(statement)]
-    keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_SECOND_KEYS)
-    waits = without_empty(replace(whole, rows=waiting[:_WAITING], label="waits").of("html", keys))
-    bars = Drawn("calls", Markup("share"), [_bar(row) for row in shown.rows])
+    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_details(statement)]
+    keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_DETAIL_KEYS)
+    waits = without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
+    bars = Drawn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
     split = record.energy_split
     return page(
         "queries.html.j2",
@@ -352,12 +358,12 @@ def render(record: Queries, extras: Extras) -> str:
         plans=[
             (clean(statement.text, 400), plan_text(statement.plan)) for statement in record.statements if statement.plan
         ],
-        flames=_flames(record),
+        flames=_draw_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
 
 
-def _has_second(statement: Statement) -> bool:
+def _has_details(statement: Statement) -> bool:
     return statement.waits_ms is not None or statement.rows_examined_per_call is not None
 
 
@@ -366,19 +372,19 @@ def _as_sql(row: TableRow) -> TableRow:
     return replace(row, cells={**row.cells, "text": replace(cell, code=True)}) if isinstance(cell, Words) else row
 
 
-def _flames(record: Queries) -> list[FlameView]:
-    """Of the statements with most samples; closed ones are not laid out until they are opened."""
-    known = [statement for statement in record.statements if statement.stacks]
-    known.sort(key=lambda statement: -sum(stack.count for stack in statement.stacks))
+def _draw_flames(record: Queries) -> list[FlameView]:
+    """Draw the flame graphs of the statements with most samples."""
+    statements = [statement for statement in record.statements if statement.stacks]
+    statements.sort(key=lambda statement: -sum(stack.count for stack in statement.stacks))
     views = []
-    for statement in known[:_FLAMES]:
+    for statement in statements[:_MAX_FLAMES]:
         stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
-        graph = flame(stacks, unit="samples of C0", root="statement", limit=_FRAMES)
+        graph = flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
         views.append(flame_view(graph, clean(statement.text, 200), record.modules))
     return [view for view in views if view]
 
 
-def _bar(row: TableRow) -> Markup:
+def _draw_bar(row: TableRow) -> Markup:
     cell = row.cells.get("percent")
     value = cell.value if isinstance(cell, Figure) else None
     return _BAR.format(min(max(float(value or 0.0), 0.0), 100.0))

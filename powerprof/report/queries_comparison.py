@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof compare` of two saved runs of `queries`: which statements became more expensive."""
+"""Reports of two compared runs of `queries`: the statements that became more expensive or cheaper."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from powerprof.queries.comparison import QueriesComparison, StatementChange, Sta
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
 from powerprof.report.labels import texts
-from powerprof.report.statement_tables import distinguishable
+from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
 
-_SHOWN = 20
-_HEADS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
+_DEFAULT_TOP = 20
+_HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
 
 
 def headline(record: QueriesComparison) -> str:
-    """How many became more expensive, and the one that matters most."""
+    """Return how many statements became more expensive, and the statement with most CPU time among them."""
     worse = became(record, "more expensive")
     if worse:
-        one = worse[0]
-        many = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
+        change = worse[0]
+        subject = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
         return (
-            f"{many} more expensive; the one with most CPU time: {_ratio(one)} the CPU time of a call "
-            f"({_each(one.a)} → {_each(one.b)} ms), {text.signed(one.change_percent_of_cpu, 2)} % of a CPU: "
-            f"{text.cut(one.text, 200)}"
+            f"{subject} more expensive; the one with most CPU time: {_ratio(change)} the CPU time of a call "
+            f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
+            f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.cut(change.text, 200)}"
         )
     better = became(record, "cheaper")
     new = became(record, "new")
     if better:
-        one = better[0]
-        many = "One statement became" if len(better) == 1 else f"{len(better)} statements became"
-        first = f"{_ratio(one)}: {text.cut(one.text, 200)}"
-        return f"No statement became more expensive; {many.lower()} cheaper, first {first}"
+        change = better[0]
+        subject = "One statement became" if len(better) == 1 else f"{len(better)} statements became"
+        first = f"{_ratio(change)}: {text.cut(change.text, 200)}"
+        return f"No statement became more expensive; {subject.lower()} cheaper, first {first}"
     if new and new[0].b is not None:
         most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.cut(new[0].text, 200)}"
         return f"No statement became more expensive; {len(new)} new, the largest {most}"
@@ -45,7 +45,7 @@ def headline(record: QueriesComparison) -> str:
 
 
 def context(record: QueriesComparison) -> str:
-    """What was compared."""
+    """Return both servers, windows and loads."""
     a, b = record.a, record.b
     parts = [
         f"{side.name or letter} ({side.server}, {text.number(side.window_s, 1)} s, "
@@ -55,17 +55,12 @@ def context(record: QueriesComparison) -> str:
     return " → ".join(parts)
 
 
-def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN) -> list[str]:
-    """The report; statements by the change of their CPU time a second."""
+def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP) -> list[str]:
+    """Return the report. Statements are sorted by the change of their CPU time per second."""
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     shown = record.statements[:top]
-    rows = [_HEADS, *(_cells(change) for change in shown)]
-    sizes = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
-    room = width - sum(sizes) - 2 * len(sizes)
-    names = distinguishable([change.text for change in shown], [change.id for change in shown], max(room, 1))
-    for row, name in zip(rows, ["statement", *names], strict=True):
-        cells = [cell.rjust(size) for cell, size in zip(row[:-1], sizes, strict=False)] + [row[-1].ljust(sizes[-1])]
-        printed.append(text.cut("  ".join([*cells, name]), width))
+    rows = [_HEADINGS, *(_row_cells(change) for change in shown)]
+    printed += statement_lines(rows, shown, width, left=len(_HEADINGS) - 1)
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     for note in texts(record.notes):
@@ -73,24 +68,24 @@ def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: in
     return printed
 
 
-def _cells(change: StatementChange) -> tuple[str, ...]:
+def _row_cells(change: StatementChange) -> tuple[str, ...]:
     low, high = change.low, change.high
     ends = "?" if low is None or high is None else f"{text.number(low, 2)}–{text.number(high, 2)}"
     compared = change.a is not None and change.b is not None
     return (
-        f"{_share(change.a)} → {_share(change.b)}",
-        f"{_each(change.a)} → {_each(change.b)}",
+        f"{_cpu_percent(change.a)} → {_cpu_percent(change.b)}",
+        f"{_ms_per_call(change.a)} → {_ms_per_call(change.b)}",
         _ratio(change) if compared else "",
         ends if compared else "",
         change.became,
     )
 
 
-def _share(side: StatementSide | None) -> str:
+def _cpu_percent(side: StatementSide | None) -> str:
     return "0.00" if side is None else text.number(side.percent_of_cpu, 2)
 
 
-def _each(side: StatementSide | None) -> str:
+def _ms_per_call(side: StatementSide | None) -> str:
     value = side.c0_ms_per_call if side is not None else None
     if value is None:
         return "–" if side is None else text.UNKNOWN
@@ -102,46 +97,54 @@ def _ratio(change: StatementChange) -> str:
 
 
 def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
-    """A line a statement."""
+    """Return one line per statement."""
     sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
     yield [
         *("id", "text", "schema", "became", "change_percent_of_cpu", "ratio", "low", "high"),
         *(f"{name}_{side}" for side in ("a", "b") for name in sides),
     ]
-    for one in record.statements:
+    for change in record.statements:
         yield [
-            *(one.id, one.text, one.schema_name, one.became, one.change_percent_of_cpu, one.ratio, one.low, one.high),
-            *(getattr(side, name, None) for side in (one.a, one.b) for name in sides),
+            *(
+                change.id,
+                change.text,
+                change.schema_name,
+                change.became,
+                change.change_percent_of_cpu,
+                change.ratio,
+                change.low,
+                change.high,
+            ),
+            *(getattr(side, name, None) for side in (change.a, change.b) for name in sides),
         ]
 
 
 def markdown(record: QueriesComparison, context_line: str) -> list[str]:
-    """The statements that changed most."""
+    """Return the statements that changed most."""
     from powerprof.report.markdown import plain
     from powerprof.report.markdown import table as drawn
-    from powerprof.report.table import Column, Table, TableRow, Words
 
     keys = ("share", "each", "ratio", "ends", "became", "text")
-    headings = (*_HEADS[:-1], "became", "statement")
+    headings = (*_HEADINGS[:-1], "became", "statement")
     columns = [
         Column(key, heading, left=key in ("became", "text")) for key, heading in zip(keys, headings, strict=True)
     ]
     rows = [
-        TableRow({key: Words(cell) for key, cell in zip(keys, (*_cells(one), one.text), strict=True)})
-        for one in record.statements[:25]
+        TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(change), change.text), strict=True)})
+        for change in record.statements[:25]
     ]
     notes = [f"- {plain(note)}" for note in texts(record.notes)]
     return ["", context_line, *drawn(Table(columns, rows), keys), "", *notes]
 
 
-# The page of two saved runs of `queries`: each statement before and after, and the intervals of the ratios.
+# The HTML page: each statement before and after, and the intervals of the ratios.
 
 MAX_ROWS = 500
 _LOOKS = {"more expensive": "worse", "cheaper": "better"}
 
 
 def render(record: QueriesComparison, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places, shown = Places(record), record.statements[:MAX_ROWS]
     whole = statements_table(record, places)
     sentence = headline(record)
@@ -153,14 +156,14 @@ def render(record: QueriesComparison, extras: Extras) -> str:
         answer=sentence,
         context=context(record),
         rows=without_empty(replace(whole, rows=whole.rows[:MAX_ROWS])),
-        drawn=_drawn(shown),
+        drawn=_draw_ratios(shown),
         left_count=len(record.statements) - len(shown),
         notes=texts(record.notes),
     )
 
 
 def statements_table(record: QueriesComparison, places: Places) -> Table:
-    """A row a statement, A and B side by side; the ratio's column has its interval."""
+    """Return one row per statement, A and B side by side; the ratio has its interval."""
     columns = [
         Column("text", "statement", left=True),
         Column("id", "id", left=True),
@@ -177,12 +180,14 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
         Column("rate_a", "calls/s, A"),
         Column("rate_b", "calls/s, B"),
     ]
-    return Table(columns, [_row(one, number, places) for number, one in enumerate(record.statements)], "statements")
+    return Table(
+        columns, [_row(change, number, places) for number, change in enumerate(record.statements)], "statements"
+    )
 
 
 def _row(change: StatementChange, number: int, places: Places) -> TableRow:
     at = f"/statements/{number}"
-    # A side without the statement has no place in the record, and its cell a dash.
+    # A side without the statement has no pointer, and its cell is a dash.
     sides = {letter: f"{at}/{letter}" if getattr(change, letter) is not None else "" for letter in "ab"}
 
     def of(letter: str, name: str, digits: int | None) -> Figure:
@@ -206,27 +211,27 @@ def _row(change: StatementChange, number: int, places: Places) -> TableRow:
     return TableRow(cells)
 
 
-def _interval(change: StatementChange) -> DrawnInterval | None:
+def _drawn_interval(change: StatementChange) -> DrawnInterval | None:
     if change.ratio is None or change.low is None or change.high is None:
         return None
     low, middle, high = (100 * (ratio - 1) for ratio in (change.low, change.ratio, change.high))
     return DrawnInterval(middle, low, high, change.became in _LOOKS)
 
 
-def _drawn(changes: Sequence[StatementChange]) -> Drawn | None:
-    """The ratios on one axis; None where no interval is known."""
-    intervals = [_interval(change) for change in changes]
+def _draw_ratios(changes: Sequence[StatementChange]) -> Drawn | None:
+    """Draw the ratios on one axis; return None if no interval is known."""
+    intervals = [_drawn_interval(change) for change in changes]
     known = [interval for interval in intervals if interval is not None]
     if not known:
         return None
     axis = interval_axis(known)
     cells = [
-        interval_row(axis, interval, _label(change)) if interval is not None else Markup()
+        interval_row(axis, interval, _interval_label(change)) if interval is not None else Markup()
         for change, interval in zip(changes, intervals, strict=True)
     ]
     return Drawn("became", interval_ticks(axis), cells, primary=False)
 
 
-def _label(change: StatementChange) -> str:
+def _interval_label(change: StatementChange) -> str:
     low, high = text.number(change.low, 2), text.number(change.high, 2)
     return f"× {text.number(change.ratio, 2)} ({low}–{high}): {clean(change.text, 80)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of what `queries --watch` saw."""
+"""Reports of `powerprof queries --watch`: the server's CPU time over the watched windows, by statement."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from powerprof.queries.history import HistoryStatement, QueriesHistory
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.html.svg import Bar, course
 from powerprof.report.labels import texts
-from powerprof.report.statement_tables import distinguishable
+from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import Column, Places, Table, TableRow, Words
 
-_SHOWN = 20
-_HEADS = ("% of a CPU", "highest", "at", "calls/s", "id")
+_DEFAULT_TOP = 20
+_HEADINGS = ("% of a CPU", "highest", "at", "calls/s", "id")
 
 
 def headline(record: QueriesHistory) -> str:
-    """What the server used, when most, and by which statement."""
+    """Return the server's CPU use, its highest step, and the statement with most CPU time."""
     used = 100 * record.server_c0_s / record.window_s
     most = max(record.steps, key=lambda step: step.cpu_percent)
     answer = (
         f"{record.server.label} used {text.number(used, 1)} % of one CPU, "
-        f"{text.number(most.cpu_percent, 1)} % at most ({_after(most.at_s)} after the start)"
+        f"{text.number(most.cpu_percent, 1)} % at most ({_duration(most.at_s)} after the start)"
     )
     if not record.statements:
         return f"{answer}. It executed no statement."
@@ -34,11 +34,11 @@ def headline(record: QueriesHistory) -> str:
 
 
 def context(record: QueriesHistory) -> str:
-    """How much of it was measured."""
+    """Return the measured share, the calls and the energy."""
     span = record.steps[-1].until_s
     share = text.number(100 * record.window_s / span if span else None, 0)
     windows = "1 window" if record.windows_count == 1 else f"{record.windows_count:,} windows"
-    parts = [f"{windows} in {_after(span)}, {share} % of it measured", f"{record.calls_count:,} calls"]
+    parts = [f"{windows} in {_duration(span)}, {share} % of it measured", f"{record.calls_count:,} calls"]
     if record.joules is not None:
         parts.append(f"{text.number(record.joules, 2)} J above the idle floor ({record.kind})")
     if record.lost_count:
@@ -46,24 +46,18 @@ def context(record: QueriesHistory) -> str:
     return ", ".join(parts)
 
 
-def _after(seconds: float) -> str:
+def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def lines(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int = _SHOWN) -> list[str]:
-    """The statements with most CPU time, and when each used most."""
+def lines(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP) -> list[str]:
+    """Return the statements with most CPU time, and the step in which each used most."""
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     shown = record.statements[:top]
-    rows = [_HEADS, *(_cells(record, one) for one in shown)]
-    sizes = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
-    room = width - sum(sizes) - 2 * len(sizes)
-    names = distinguishable([one.text for one in shown], [one.id for one in shown], max(room, 1))
-    for row, name in zip(rows, ["statement", *names], strict=True):
-        cells = [cell.rjust(size) for cell, size in zip(row, sizes, strict=True)]
-        printed.append(text.cut("  ".join([*cells, name]), width))
+    printed += statement_lines([_HEADINGS, *(_row_cells(record, statement) for statement in shown)], shown, width)
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     rest = 100 * record.other_c0_s / record.window_s
@@ -73,33 +67,46 @@ def lines(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int =
     return printed
 
 
-def _cells(record: QueriesHistory, one: HistoryStatement) -> tuple[str, ...]:
-    highest = max(one.course_percent, default=0.0)
-    at_s = record.steps[one.course_percent.index(highest)].at_s if one.course_percent else 0.0
-    rate = None if one.calls_count is None else one.calls_count / record.window_s
-    return (text.number(one.cpu_percent, 1), text.number(highest, 1), f"+{_after(at_s)}", text.number(rate, 1), one.id)
+def _row_cells(record: QueriesHistory, statement: HistoryStatement) -> tuple[str, ...]:
+    highest = max(statement.course_percent, default=0.0)
+    at_s = record.steps[statement.course_percent.index(highest)].at_s if statement.course_percent else 0.0
+    rate = None if statement.calls_count is None else statement.calls_count / record.window_s
+    return (
+        text.number(statement.cpu_percent, 1),
+        text.number(highest, 1),
+        f"+{_duration(at_s)}",
+        text.number(rate, 1),
+        statement.id,
+    )
 
 
 def csv_lines(record: QueriesHistory) -> Iterator[Sequence[str | float | int | None]]:
-    """A line for each step and statement; the server's own has no id."""
+    """Return one line per step and statement. The server's own lines have no id."""
     yield ["at_s", "until_s", "id", "text", "schema", "cpu_percent"]
     for number, step in enumerate(record.steps):
         yield [step.at_s, step.until_s, "", "", "", step.cpu_percent]
-        for one in record.statements:
-            yield [step.at_s, step.until_s, one.id, one.text, one.schema_name, one.course_percent[number]]
+        for statement in record.statements:
+            yield [
+                step.at_s,
+                step.until_s,
+                statement.id,
+                statement.text,
+                statement.schema_name,
+                statement.course_percent[number],
+            ]
 
 
-# The page of what `queries --watch` saw: a timeline of the server, and one of each statement.
+# The HTML page: a timeline of the server, and one per statement.
 
-_TIMELINES, _BARS = 10, 240
+_MAX_TIMELINES, _MAX_BARS = 10, 240
 
 
 def render(record: QueriesHistory, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places, sentence = Places(record), headline(record)
     statements = [
-        (f"{one.id} {clean(one.text, 160)}", _timeline(record, one.course_percent, one.id))
-        for one in record.statements[:_TIMELINES]
+        (f"{statement.id} {clean(statement.text, 160)}", _draw_timeline(record, statement.course_percent, statement.id))
+        for statement in record.statements[:_MAX_TIMELINES]
     ]
     return page(
         "querieshistory.html.j2",
@@ -108,27 +115,27 @@ def render(record: QueriesHistory, extras: Extras) -> str:
         title=clean(sentence),
         answer=sentence,
         context=context(record),
-        whole=_timeline(record, [step.cpu_percent for step in record.steps], "the server"),
+        whole=_draw_timeline(record, [step.cpu_percent for step in record.steps], "the server"),
         timelines=statements,
-        rows=_table(record, places),
+        rows=_statements_table(record, places),
         notes=texts(record.notes),
     )
 
 
-def _timeline(record: QueriesHistory, values: Sequence[float], name: str) -> Markup:
-    """A bar a step, or for several that follow each other, so that a page of hours can be read."""
-    each = -(-len(record.steps) // _BARS)
+def _draw_timeline(record: QueriesHistory, values: Sequence[float], name: str) -> Markup:
+    """Draw one bar per step, or per group of steps so that hours stay readable."""
+    group_size = -(-len(record.steps) // _MAX_BARS)
     bars = []
-    for first in range(0, len(record.steps), each):
-        steps, some = record.steps[first : first + each], values[first : first + each]
+    for first in range(0, len(record.steps), group_size):
+        steps, step_values = record.steps[first : first + group_size], values[first : first + group_size]
         window_s = sum(step.window_s for step in steps)
-        value = sum(part * step.window_s for part, step in zip(some, steps, strict=True)) / window_s
+        value = sum(part * step.window_s for part, step in zip(step_values, steps, strict=True)) / window_s
         title = f"{name}, {steps[0].at_s:.0f} to {steps[-1].until_s:.0f} s: {text.number(value, 1)} % of one CPU"
         bars.append(Bar(steps[0].at_s, steps[-1].until_s, value, "c0", title))
     return course(bars, "% of one CPU")
 
 
-def _table(record: QueriesHistory, places: Places) -> Table:
+def _statements_table(record: QueriesHistory, places: Places) -> Table:
     columns = [
         Column("text", "statement", left=True),
         Column("id", "id", left=True),
@@ -141,15 +148,15 @@ def _table(record: QueriesHistory, places: Places) -> Table:
     rows = [
         TableRow(
             {
-                "text": Words(one.text, code=True),
-                "id": Words(one.id),
-                "schema": Words(one.schema_name or ""),
+                "text": Words(statement.text, code=True),
+                "id": Words(statement.id),
+                "schema": Words(statement.schema_name or ""),
                 "cpu": places.figure(f"/statements/{number}/cpu_percent", 1),
                 "c0": places.figure(f"/statements/{number}/c0_s", 3),
                 "calls": places.figure(f"/statements/{number}/calls_count", 0),
                 "joules": places.figure(f"/statements/{number}/joules", 2),
             }
         )
-        for number, one in enumerate(record.statements)
+        for number, statement in enumerate(record.statements)
     ]
     return Table(columns, rows, "statements")

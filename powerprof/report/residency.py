@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terminal's view of one residency window, within 80 columns: the answer, the states, the doubts."""
+"""Reports of `powerprof residency`, within 80 columns: the answer, the idle states and the doubts."""
 
 from __future__ import annotations
 
@@ -17,15 +17,11 @@ _NAME = 16
 
 
 def lines(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
-    """The report of a run's only window: the same window, the same text. `driver` is what a recording says of it."""
-    own = run.host.get("idle_driver")
-    return _lines(run.phases[0].windows[0], driver or (f"driver {own}" if own else None))
-
-
-def _lines(window: Window, driver: str | None) -> list[str]:
-    lines = [_answer(window), _setting(window, driver)]
+    """Return the report of a run's only window. `driver` is the idle driver that a recording names."""
+    window, host_driver = run.phases[0].windows[0], run.host.get("idle_driver")
+    lines = [_answer(window), _context_line(window, driver or (f"driver {host_driver}" if host_driver else None))]
     if window.states:
-        lines += ["", *_table(window)]
+        lines += ["", *_state_lines(window)]
     if window.achieved:
         lines += ["", "Achieved by the hardware, which may be less than requested:"]
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
@@ -60,7 +56,7 @@ def _answer(window: Window) -> str:
     return "Residency is unknown here."
 
 
-def _setting(window: Window, driver: str | None) -> str:
+def _context_line(window: Window, driver: str | None) -> str:
     parts = [f"{window.cpus} CPU{'s' if window.cpus != 1 else ''}"]
     if driver:
         parts[0] += f", {driver}"
@@ -74,20 +70,20 @@ def _setting(window: Window, driver: str | None) -> str:
     return " · ".join(parts)
 
 
-def _table(window: Window) -> list[str]:
+def _state_lines(window: Window) -> list[str]:
     share = "residency" if window.percent_of == "wall_time" else "of idle"
     rows = [["", share, "average", "entries", "too deep", "too shallow", "rejected"]]
     if window.c0_percent is not None:
         rows.append(["C0 (running)", _percent(window.c0_percent), "", "", "", "", ""])
     counted = window.window_s is None and any(state.entries_count for state in window.states)
     for state in window.states:
-        rows.append(_row(state, counted=counted))
-    # A column of which nothing is known is not worth its width, nor one that nearly always says 0.
-    known = [index for index in range(7) if index == 0 or any(row[index] for row in rows[1:])]
+        rows.append(_state_row(state, counted=counted))
+    # Omit a column without figures, and the rejected column if it is 0 everywhere.
+    columns = [index for index in range(7) if index == 0 or any(row[index] for row in rows[1:])]
     if not any(state.rejected_hz for state in window.states):
-        known = [index for index in known if index != _REJECTED]
-    rows = [[row[index] for index in known] for row in rows]
-    widths = [max(len(row[index]) for row in rows) for index in range(len(known))]
+        columns = [index for index in columns if index != _REJECTED]
+    rows = [[row[index] for index in columns] for row in rows]
+    widths = [max(len(row[index]) for row in rows) for index in range(len(columns))]
     widths[0] = min(widths[0], _NAME)
     return [
         "  ".join(
@@ -98,13 +94,13 @@ def _table(window: Window) -> list[str]:
     ]
 
 
-def _row(state: StateResidency, counted: bool) -> list[str]:
+def _state_row(state: StateResidency, counted: bool) -> list[str]:
     share = state.polling_percent if state.polling else state.residency_percent
     entries = f"{state.entries_count:,}" if counted else _rate(state.entries_hz)
     return [
         f"{state.name}{' (polling)' if state.polling else ''}",
         _percent(share),
-        "" if state.average_residency_ms is None else _time(state.average_residency_ms),
+        "" if state.average_residency_ms is None else _duration(state.average_residency_ms),
         entries,
         _rate(state.above_hz),
         _rate(state.below_hz),
@@ -139,7 +135,7 @@ def _rate(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}/s" if value >= 1000 else f"{value:.1f}/s"
 
 
-def _time(ms: float) -> str:
+def _duration(ms: float) -> str:
     if ms < 1:
         return f"{ms * 1e3:.3g} µs"
     return f"{ms / 1e3:,.1f} s" if ms >= 10_000 else f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a run: idle phases, one window of residency, or a load by itself."""
+"""Reports of runs: the page of every kind of run, and the terminal report and figures of `powerprof run`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from powerprof.experiment.records import LoadRun
+from powerprof.experiment.measure.traced import RAGED_PERCENT, by_thread, replication_percent, top_stack
+from powerprof.experiment.records import Block, Comparison, LoadRun, StormShare, TraceSummary
 from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
-from powerprof.report import idle, labels, residency, servers, table
+from powerprof.report import idle, labels, residency, table
 from powerprof.report.answers import words
-from powerprof.report.comparison import executions_of
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean, opened, page
@@ -33,11 +33,11 @@ from powerprof.report.table import Places, Table
 from powerprof.report.wakeups import causes_table
 
 _OPEN_CAUSES = 12
-_CAUSES = 100
+_MAX_CAUSES = 100
 
 
 def phase_looks(run: Run) -> dict[str, str]:
-    """The class of each phase's bars: baselines grey, then the colours of A and B by turns."""
+    """Return the style of each phase's bars: grey for baselines, alternating colours for the others."""
     looks: dict[str, str] = {}
     for phase in run.phases:
         others = len([look for look in looks.values() if look != "bar-idle"])
@@ -46,7 +46,7 @@ def phase_looks(run: Run) -> dict[str, str]:
     return looks
 
 
-def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
+def _state_shares(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
     polled = sum(state.polling_percent or 0.0 for state in phase.states if state.polling)
     shares = [svg.BarShare("C0", max(0.0, (phase.c0_percent or 0.0) - polled), "c0")]
     shares += [
@@ -62,7 +62,7 @@ def _bar(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
 
 
 def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
-    whole = causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _CAUSES)
+    whole = causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _MAX_CAUSES)
     return opened(whole, _OPEN_CAUSES)
 
 
@@ -93,7 +93,7 @@ def render(run: Run, extras: Extras) -> str:
         system=load_system_table(run, places) if isinstance(run, LoadRun) and run.system else None,
         phases=phases_table(run, places, chosen) if chosen else None,
         bars=[
-            (titles[index], svg.state_bar(_bar(run.phases[index], looks), run.phases[index].name))
+            (titles[index], svg.state_bar(_state_shares(run.phases[index], looks), run.phases[index].name))
             for index in chosen
             if run.phases[index].c0_percent is not None and run.phases[index].states
         ],
@@ -121,11 +121,11 @@ def render(run: Run, extras: Extras) -> str:
     )
 
 
-# `powerprof run` for a terminal: each metric with its interval, beside the idle server.
+# The terminal report of a load.
 
 
 def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report of a load, at most `width` columns."""
     is_command = run.condition.load.get("kind") == "command" and run.condition.workload == "command"
     name = run.condition.name if is_command else f"{run.condition.workload}:{run.condition.name}"
     printed = [f"No window of {name} was measured."]
@@ -136,7 +136,7 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
             interval = f" ({significant(first.estimate.low)} – {significant(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name)
-        # The name of a rate or a number says its unit already.
+        # The names of rates and counts contain the unit.
         unit = "" if first.unit.startswith("1") else f" {first.unit}"
         verb = "are" if what.startswith("the wake-ups") else "is"
         mean = significant(first.estimate.mean)
@@ -158,9 +158,9 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed += ["", *table.metrics(load_table(run, Places(run)), width)]
     if run.system:
         printed += ["", "The system:", *table.metrics(load_system_table(run, Places(run)), width)]
-    printed += servers.of_blocks(run.condition.name, run.blocks, width)
+    printed += topology_lines(run.condition.name, run.blocks, width)
     if run.traced is not None:
-        printed += servers.traced(run.traced, run.condition.name, width)
+        printed += traced_lines(run.traced, run.condition.name, width)
     idle = next((phase for phase in run.phases if phase.name in ("server", "baseline")), None)
     if idle is not None:
         what = "Idle server" if idle.name == "server" else "Idle host"
@@ -168,4 +168,89 @@ def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed += labels.lines(run, width)
     if run.tool.cpu_percent is not None:
         printed.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
+    return printed
+
+
+def executions_of(blocks: Sequence[Block]) -> str:
+    """Return `84 executions, exit code 0`; empty if the load is not a command."""
+    counts = [block.executions_count for block in blocks if block.executions_count is not None]
+    codes = sorted({code for block in blocks for code in block.exit_codes})
+    exit_codes = (
+        f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
+    )
+    return f"{sum(counts):,} executions{exit_codes}" if counts else ""
+
+
+# Several servers: replication, storms, and the wake-ups of a traced window by server.
+
+_MAX_THREADS = 8
+_MAX_STACKS = 3
+
+
+def server_lines(comparison: Comparison, width: int) -> list[str]:
+    """Return the replication and storm lines of a comparison; empty for single servers."""
+    printed = []
+    for arm, name in (("a", comparison.a.name), ("b", comparison.b.name)):
+        blocks = [block for block in comparison.blocks if block.arm == arm and not block.dropped]
+        printed += topology_lines(name, blocks, width)
+    for window in comparison.traced:
+        printed += traced_lines(window, comparison.a.name if window.arm == "a" else comparison.b.name, width)
+    if len(comparison.traced) == 2 and any(len(window.members) > 1 for window in comparison.traced):
+        share = replication_percent(*comparison.traced)
+        if share is not None:
+            printed += text.wrap(
+                f"Of the idle exits that {comparison.b.name} has more, {share:.0f} % are on threads of replication.",
+                width,
+            )
+    return printed
+
+
+def topology_lines(name: str, blocks: Sequence[Block], width: int) -> list[str]:
+    """Return the storm and replication status of one condition."""
+    printed = []
+    storms = [block.storm for block in blocks if block.storm is not None]
+    if storms:
+        printed += text.wrap(f"{name}: {_storm_text(storms)}", width)
+    if blocks and blocks[-1].members:
+        states = [
+            f"{share.name} I/O {status.io_running or '?'}, SQL {'Yes' if status.sql_running else 'No'}"
+            + (f" ({status.last_io_error})" if status.last_io_error else "")
+            for share in blocks[-1].members
+            for status in share.replication
+        ]
+        if states:
+            printed += text.wrap(f"Replication of {name}, by its own status: {' · '.join(states)}", width)
+    return printed
+
+
+def _storm_text(storms: Sequence[StormShare]) -> str:
+    rate = sum(storm.counter_hz for storm in storms) / len(storms)
+    shown = f"{storms[0].counter} {text.number(rate, 0 if rate >= 10 else 2)}/s"
+    if not any(storm.began for storm in storms):
+        return f"the storm did not start: this server backs off ({shown})."
+    active = sum(storm.raged_percent for storm in storms) / len(storms)
+    restarts = text.some(sum(storm.restarts_count for storm in storms), "time")
+    return f"the storm was active {active:.0f} % of the time and was restarted {restarts} within the windows ({shown})."
+
+
+def traced_lines(window: TraceSummary, name: str, width: int) -> list[str]:
+    """Return the threads of a traced window that ended most idle periods, with their servers."""
+    record = window.attribution
+    total = sum(row.count for row in record.wakeups)
+    printed = [
+        "",
+        *text.wrap(
+            f"{name}, traced for {record.window_s:.1f} s: {total / record.window_s:,.0f} idle exits/s by its servers",
+            width,
+        ),
+    ]
+    if window.storm is not None and window.storm.raged_percent < RAGED_PERCENT:
+        printed += text.wrap(f"In this window {_storm_text([window.storm])}", width)
+    if total:
+        printed.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
+    for number, (key, count) in enumerate(by_thread(window).most_common(_MAX_THREADS)):
+        printed.append(text.cut(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
+        stack = top_stack(window, key) if number < _MAX_STACKS else []
+        if stack:
+            printed += [f"{'':11}{line}" for line in text.wrap(" ← ".join(stack), max(20, width - 11))]
     return printed

@@ -1,21 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of a server's statements: its columns, those that one can ask for by name, and why a figure is unknown."""
+"""Tables of a server's statements: columns, the names for `--columns`, and the reasons for unknown figures."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from powerprof.model import text
+from powerprof.queries.comparison import StatementChange
+from powerprof.queries.history import HistoryStatement
 from powerprof.queries.reach import UNKNOWN, By, asker_name, groups
 from powerprof.queries.records import Background, Queries, Statement
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words
 from powerprof.system.errors import UsageError
 
-_WIDE = ALL - {"terminal"}
-NOWHERE: frozenset[Form] = frozenset()
-"""The forms of a column that is shown where it is asked for."""
+_NOT_TERMINAL = ALL - {"terminal"}
+# The forms of a column that is shown only on request.
+ON_REQUEST: frozenset[Form] = frozenset()
 
+# Waits of a call, in the order of the record, with their headings.
 WAITS = {
     "run_queue": "run queue ms",
     "row_lock": "row lock ms",
@@ -27,8 +30,8 @@ WAITS = {
     "sleep": "sleep ms",
     "other": "other ms",
 }
-"""What a call waits for, in the order of the record, and its heading."""
 
+# Counts of performance_schema other than rows: key → field of the record, heading, digits.
 COUNTS: dict[str, tuple[str, str, int | None]] = {
     "affected": ("rows_affected_per_call", "rows affected/call", None),
     "tmp": ("tmp_tables_per_call", "tmp tables/call", 2),
@@ -36,9 +39,8 @@ COUNTS: dict[str, tuple[str, str, int | None]] = {
     "scans": ("full_scans_per_call", "full scans/call", 2),
     "errors": ("errors_count", "errors", 0),
 }
-"""What performance_schema counts beside rows: key → field of the record, heading, digits."""
 _WAIT_KEYS = tuple(f"wait_{name}" for name in WAITS)
-_NAMES: dict[str, tuple[str, ...]] = {
+_KEYS_OF: dict[str, tuple[str, ...]] = {
     "id": ("id",),
     "joules": ("joules",),
     "joules-per-call": ("mj",),
@@ -70,29 +72,29 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "latency": ("p50", "p95", "p99"),
     "waits": _WAIT_KEYS,
 }
-COLUMNS = tuple(_NAMES)
-"""What `--columns` takes."""
+# The names for `--columns`.
+COLUMNS = tuple(_KEYS_OF)
 
 
 def columns_of(names: str) -> tuple[str, ...]:
-    """The columns that `--columns` names, each once, in its order. Raises UsageError for a name that is none."""
+    """Return the column keys that `--columns` names, without repetitions. Raises UsageError for an unknown name."""
     keys: dict[str, None] = {}
     for word in names.split(","):
         name = word.strip().replace("_", "-")
-        if name not in _NAMES:
+        if name not in _KEYS_OF:
             raise UsageError(f"--columns: no column is called {name[:40]!r}", f"some of {', '.join(COLUMNS)}")
-        keys |= dict.fromkeys(_NAMES[name])
+        keys |= dict.fromkeys(_KEYS_OF[name])
     return tuple(keys)
 
 
-_BY_PROBES = frozenset(("p50", "p95", "p99", "wakeups", "faults", *_WAIT_KEYS))
+_PROBE_KEYS = frozenset(("p50", "p95", "p99", "wakeups", "faults", *_WAIT_KEYS))
 
 
 def unknown(record: Queries, key: str) -> str | None:
-    """Why a column has no figure of any statement; None where it has one."""
+    """Return the reason for a column without any figure; None if a statement has one."""
     if not record.statements or any(_is_known(statement, key) for statement in record.statements):
         return None
-    if key in _BY_PROBES and record.method != "probes":
+    if key in _PROBE_KEYS and record.method != "probes":
         return "samples do not see where a statement begins and ends (--method probes does)"
     if key == "p99" or (key in _WAIT_KEYS and all(statement.waits_ms is None for statement in record.statements)):
         return "an older powerprof saved this run without it"
@@ -144,7 +146,7 @@ def _is_known(statement: Statement, key: str) -> bool:
 
 
 def queries_table(record: Queries, places: Places) -> Table:
-    """A row a statement, then background threads and connections; every figure of the record."""
+    """Return one row per statement, then the background threads, the connections and the unexplained rest."""
     estimated = ", est." if record.kind == "estimated" else ""
     columns = [
         Column("text", "statement", left=True),
@@ -152,28 +154,33 @@ def queries_table(record: Queries, places: Places) -> Table:
         Column("percent", "CPU %"),
         Column("range", "95 %", forms=frozenset(("terminal",))),
         Column("calls", "calls/s"),
-        Column("count", "calls", forms=_WIDE),
+        Column("count", "calls", forms=_NOT_TERMINAL),
         Column("c0", "ms CPU"),
-        Column("mj", f"mJ/call{estimated}", forms=_WIDE),
-        Column("watts", f"W{estimated}", forms=_WIDE),
+        Column("mj", f"mJ/call{estimated}", forms=_NOT_TERMINAL),
+        Column("watts", f"W{estimated}", forms=_NOT_TERMINAL),
         Column("wakeups", "wake-ups"),
-        Column("p50", "p50 ms", forms=_WIDE),
+        Column("p50", "p50 ms", forms=_NOT_TERMINAL),
         Column("p95", "p95 ms"),
-        Column("p99", "p99 ms", forms=_WIDE),
-        Column("faults", "page faults", forms=_WIDE),
-        Column("examined", "rows examined/call", forms=_WIDE),
-        Column("sent", "rows sent/call", forms=_WIDE),
-        *(Column(key, heading, forms=NOWHERE) for key, (_, heading, _) in COUNTS.items()),
-        Column("who", "who asks", left=True, forms=_WIDE),
-        Column("user", "user", left=True, forms=NOWHERE),
-        Column("host", "host", left=True, forms=NOWHERE),
-        Column("schema", "schema", left=True, forms=_WIDE),
-        Column("id", "id", left=True, forms=NOWHERE),
-        *(Column(f"wait_{name}", heading, forms=NOWHERE) for name, heading in WAITS.items()),
+        Column("p99", "p99 ms", forms=_NOT_TERMINAL),
+        Column("faults", "page faults", forms=_NOT_TERMINAL),
+        Column("examined", "rows examined/call", forms=_NOT_TERMINAL),
+        Column("sent", "rows sent/call", forms=_NOT_TERMINAL),
+        *(Column(key, heading, forms=ON_REQUEST) for key, (_, heading, _) in COUNTS.items()),
+        Column("who", "who asks", left=True, forms=_NOT_TERMINAL),
+        Column("user", "user", left=True, forms=ON_REQUEST),
+        Column("host", "host", left=True, forms=ON_REQUEST),
+        Column("schema", "schema", left=True, forms=_NOT_TERMINAL),
+        Column("id", "id", left=True, forms=ON_REQUEST),
+        *(Column(f"wait_{name}", heading, forms=ON_REQUEST) for name, heading in WAITS.items()),
     ]
-    rows = [_statement(places, f"/statements/{at}", statement) for at, statement in enumerate(record.statements)]
-    rows += [_background(places, f"/background/{at}", background) for at, background in enumerate(record.background)]
-    cells = {**_shared(places, "/connections"), "text": Words("connections and parsing, in no statement", ours=True)}
+    rows = [_statement_row(places, f"/statements/{at}", statement) for at, statement in enumerate(record.statements)]
+    rows += [
+        _background_row(places, f"/background/{at}", background) for at, background in enumerate(record.background)
+    ]
+    cells = {
+        **_shared_cells(places, "/connections"),
+        "text": Words("connections and parsing, in no statement", ours=True),
+    }
     rows.append(TableRow(cells, key="connections", look="connections"))
     rest: dict[str, Cell] = {
         "text": Words("unexplained", ours=True),
@@ -184,10 +191,11 @@ def queries_table(record: Queries, places: Places) -> Table:
 
 
 def unexplained_percent(record: Queries) -> float | None:
+    """Return the unexplained share of the server's CPU time; None if the server used none."""
     return 100 * (record.residual_c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
 
 
-def _shared(places: Places, at: str) -> dict[str, Cell]:
+def _shared_cells(places: Places, at: str) -> dict[str, Cell]:
     return {
         "joules": places.figure(f"{at}/joules", ends=(f"{at}/low_joules", f"{at}/high_joules")),
         "watts": places.figure(f"{at}/watts"),
@@ -195,9 +203,9 @@ def _shared(places: Places, at: str) -> dict[str, Cell]:
     }
 
 
-def _statement(places: Places, at: str, statement: Statement) -> TableRow:
+def _statement_row(places: Places, at: str, statement: Statement) -> TableRow:
     cells: dict[str, Cell] = {
-        **_shared(places, at),
+        **_shared_cells(places, at),
         "percent": places.figure(f"{at}/c0_percent", 1, ends=(f"{at}/low_percent", f"{at}/high_percent")),
         "range": Words(_range(statement)),
         "text": Words(statement.text),
@@ -213,9 +221,9 @@ def _statement(places: Places, at: str, statement: Statement) -> TableRow:
         "examined": places.figure(f"{at}/rows_examined_per_call"),
         "sent": places.figure(f"{at}/rows_sent_per_call"),
         **{key: places.figure(f"{at}/{field}", digits) for key, (field, _, digits) in COUNTS.items()},
-        "who": Words(_who(statement, "account")),
-        "user": Words(_who(statement, "user")),
-        "host": Words(_who(statement, "host")),
+        "who": Words(_askers_text(statement, "account")),
+        "user": Words(_askers_text(statement, "user")),
+        "host": Words(_askers_text(statement, "host")),
         "schema": Words(statement.schema_name or ""),
         "id": Words(statement.id),
         **{f"wait_{name}": places.figure(f"{at}/waits_ms/{name}") for name in WAITS},
@@ -223,15 +231,15 @@ def _statement(places: Places, at: str, statement: Statement) -> TableRow:
     return TableRow(cells, key="statement", look="statement")
 
 
-def _who(statement: Statement, by: By) -> str:
-    """The one with most CPU time, and how many others."""
+def _askers_text(statement: Statement, by: By) -> str:
+    """Return the account with most CPU time, and the number of others."""
     names = list(dict.fromkeys(asker_name(asker, by) for asker in statement.askers if asker.user is not None))
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
     return f"{names[0]}{more}" if names else ""
 
 
 def groups_table(record: Queries, by: By) -> Table:
-    """A row for each user, host, account or database, most CPU time first."""
+    """Return one row per user, host, account or database, most CPU time first."""
     estimated = ", est." if record.kind == "estimated" else ""
     columns = [
         Column("joules", f"J{estimated}"),
@@ -261,7 +269,7 @@ def groups_table(record: Queries, by: By) -> Table:
 
 
 def unknown_askers(record: Queries, by: By) -> str | None:
-    """Why no account is named; None where somebody is."""
+    """Return the reason for missing accounts; None if an account is known."""
     if not record.statements or any(group.name != UNKNOWN for group in groups(record, by)):
         return None
     if not any(statement.askers for statement in record.statements):
@@ -277,32 +285,35 @@ def _range(statement: Statement) -> str:
     return f"{text.number(statement.low_percent, 1)}–{text.number(statement.high_percent, 1)}"
 
 
-def _background(places: Places, at: str, background: Background) -> TableRow:
+def _background_row(places: Places, at: str, background: Background) -> TableRow:
     name = background.thread.removeprefix("thread/")
     many = f" ({background.threads_count} threads)" if background.threads_count > 1 else ""
     return TableRow(
-        {**_shared(places, at), "text": Words(f"background: {name}{many}")}, key="background", look="background"
+        {**_shared_cells(places, at), "text": Words(f"background: {name}{many}")}, key="background", look="background"
     )
 
 
-# Long texts in narrow columns: those that begin alike are shown by their beginning and by what differs. Pure.
+# Long texts in narrow columns: similar texts are shown by their beginning and their difference.
 
-_LEAST = 24  # narrower, there is no room for both
+_MIN_ROOM = 24  # a narrower column has no room for both
 _BEGINNING = 12
 
 
 def distinguishable(texts: Sequence[str], ids: Sequence[str], room: int) -> list[str]:
-    """Each text in `room` characters. Where two would be shown alike, each has its id, its beginning and what differs:
-    `#3f9a1c SELECT a, …, z AS one`."""
-    shown = [text.cut(one, room) for one in texts]
+    """Return each text in `room` characters.
+
+    Texts that would look alike are shown with their id, their beginning and the difference: `#3f9a1c SELECT a, …, z AS
+    one`.
+    """
+    shown = [text.cut(whole, room) for whole in texts]
     alike: dict[str, list[int]] = defaultdict(list)
-    for at, one in enumerate(shown):
-        alike[one].append(at)
+    for at, short in enumerate(shown):
+        alike[short].append(at)
     for group in alike.values():
-        if len(group) < 2 or room < _LEAST:
+        if len(group) < 2 or room < _MIN_ROOM:
             continue
         for at in group:
-            same = max(_common(texts[at], texts[other]) for other in group if other != at)
+            same = max(_common_length(texts[at], texts[other]) for other in group if other != at)
             shown[at] = _with_difference(texts[at], ids[at], same, room)
     return shown
 
@@ -312,7 +323,7 @@ def _with_difference(whole: str, id: str, same: int, room: int) -> str:
     most = min(_BEGINNING, room // 4)
     beginning = f"{label}{whole[:most]}…"
     left = room - len(beginning)
-    # The word that differs from its beginning on; more of what lies before where the text ends early.
+    # Show the differing word from its start, and more text before it if the text ends early.
     start = max(whole.rfind(" ", 0, same) + 1, same - left // 2)
     start = max(min(start, len(whole) - left), most)
     if len(whole) <= room - len(label):
@@ -320,13 +331,31 @@ def _with_difference(whole: str, id: str, same: int, room: int) -> str:
     return beginning + text.cut(whole[start:], left)
 
 
-def _common(one: str, other: str) -> int:
-    """How many characters two texts begin with alike."""
-    low, high = 0, min(len(one), len(other))
+def _common_length(a: str, b: str) -> int:
+    """Return the length of the common beginning of two texts."""
+    low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
-        if one[:middle] == other[:middle]:
+        if a[:middle] == b[:middle]:
             low = middle
         else:
             high = middle - 1
     return low
+
+
+def statement_lines(
+    rows: Sequence[Sequence[str]], statements: Sequence[HistoryStatement | StatementChange], width: int, left: int = -1
+) -> Iterator[str]:
+    """Yield the rows, a heading first, with the texts of the statements as last column.
+
+    Figures are aligned to the right, except column `left`.
+    """
+    sizes = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    room = width - sum(sizes) - 2 * len(sizes)
+    names = distinguishable([each.text for each in statements], [each.id for each in statements], max(room, 1))
+    for row, name in zip(rows, ["statement", *names], strict=True):
+        cells = [
+            cell.ljust(size) if at == left else cell.rjust(size)
+            for at, (cell, size) in enumerate(zip(row, sizes, strict=True))
+        ]
+        yield text.cut("  ".join([*cells, name]), width)

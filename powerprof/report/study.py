@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof study` for a terminal: the answer, each finding then and now, and the steps with their runs."""
+"""Reports of `powerprof study`: the answer, each finding then and now, and the steps with their runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from powerprof.report.labels import texts
 from powerprof.report.markdown import code, plain
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
 
-# A study's findings as a table: published, today's two sides, what lies between them, and whether it holds.
+# The findings as a table: published, today's two sides, the difference, and the verdict.
 
-_STRICTER = "inconclusive by the comparison's own test, which asks for more than this interval"
+_STRICTER_TEST = "inconclusive by the comparison's own test, which asks for more than this interval"
 _EXPECTED = {"higher": "higher", "lower": "lower", "same": "the same"}
 
 
 def findings_table(record: StudyRun, places: Places) -> Table:
-    """A row a finding."""
+    """Return one row per finding."""
     return Table(
         [
             Column("name", "finding", left=True),
@@ -35,12 +35,12 @@ def findings_table(record: StudyRun, places: Places) -> Table:
             Column("runs", "runs", left=True),
             Column("expected", "published", left=True, forms=CSV),
         ],
-        [_finding(row, number, places) for number, row in enumerate(record.rows)],
+        [_finding_row(row, number, places) for number, row in enumerate(record.rows)],
         "findings",
     )
 
 
-def _finding(row: StudyRow, number: int, places: Places) -> TableRow:
+def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
     at = f"/rows/{number}"
     sides = [row.a.mean if row.a else None, row.b.mean if row.b else None]
     shown = labels.shown(row.unit, sides)
@@ -66,24 +66,24 @@ def _finding(row: StudyRow, number: int, places: Places) -> TableRow:
         "outcome": Words(row.outcome, ours=True, strong=True),
         "runs": Words(", ".join(row.runs)),
         "expected": Words(_EXPECTED.get(row.expected or "", "")),
-        "doubt": Words(_STRICTER if _only_by_itself(row) else ""),
+        "doubt": Words(_STRICTER_TEST if _fails_family_test(row) else ""),
     }
     return TableRow({key: cell for key, cell in cells.items() if cell is not None})
 
 
-def _only_by_itself(row: StudyRow) -> bool:
-    """Whether its interval is without zero and yet its comparison, which judges all of its figures, has no answer."""
+def _fails_family_test(row: StudyRow) -> bool:
+    """Return whether the interval excludes 0 but the comparison, which judges all its figures, is inconclusive."""
     low, high = (row.difference.low, row.difference.high) if row.difference else (None, None)
     return row.outcome == "inconclusive" and row.expected != "same" and ((low or 0.0) > 0 or (high or 0.0) < 0)
 
 
 def today(row: TableRow) -> str:
-    """Today's figures of a finding in one line; `not measured` where there are none."""
+    """Return today's figures of a finding in one line, or `not measured`."""
     doubt = row.words("doubt").text
-    return f"{_figures_of(row)}; {doubt}" if doubt else _figures_of(row)
+    return f"{_figures_text(row)}; {doubt}" if doubt else _figures_text(row)
 
 
-def _figures_of(row: TableRow) -> str:
+def _figures_text(row: TableRow) -> str:
     figures = {key: cell for key, cell in row.cells.items() if isinstance(cell, Figure)}
     if "b" not in figures:
         return "not measured"
@@ -92,16 +92,16 @@ def _figures_of(row: TableRow) -> str:
     unit = sides[-1].unit
     line += f"{'' if unit.startswith('/') else ' '}{unit}" if unit and unit != "1/s" else " /s" if unit else ""
     between = [figures[key] for key in ("ratio", "difference") if key in figures]
-    chosen = next((figure for figure in between if figure.ends), next(iter(between), None))
-    if chosen is not None:
-        words = f"{chosen.text} times" if chosen is figures.get("ratio") else f"difference {chosen.text}"
-        ends = f" ({chosen.ends[0].text} to {chosen.ends[1].text}, 95 %)" if chosen.ends else ""
+    shown = next((figure for figure in between if figure.ends), next(iter(between), None))
+    if shown is not None:
+        words = f"{shown.text} times" if shown is figures.get("ratio") else f"difference {shown.text}"
+        ends = f" ({shown.ends[0].text} to {shown.ends[1].text}, 95 %)" if shown.ends else ""
         return f"{line}; {words}{ends}"
     return line
 
 
 def steps_table(record: StudyRun, places: Places) -> Table:
-    """A row a step: what is typed to measure it alone, its run, how long it took, and what is to be known of it."""
+    """Return one row per step: its command, its run, its duration and its problems."""
     rows = []
     for number, step in enumerate(record.steps):
         cells: dict[str, Cell] = {
@@ -121,7 +121,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
 
 
 def headline(record: StudyRun) -> str:
-    """The answer: how many published findings hold today."""
+    """Return the answer: the number of published findings that are confirmed today."""
     claims = [row for row in record.rows if row.expected is not None]
     counts = {name: sum(row.outcome == name for row in claims) for name in ("confirmed", "contradicted")}
     counts["inconclusive"] = sum(row.outcome == "inconclusive" for row in claims)
@@ -132,7 +132,7 @@ def headline(record: StudyRun) -> str:
 
 
 def context(record: StudyRun) -> str:
-    """What it is about: the study, and what of it was measured."""
+    """Return the published setting, the measured steps and the server."""
     done = sum(step.run is not None or step.seconds_s is not None for step in record.steps)
     steps = f"{done} step{'s' if done != 1 else ''} measured"
     version = record.server.get("version")
@@ -142,7 +142,7 @@ def context(record: StudyRun) -> str:
 
 
 def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Each study with its title and how long it takes."""
+    """Return each study with its title and duration."""
     printed = [f"{len(plans)} studies. powerprof study NAME measures one; --quick is a trial."]
     for name, plan in plans.items():
         printed += ["", name, *text.wrap(plan, width, "  ")]
@@ -150,7 +150,7 @@ def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[s
 
 
 def lines(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report, at most `width` columns."""
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width)]
     if record.interrupted:
         missing = [row.label for row in record.rows if row.outcome == "not measured"]
@@ -170,11 +170,11 @@ def lines(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return printed
 
 
-# The page of a study: each finding then and now, and the steps with their runs.
+# The HTML page.
 
 
 def render(record: StudyRun, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places, answer = Places(record), headline(record)
     return page(
         "study.html.j2",
@@ -189,16 +189,16 @@ def render(record: StudyRun, extras: Extras) -> str:
     )
 
 
-# A study as Markdown and CSV: each finding then and now, with the run that its figures are in.
+# Markdown and CSV.
 
 
 def markdown(record: StudyRun, context: str) -> list[str]:
-    """The table of findings, and the steps."""
-    return ["", context, *then_and_now(record), *_steps(record)]
+    """Return the table of findings, and the steps."""
+    return ["", context, *then_and_now(record), *_step_rows(record)]
 
 
 def then_and_now(record: StudyRun) -> list[str]:
-    """The findings, published and today."""
+    """Return the Markdown table of the findings, published and today."""
     rows = ["", "| finding | then | today | verdict | run |", "|---|---|---|---|---|"]
     for row, finding in zip(findings_table(record, Places(record)).rows, record.rows, strict=True):
         runs = ", ".join(code(run, 40) for run in finding.runs)
@@ -208,17 +208,17 @@ def then_and_now(record: StudyRun) -> list[str]:
     return rows
 
 
-def _steps(record: StudyRun) -> list[str]:
+def _step_rows(record: StudyRun) -> list[str]:
     written = ["", "| step | run | what to know |", "|---|---|---|"]
     for step in record.steps:
-        known = "; ".join(filter(None, [step.problem, *step.doubts]))
-        written.append(f"| {code(step.typed)} | {code(step.run, 40) if step.run else ''} | {plain(known)} |")
+        remarks = "; ".join(filter(None, [step.problem, *step.doubts]))
+        written.append(f"| {code(step.typed)} | {code(step.run, 40) if step.run else ''} | {plain(remarks)} |")
     notes = [f"- {plain(note)}" for note in texts(record.notes)]
     return [*written, *(["", *notes] if notes else [])]
 
 
 def csv_lines(record: StudyRun) -> Iterator[Line]:
-    """A line a finding."""
+    """Return one line per finding, after the head."""
     yield [
         *("finding", "then", "metric", "unit", "kind", "a", "a_low", "a_high", "b", "b_low", "b_high"),
         *("difference", "low", "high", "ratio", "ratio_low", "ratio_high", "published", "verdict", "runs"),
@@ -226,8 +226,8 @@ def csv_lines(record: StudyRun) -> Iterator[Line]:
     for row in record.rows:
         figures = [
             value
-            for one in (row.a, row.b, row.difference, row.ratio)
-            for value in ((one.mean, one.low, one.high) if one else (None, None, None))
+            for estimate in (row.a, row.b, row.difference, row.ratio)
+            for value in ((estimate.mean, estimate.low, estimate.high) if estimate else (None, None, None))
         ]
-        about = (row.label, row.then, row.metric, row.unit, row.kind)
-        yield [*about, *figures, row.expected, row.outcome, " ".join(row.runs)]
+        identity = (row.label, row.then, row.metric, row.unit, row.kind)
+        yield [*identity, *figures, row.expected, row.outcome, " ".join(row.runs)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof sweep` for a terminal: where it is most efficient and where it does most, then a line a point."""
+"""Reports of `powerprof sweep` and `powerprof saturate`: the best points, then one line per point."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from powerprof.report.table import Places
 
 _MOST_FUNCTIONS = 12
 _MOST_THREADS = 12
-# Of a host on which nothing else is to run.
+# A host with stopped servers is busy above this C0.
 _BUSY_PERCENT = 20.0
 
 _Column = tuple[str, Callable[[Point], float | None]]
@@ -43,48 +43,51 @@ def _metric(point: Point, name: str) -> float | None:
     return None if metric is None else metric.estimate.mean
 
 
-def _os(point: Point, name: str) -> float | None:
-    known = [value for rates in point.os if (value := getattr(rates, name)) is not None]
-    return sum(known) / len(known) if known else None
+def _os_mean(point: Point, name: str) -> float | None:
+    values = [value for rates in point.os if (value := getattr(rates, name)) is not None]
+    return sum(values) / len(values) if values else None
 
 
-def _disk(point: Point, name: str) -> float | None:
-    """A figure of the device that holds the server's files, where that is one."""
-    known = [
+def _disk_mean(point: Point, name: str) -> float | None:
+    """Return the mean figure of the disk with the server's files; None without exactly one such disk."""
+    values = [
         value
         for rates in point.os
         if len(disks := [disk for disk in rates.disks if disk.of_server]) == 1
         and (value := getattr(disks[0], name)) is not None
     ]
-    return sum(known) / len(known) if known else None
+    return sum(values) / len(values) if values else None
 
 
-def _busiest(point: Point) -> float | None:
-    known = [max(cpu.busy_percent for cpu in rates.cpus) for rates in point.os if len(rates.cpus) > 1]
-    return sum(known) / len(known) if known else None
+def _busiest_cpu_percent(point: Point) -> float | None:
+    maxima = [max(cpu.busy_percent for cpu in rates.cpus) for rates in point.os if len(rates.cpus) > 1]
+    return sum(maxima) / len(maxima) if maxima else None
 
 
-def _of(*named: tuple[str, str]) -> list[_Column]:
+def _metric_columns(*named: tuple[str, str]) -> list[_Column]:
     return [(title, lambda point, name=name: _metric(point, name)) for title, name in named]  # type: ignore[misc]
 
 
-_SYSTEM: list[_Column] = [
-    *_of(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
-    *_of(("switches/s", "context_switches_hz")),
-    ("wait %", lambda p: _os(p, "cpu_pressure_percent")),
-    ("CPU max %", _busiest),
+_SYSTEM_COLUMNS: list[_Column] = [
+    *_metric_columns(("user %", "user_percent"), ("system %", "system_percent"), ("irq %", "irq_percent")),
+    *_metric_columns(("switches/s", "context_switches_hz")),
+    ("wait %", lambda p: _os_mean(p, "cpu_pressure_percent")),
+    ("CPU max %", _busiest_cpu_percent),
 ]
-_DISK: list[_Column] = [
-    ("I/O wait %", lambda p: _os(p, "io_pressure_percent")),
-    ("disk ms", lambda p: _disk(p, "service_ms")),
-    ("queue", lambda p: _disk(p, "queue_count")),
-    ("busy %", lambda p: _disk(p, "busy_percent")),
-    ("disk/s", lambda p: None if (r := _os(p, "disk_reads_hz")) is None else r + (_os(p, "disk_writes_hz") or 0.0)),
+_DISK_COLUMNS: list[_Column] = [
+    ("I/O wait %", lambda p: _os_mean(p, "io_pressure_percent")),
+    ("disk ms", lambda p: _disk_mean(p, "service_ms")),
+    ("queue", lambda p: _disk_mean(p, "queue_count")),
+    ("busy %", lambda p: _disk_mean(p, "busy_percent")),
+    (
+        "disk/s",
+        lambda p: None if (r := _os_mean(p, "disk_reads_hz")) is None else r + (_os_mean(p, "disk_writes_hz") or 0.0),
+    ),
 ]
 
 
-def _work(points: Sequence[Point]) -> list[_Column]:
-    """What was done and what it cost, energy with the prefix in which it can be read."""
+def _work_columns(points: Sequence[Point]) -> list[_Column]:
+    """Return the columns of work and cost, with a readable prefix for the energy."""
     known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
     unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
     kind = ", est." if known and known[0].kind == "estimated" else ""
@@ -94,35 +97,35 @@ def _work(points: Sequence[Point]) -> list[_Column]:
         return None if value is None else value * factor
 
     return [
-        *_of(("queries/s", "queries_hz"), ("p95 ms", "latency_p95_ms")),
+        *_metric_columns(("queries/s", "queries_hz"), ("p95 ms", "latency_p95_ms")),
         (f"{unit}/query{kind}", joules),
-        *_of((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
-        *_of(("CPU ms/query", "c0_ms_per_query_server")),
-        *_of(("its CPU ms/s", "server_cpu_ms_per_s"), ("its wakings/s", WAKINGS), ("its exits/s", EXITS)),
+        *_metric_columns((f"W{kind}", "watts"), ("C0 %", "c0_percent"), ("wake-ups/s", "wakeups_hz")),
+        *_metric_columns(("CPU ms/query", "c0_ms_per_query_server")),
+        *_metric_columns(("its CPU ms/s", "server_cpu_ms_per_s"), ("its wakings/s", WAKINGS), ("its exits/s", EXITS)),
     ]
 
 
 def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report, at most `width` columns."""
     good = [point for point in sweep.points if point.error is None]
     printed = text.wrap(headline(sweep), width)
     done = f"{len(good)} of {len(sweep.values)} points"
     version = sweep.server.get("version")
     printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
     printed.append("")
-    for columns in (_work(good), _SYSTEM, _DISK):
+    for columns in (_work_columns(good), _SYSTEM_COLUMNS, _DISK_COLUMNS):
         known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
-        printed += [*_table(sweep.parameter, good, known, width), ""] if known else []
+        printed += [*_point_lines(sweep.parameter, good, known, width), ""] if known else []
     for point in good:
-        printed += _threads(point, width)
-    printed += _functions(sweep, width)
-    printed += [line for line_of_alone in _alone(sweep) for line in text.wrap(line_of_alone, width)]
+        printed += _thread_lines(point, width)
+    printed += _function_lines(sweep, width)
+    printed += [line for line_of_alone in _baseline_sentences(sweep) for line in text.wrap(line_of_alone, width)]
     for point in sweep.points:
         if point.error is not None:
             printed += text.wrap(f"{point.value}: {point.error}", width)
-    if any(_disk(point, "service_ms") is not None for point in good):
+    if any(_disk_mean(point, "service_ms") is not None for point in good):
         printed.append("disk ms, queue, busy: of the device that holds the server's files.")
-    if any(_os(point, "cpu_pressure_percent") is not None for point in good):
+    if any(_os_mean(point, "cpu_pressure_percent") is not None for point in good):
         printed.append("I/O wait: share of time in which a task waited for I/O.")
         printed.append("wait: share of time in which a task was runnable and had no CPU.")
     if sweep.interrupted:
@@ -133,26 +136,26 @@ def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return printed
 
 
-def _functions(sweep: Sweep, width: int) -> list[str]:
-    """The functions with most samples at any value, and their share at each."""
+def _function_lines(sweep: Sweep, width: int) -> list[str]:
+    """Return the functions with most samples at any value, with their shares at each value."""
     points = [(point.value, shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
-    most: dict[tuple[str, str, bool], float] = {}
-    for _, own in points:
-        for key, share in own.items():
-            most[key] = max(share, most.get(key, 0.0))
-    if not most:
+    largest: dict[tuple[str, str, bool], float] = {}
+    for _, point_shares in points:
+        for key, share in point_shares.items():
+            largest[key] = max(share, largest.get(key, 0.0))
+    if not largest:
         return []
     rows = [[str(value) for value, _ in points]]
-    chosen = sorted(most, key=lambda key: (-most[key], key))[:_MOST_FUNCTIONS]
-    rows += [[text.number(own.get(key, 0.0), 1) for _, own in points] for key in chosen]
+    chosen = sorted(largest, key=lambda key: (-largest[key], key))[:_MOST_FUNCTIONS]
+    rows += [[text.number(point_shares.get(key, 0.0), 1) for _, point_shares in points] for key in chosen]
     names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
     figures = text.columns(rows, left=0)
     heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
     return [*heading, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
 
 
-def _threads(point: Point, width: int) -> list[str]:
-    """Which threads of a server wake, most first."""
+def _thread_lines(point: Point, width: int) -> list[str]:
+    """Return the threads that wake most often at a point."""
     if not point.paces:
         return []
     shown = point.paces[:_MOST_THREADS]
@@ -170,8 +173,8 @@ def _threads(point: Point, width: int) -> list[str]:
     return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
 
 
-def _alone(sweep: Sweep) -> list[str]:
-    """What the host did with all servers of the sweep stopped, and what that means for the figures."""
+def _baseline_sentences(sweep: Sweep) -> list[str]:
+    """Return the activity of the host with all servers stopped, and its consequence for the figures."""
     busy = [window.c0_percent for window in sweep.baseline if window.c0_percent is not None]
     woken = [window.wakeups_hz for window in sweep.baseline if window.wakeups_hz is not None]
     if not busy or not woken:
@@ -188,9 +191,9 @@ def _alone(sweep: Sweep) -> list[str]:
 
 
 def headline(sweep: Sweep) -> str:
-    """Where a query costs least energy, and where most of them are done, with the points that may be as good.
+    """Return the points of least energy per query and of most queries, with the points that are not worse.
 
-    Of servers without queries: which wakes least and which most.
+    For servers without queries, return the least and the most wakeful.
     """
     name = f"{sweep.workload}:{sweep.condition.name}"
     good = [point for point in sweep.points if point.error is None]
@@ -204,16 +207,16 @@ def headline(sweep: Sweep) -> str:
         unit, factor = labels.prefix("J", best.metric.estimate.mean)
         kind = ", estimated" if best.metric.kind == "estimated" else ""
         joules = f"{significant(best.metric.estimate.mean * factor)} {unit}{kind}"
-        parts.append(f"uses least energy per query {_where(sweep, best)}: {joules}")
-    # At a rate that is given there is nothing to win.
+        parts.append(f"uses least energy per query {_point_text(sweep, best)}: {joules}")
+    # An open loop has a given rate, so no point can do more queries.
     if sweep.options.get("rate_hz") is None and (best := _best(sweep, good, "queries_hz", least=False)) is not None:
-        parts.append(f"does most {_where(sweep, best)}: {significant(best.metric.estimate.mean)} queries/s")
+        parts.append(f"does most {_point_text(sweep, best)}: {significant(best.metric.estimate.mean)} queries/s")
     return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
 
 
 @dataclass(frozen=True)
 class _Best:
-    """The best point by a metric; `alike` says which others are no worse, and how much worse they may be."""
+    """The best point by a metric. `alike` lists the points that are not worse, with the bound of the difference."""
 
     point: Point
     metric: RunMetric
@@ -225,7 +228,7 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     if not known:
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
-    # In sweeps that older versions saved it is not written.
+    # Older versions did not save the comparisons.
     others = alike(sweep.compared or compare(sweep), name, point.value)
     bounds = [bound for bound in others.values() if bound is not None]
     as_good = ""
@@ -237,14 +240,14 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     return _Best(point, best, as_good)
 
 
-def _where(sweep: Sweep, best: _Best) -> str:
+def _point_text(sweep: Sweep, best: _Best) -> str:
     value = best.point.value
     if sweep.parameter == "clients":
         return f"with {text.some(int(value), 'client')}{best.alike}"
     return f"at {sweep.parameter} {value}{best.alike}"
 
 
-def _table(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
+def _point_lines(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
     rows = [[parameter, *(title for title, _ in columns)]]
     rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
     return [text.cut(line, width) for line in text.columns(rows, left=1, gap=1)]
@@ -256,19 +259,19 @@ def _short(value: float | None) -> str:
     return text.number(value, 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2)
 
 
-# One chart of a whole sweep: energy per query over throughput, a mark a setting, the best of each marked.
+# The chart of a sweep: energy per query over throughput, one mark per setting; the best settings are marked.
 
 _TOP, _BOTTOM, _LEFT, _RIGHT = 34, 300, 9, 97
-# A label that would leave the chart at the right is written to the left of its mark.
+# Labels right of this percentage are written to the left of their marks.
 _FLIPPED_FROM = 70.0
 _DOT = Markup('<circle class="mark a" cx="{:.2f}%" cy="{:.1f}" r="5"><title>{}</title></circle>')
 _LABEL = Markup('<text class="{}" x="{:.2f}%" y="{:.1f}" dx="{}" text-anchor="{}">{}</text>')
-_ACROSS = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries per second</text>')
+_X_TITLE = Markup('<text class="axis" x="{}%" y="{}" text-anchor="end">queries per second</text>')
 
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """One value of the parameter: queries per second and joules per query."""
+    """A value of the parameter with its queries per second and joules per query."""
 
     label: str
     queries_hz: float
@@ -276,7 +279,7 @@ class TradeoffPoint:
 
 
 def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Markup:
-    """The chart; nothing for fewer than two settings. `kind`: measured or estimated."""
+    """Draw the chart; empty for fewer than two settings. `kind` is measured or estimated."""
     if len(settings) < 2:
         return Markup()
     unit, factor = labels.prefix("J", max(abs(setting.joules) for setting in settings))
@@ -284,7 +287,7 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
     across, across_ticks = from_zero([setting.queries_hz for setting in settings], _LEFT, _RIGHT)
     parts = grid(down, down_ticks, "")
     parts.append(Markup('<text class="axis" x="0" y="12">energy per query, {}, {}</text>').format(unit, kind))
-    parts += _across(across, across_ticks)
+    parts += _x_axis(across, across_ticks)
     places = [(across(setting.queries_hz), down(setting.joules * factor)) for setting in settings]
     parts += [
         Markup('<line class="pair" x1="{:.2f}%" y1="{:.1f}" x2="{:.2f}%" y2="{:.1f}"/>').format(*one, *other)
@@ -307,17 +310,17 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
     return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, joined(parts))
 
 
-def _across(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
+def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
     parts = [
         Markup('<text x="{:.2f}%" y="{}" text-anchor="middle">{:,.6g}</text>').format(scale(tick), _BOTTOM + 16, tick)
         for tick in ticks
     ]
-    return [*parts, _ACROSS.format(_RIGHT, _BOTTOM + 34)]
+    return [*parts, _X_TITLE.format(_RIGHT, _BOTTOM + 34)]
 
 
-# The page of a sweep: each metric over the values of the parameter.
+# The HTML page of a sweep.
 
-_DRAWN = (
+_CHART_METRICS = (
     "joules_per_query",
     "queries_hz",
     "latency_p95_ms",
@@ -331,7 +334,7 @@ _ERROR_LIMIT = 300
 
 
 def render(record: Sweep, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places = Places(record)
     answer, context = answer_and_context(lines, record)
     return page(
@@ -346,7 +349,7 @@ def render(record: Sweep, extras: Extras) -> str:
             (
                 name
                 for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
-                if name in _DRAWN
+                if name in _CHART_METRICS
             ),
             [(str(point.value), point.metrics) for point in record.points],
             one_curve,
@@ -360,7 +363,7 @@ def render(record: Sweep, extras: Extras) -> str:
 
 
 def _tradeoff(record: Sweep) -> Markup:
-    """Energy over throughput, of the points that have both."""
+    """Draw energy per query over throughput for the points that have both."""
     settings, kind = [], "estimated"
     for point in record.points:
         known = {metric.name: metric for metric in point.metrics}
@@ -372,13 +375,13 @@ def _tradeoff(record: Sweep) -> Markup:
     return tradeoff(settings, clean(record.parameter, 60), kind)
 
 
-# `powerprof saturate` for a terminal: the highest rate that holds the limit, and the trials around it.
+# The terminal report of `powerprof saturate`: the highest rate that holds the limit, and the trials around it.
 
 _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
 
 
 def saturate_lines(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report of a saturation, at most `width` columns."""
     printed = text.wrap(saturate_headline(record), width)
     version = record.server.get("version")
     window_s = record.options.get("window_s")
@@ -387,63 +390,69 @@ def saturate_lines(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[
     printed += text.wrap(" · ".join(part for part in parts if part), width)
     if record.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
-    for one in (record.a, record.b):
-        if one is not None:
-            printed += ["", *_saturate_table(one, record.limit)]
-            closest = f"{one.name}: at most {significant(one.capacity_hz)} queries/s as fast as it goes; each round is "
-            printed += text.wrap(f"{closest}resolved to {significant(one.resolution_hz)} queries/s.", width)
+    for condition in (record.a, record.b):
+        if condition is not None:
+            printed += ["", *_trial_lines(condition, record.limit)]
+            printed += text.wrap(
+                f"{condition.name}: at most {significant(condition.capacity_hz)} queries/s as fast as it goes; "
+                f"each round is resolved to {significant(condition.resolution_hz)} queries/s.",
+                width,
+            )
     for note in texts(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed
 
 
 def saturate_headline(record: Saturation) -> str:
-    """The answer: of one condition its rate, of two how many times as much the second takes."""
-    limit = _limit(record.limit)
-    own = _takes(record.a, limit)
+    """Return the answer: the rate of one condition, or the ratio between two."""
+    limit = _limit_text(record.limit)
+    first = _capacity_text(record.a, limit)
     if record.b is None:
-        return f"{own}."
+        return f"{first}."
     if record.ratio is None:
-        return f"{own}; {_takes(record.b, limit)}."
+        return f"{first}; {_capacity_text(record.b, limit)}."
     ends = record.ratio.ci95
     interval = "" if ends is None else f" ({significant(ends[0])} – {significant(ends[1])}, 95 %)"
     if record.verdict == "inconclusive":
         both = f"{record.a.name} and {record.b.name}"
-        return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {own}."
+        return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {first}."
     times = f"{significant(record.ratio.b_over_a)} times the load of {record.a.name}"
-    return f"{record.b.name} takes {times} at {limit}{interval}; {own}."
+    return f"{record.b.name} takes {times} at {limit}{interval}; {first}."
 
 
-def _takes(one: Saturated, limit: str) -> str:
-    if one.rate_hz is None:
-        missed = sum(value is None for value in one.values)
-        return f"{one.name} does not hold {limit} at any rate that was tried, in {missed} of {len(one.values)} rounds"
-    mean, low, high = one.rate_hz.mean, one.rate_hz.low, one.rate_hz.high
+def _capacity_text(condition: Saturated, limit: str) -> str:
+    if condition.rate_hz is None:
+        failed_count = sum(value is None for value in condition.values)
+        rounds = f"{failed_count} of {len(condition.values)} rounds"
+        return f"{condition.name} does not hold {limit} at any rate that was tried, in {rounds}"
+    mean, low, high = condition.rate_hz.mean, condition.rate_hz.low, condition.rate_hz.high
     ends = "" if low is None or high is None else f" ({significant(low)} – {significant(high)}, 95 %)"
-    if not one.limited:
-        return f"{one.name} holds {limit} up to all that it can do, {significant(one.capacity_hz)} queries/s"
-    return f"{one.name} holds {limit} up to {significant(mean)} queries/s{ends}"
+    if not condition.limited:
+        return (
+            f"{condition.name} holds {limit} up to all that it can do, {significant(condition.capacity_hz)} queries/s"
+        )
+    return f"{condition.name} holds {limit} up to {significant(mean)} queries/s{ends}"
 
 
-def _limit(limit: Limit) -> str:
+def _limit_text(limit: Limit) -> str:
     if limit.metric == "c0_percent":
         return f"CPUs {limit.at_most:g} % busy"
     return f"{limit.at_most:g} ms of {_NAMES[limit.metric]}"
 
 
-def _saturate_table(one: Saturated, limit: Limit) -> list[str]:
-    """Each rate that was tried: how often it held, and the metric over those windows."""
+def _trial_lines(condition: Saturated, limit: Limit) -> list[str]:
+    """Return one line per tried rate: how often it held the limit, and the mean of the metric."""
     rows = [["offered/s", "finished/s", "busy %" if limit.unit == "%" else f"{limit.metric[8:11]} ms", "held"]]
-    for rate in sorted({trial.rate_hz for trial in one.trials}):
-        same = [trial for trial in one.trials if trial.rate_hz == rate]
-        finished = [trial.finished_hz for trial in same if trial.finished_hz is not None]
-        values = [trial.value for trial in same if trial.value is not None]
+    for rate in sorted({trial.rate_hz for trial in condition.trials}):
+        trials = [trial for trial in condition.trials if trial.rate_hz == rate]
+        finished = [trial.finished_hz for trial in trials if trial.finished_hz is not None]
+        values = [trial.value for trial in trials if trial.value is not None]
         rows.append(
             [
                 significant(rate),
                 significant(sum(finished) / len(finished) if finished else None),
                 significant(sum(values) / len(values) if values else None),
-                f"{sum(trial.held for trial in same)} of {len(same)}",
+                f"{sum(trial.held for trial in trials)} of {len(trials)}",
             ]
         )
     return text.columns(rows, left=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two sweeps compared, for a terminal: where they diverge, point by point, and what correlates with that."""
+"""Reports of two compared sweeps and of a trend: divergences, correlated metrics, and the steps between runs."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from powerprof.report.labels import answer_and_context, significant, texts
 from powerprof.report.metrics import parted_table, points_table
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
 
-# The table of functions whose shares differ where two sweeps diverge.
+# The table of functions with different shares where the sweeps diverge.
 
 
 def parting_functions_table(record: SweepComparison, places: Places, limit: int = 20) -> Table:
-    """A row a function whose share differs where the sweeps diverge; where none does, those that differ most."""
-    sure = [number for number, one in enumerate(record.functions) if one.verdict != "inconclusive"]
+    """Return one row per function with a significantly different share; without any, the largest differences."""
+    significant = [number for number, function in enumerate(record.functions) if function.verdict != "inconclusive"]
     rows = []
-    for number in (sure or range(min(5, len(record.functions))))[:limit]:
-        one, at = record.functions[number], f"/functions/{number}"
+    for number in (significant or range(min(5, len(record.functions))))[:limit]:
+        function, at = record.functions[number], f"/functions/{number}"
         cells: dict[str, Cell] = {
-            "name": Words(one.function, "kernel" if one.kernel else one.module),
+            "name": Words(function.function, "kernel" if function.kernel else function.module),
             "a": places.figure(f"{at}/a_percent", 2),
             "b": places.figure(f"{at}/b_percent", 2),
             "difference": places.figure(f"{at}/b_minus_a_percent", 2, ends=f"{at}/ci95", sign=True),
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 2, sign=True),
-            "verdict": Words(one.verdict.removeprefix("b_"), ours=True),
+            "verdict": Words(function.verdict.removeprefix("b_"), ours=True),
         }
-        rows.append(TableRow(cells, key=one.function, short=one.function, exact_unit="%"))
+        rows.append(TableRow(cells, key=function.function, short=function.function, exact_unit="%"))
     return Table(
         [
             Column("name", "function", left=True),
@@ -45,18 +45,18 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
         ],
         rows,
         "functions, % of the server's samples",
-        left_count=len(sure) - len(rows) if sure else 0,
+        left_count=len(significant) - len(rows) if significant else 0,
     )
 
 
-_ROWS = 12
+_MAX_ROWS = 12
 
 
 def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report, at most `width` columns."""
     places = Places(record)
     printed = text.wrap(record.text, width)
-    printed += text.wrap(" · ".join(_side(side) for side in (record.a, record.b)), width)
+    printed += text.wrap(" · ".join(_side_text(side) for side in (record.a, record.b)), width)
     doubts = [threat.text for threat in record.threats if threat.serious]
     if doubts:
         printed += text.wrap(f"Caution: {'; '.join(doubts)}.", width)
@@ -69,19 +69,19 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
     printed += table.metrics(points, width)
     rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
-    sure = [row for row, pair in rows if pair.verdict != "inconclusive"]
-    # By its own interval: not significant among so many, and the first place to look all the same.
-    likely = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
-    if sure:
-        printed += ["", *_parted(record, sure[:_ROWS], width)]
-        if len(sure) > _ROWS:
-            printed.append(f"and {len(sure) - _ROWS} more: --csv, --html")
+    significant = [row for row, pair in rows if pair.verdict != "inconclusive"]
+    # Each interval alone excludes 0. Among many figures that is not significant, but a hint.
+    hints = [row for row, pair in rows if pair.ci95 is not None and (pair.ci95[0] > 0 or pair.ci95[1] < 0)]
+    if significant:
+        printed += ["", *_correlated_lines(record, significant[:_MAX_ROWS], width)]
+        if len(significant) > _MAX_ROWS:
+            printed.append(f"and {len(significant) - _MAX_ROWS} more: --csv, --html")
     elif rows:
         printed += ["", "No figure of the system differs significantly where they diverge."]
-    if likely and not sure:
+    if hints and not significant:
         heading = f"Each by its own 95 % interval, one of {len(rows)} figures, these may differ:"
-        printed += [*text.wrap(heading, width), *_parted(record, likely[:_ROWS], width)]
-    printed += _functions(record, places, width)
+        printed += [*text.wrap(heading, width), *_correlated_lines(record, hints[:_MAX_ROWS], width)]
+    printed += _function_lines(record, places, width)
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:
         printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
@@ -90,14 +90,14 @@ def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]
     return printed
 
 
-def _functions(record: SweepComparison, places: Places, width: int) -> list[str]:
-    """Whose share of the server's running time grew or shrank where they diverge."""
+def _function_lines(record: SweepComparison, places: Places, width: int) -> list[str]:
+    """Return the functions with a larger or smaller share of the server's running time where the sweeps diverge."""
     if not record.functions:
         return []
-    shown = parting_functions_table(record, places, _ROWS)
-    found = any(one.verdict != "inconclusive" for one in record.functions)
+    shown = parting_functions_table(record, places, _MAX_ROWS)
+    has_significant = any(one.verdict != "inconclusive" for one in record.functions)
     title = "Functions whose share of the server's samples differs significantly where they diverge, %:"
-    if not found:
+    if not has_significant:
         title = "No function's share of the server's samples differs significantly where they diverge; the largest, %:"
     rows = [["A", "B", "B − A, 95 %", "elsewhere"]]
     for row in shown.rows:
@@ -115,15 +115,15 @@ def _functions(record: SweepComparison, places: Places, width: int) -> list[str]
     return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
 
 
-def _side(side: SweepSide) -> str:
+def _side_text(side: SweepSide) -> str:
     parts = [f"{side.condition.workload}:{side.condition.name}", side.server.get("version"), side.host.get("kernel")]
     return f"{side.name}: " + ", ".join(str(part) for part in parts if part)
 
 
-def _parted(record: SweepComparison, sure: list[TableRow], width: int) -> list[str]:
-    """A row a figure; the whole intervals are in the other forms."""
+def _correlated_lines(record: SweepComparison, figures: list[TableRow], width: int) -> list[str]:
+    """Return one line per figure. Other forms show the whole intervals."""
     rows = [["correlated metrics", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
-    for row in sure:
+    for row in figures:
         cells = []
         for key in ("a", "b", "difference", "elsewhere"):
             shown = row.cells[key]
@@ -136,24 +136,24 @@ def _parted(record: SweepComparison, sure: list[TableRow], width: int) -> list[s
     return [*printed, *text.wrap("change: of the mean of both, over the values at which they diverge.", width)]
 
 
-# The page of two sweeps: both drawn over the values of the parameter, and what differs with them.
+# The HTML page: both sweeps over the values of the parameter, and the correlated metrics.
 
-_DRAWN = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query")
-_MOST_DRAWN = 10
+_CHART_METRICS = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query_server", "joules_per_query")
+_MAX_CHARTS = 10
 
 
-def _names(record: SweepComparison) -> list[str]:
-    """The judged metric, those of a sweep's page, and the figures that differ significantly with them."""
+def _chart_metrics(record: SweepComparison) -> list[str]:
+    """Return the judged metric, the usual metrics, and the metrics that differ significantly with it."""
     sure = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
-    return list(dict.fromkeys((record.metric, *_DRAWN, *sure)))[:_MOST_DRAWN]
+    return list(dict.fromkeys((record.metric, *_CHART_METRICS, *sure)))[:_MAX_CHARTS]
 
 
-def _ends(side: Side) -> Ends:
+def _interval_of(side: Side) -> Ends:
     return (side.mean, *(side.ci95 or (None, None)))
 
 
 def render(record: SweepComparison, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page."""
     places = Places(record)
     answer, context = answer_and_context(lines, record)
     return page(
@@ -164,9 +164,9 @@ def render(record: SweepComparison, extras: Extras) -> str:
         answer=answer,
         context=context,
         charts=charts(
-            _names(record),
+            _chart_metrics(record),
             [(str(point.value), point.metrics) for point in record.points],
-            lambda metric: [_ends(metric.a), _ends(metric.b)],
+            lambda metric: [_interval_of(metric.a), _interval_of(metric.b)],
         ),
         points=without_empty(points_table(record, places)),
         parted=parted_table(record, places),
@@ -174,29 +174,29 @@ def render(record: SweepComparison, extras: Extras) -> str:
     )
 
 
-# `powerprof runs RUN --trend` for a terminal: the answer, then a line a run.
+# The trend of a condition (`powerprof runs RUN --trend`): the answer, then one line per run.
 
 
-def _metric(point: TrendPoint, name: str) -> RunMetric | None:
+def _metric_of(point: TrendPoint, name: str) -> RunMetric | None:
     return next((metric for metric in point.metrics if metric.name == name), None)
 
 
 def trend_lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
+    """Return the report of a trend, at most `width` columns."""
     printed = text.wrap(trend.text, width)
-    first = next((one for point in trend.points if (one := _metric(point, trend.metric))), None)
+    first = next((one for point in trend.points if (one := _metric_of(point, trend.metric))), None)
     unit = f", {first.unit}" if first is not None and first.unit not in ("1", "") else ""
     kind = ", estimated" if first is not None and first.kind == "estimated" else ""
     printed += [*text.wrap(f"{words(trend.metric)}{unit}{kind}", width), ""]
     rows = [["run", "day", "mean", "95 %", "since the run before", "label"]]
     for point in trend.points:
-        metric = _metric(point, trend.metric)
+        metric = _metric_of(point, trend.metric)
         mean, ends = text.UNKNOWN, ""
         if metric is not None:
             mean = significant(metric.estimate.mean)
             if metric.estimate.low is not None and metric.estimate.high is not None:
                 ends = f"[{significant(metric.estimate.low)}, {significant(metric.estimate.high)}]"
-        rows.append([point.run, point.started_at[:10], mean, ends, _step(trend, point), " ".join(point.labels)])
+        rows.append([point.run, point.started_at[:10], mean, ends, _step_text(trend, point), " ".join(point.labels)])
     printed += [text.cut(line, width) for line in text.columns(rows, left=2)]
     for point in trend.points:
         if point.differences:
@@ -204,20 +204,20 @@ def trend_lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return [*printed, *(line for note in texts(trend.notes) for line in text.wrap(f"Note: {note}", width))]
 
 
-def _step(trend: Trend, point: TrendPoint) -> str:
+def _step_text(trend: Trend, point: TrendPoint) -> str:
     if point.step is None:
         return ""
     percent = point.step.difference.percent
     return f"{text.signed(percent, 1)} %, {direction(trend.metric, point.step.verdict)}"
 
 
-# The page of a trend: each metric over the runs of one condition.
+# The HTML page of a trend: each metric over the runs.
 
-_MOST = 12
+_MAX_TREND_CHARTS = 12
 
 
 def render_trend(record: Trend, extras: Extras) -> str:
-    """The page."""
+    """Return the HTML page of a trend."""
     places = Places(record)
     names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
     points = [(point.labels[-1] if point.labels else point.started_at[5:10], point.metrics) for point in record.points]
@@ -227,14 +227,14 @@ def render_trend(record: Trend, extras: Extras) -> str:
         places,
         derived=extras.derived,
         title=clean(record.text),
-        charts=charts(names[:_MOST], points, one_curve),
-        runs=_runs(record, places),
+        charts=charts(names[:_MAX_TREND_CHARTS], points, one_curve),
+        runs=_runs_table(record, places),
         metric_label=labels.metric(record.metric),
     )
 
 
-def _runs(record: Trend, places: Places) -> Table:
-    """A row a run with the judged metric and its step."""
+def _runs_table(record: Trend, places: Places) -> Table:
+    """Return one row per run with the judged metric and its step."""
     rows = []
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of an attribution: idle exits by thread and stack, and those that it caused in other processes."""
+"""Tables and sentences of wake-up causes: idle exits by thread and stack, and exits caused in other processes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from powerprof.model.records import Cause
 from powerprof.report import metrics
 from powerprof.report.table import HTML, Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
-# Who is to blame, as a person counts it: one thread at one place is one cause, whatever interrupt or waker ended the
-# idle periods; and the answer of an attribution in one sentence.
+# Causes as a person counts them: one thread at one place is one cause, whatever interrupt or waker ended the idle
+# periods.
 
 _BLAMED_ORIGINS = {
     "own_timer": "its own timer",
@@ -25,14 +25,14 @@ _BLAMED_ORIGINS = {
     "kernel": "the kernel",
     "runnable": "runnable",
 }
-# Rows that have at least this share of a cause are named; the first sentence has two causes at most.
+# Rows with at least this share of a cause are named; the answer names at most two causes.
 _NAMED_SHARE = 0.1
-_MOST_CAUSES = 2
+_MAX_NAMED = 2
 
 
 @dataclass(frozen=True)
 class Blamed:
-    """Rows of one thread (its name) and one stack. `first` is the most frequent of them."""
+    """The idle exits of one thread name at one stack. `first` is the most frequent row."""
 
     rows: Sequence[Wakeup]
 
@@ -54,18 +54,18 @@ class Blamed:
 
     @property
     def period_ms(self) -> float | None:
-        """Of the one row that stands for nearly all of them."""
+        """The period of the first row if it has at least 90 % of the exits, in milliseconds."""
         return self.first.period_ms if self.first.count >= 0.9 * self.count else None
 
     @property
     def why(self) -> str:
-        """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
+        """The origin, such as `its own timer`; several origins with their shares."""
         return _shares((origin(row), row.count) for row in self.rows)
 
 
 @dataclass(frozen=True)
 class RanAnyway:
-    """Wakings of one thread (its name) at one stack, which ended no idle period. `first` is the most frequent row."""
+    """The wakings of one thread name at one stack that ended no idle period. `first` is the most frequent row."""
 
     rows: Sequence[Waking]
 
@@ -83,39 +83,39 @@ class RanAnyway:
 
     @property
     def own_ms(self) -> float | None:
-        """What they ran, over all of them; None where that was not counted."""
+        """The running time after the wakings in milliseconds; None if a row was not counted."""
         counted = [row.own_ms for row in self.rows if row.own_ms is not None]
         return sum(counted) if len(counted) == len(self.rows) else None
 
     @property
     def why(self) -> str:
-        """As `Blamed.why`."""
+        """The origins, as in `Blamed.why`."""
         return _shares((origin(row), row.wakings_count) for row in self.rows)
 
 
 def blamed(rows: Iterable[Wakeup]) -> list[Blamed]:
-    """The causes, those of most idle exits first."""
-    return sorted((Blamed(group) for group in _by_stack(rows)), key=lambda cause: -cause.count)
+    """Return the causes of idle exits, the most frequent first."""
+    return sorted((Blamed(group) for group in _group_by_stack(rows)), key=lambda cause: -cause.count)
 
 
 def ran_anyway(rows: Iterable[Waking]) -> list[RanAnyway]:
-    """The causes of wakings that ended no idle period, the most frequent first."""
-    return sorted((RanAnyway(group) for group in _by_stack(rows)), key=lambda cause: -cause.count)
+    """Return the causes of wakings that ended no idle period, the most frequent first."""
+    return sorted((RanAnyway(group) for group in _group_by_stack(rows)), key=lambda cause: -cause.count)
 
 
 _Row = TypeVar("_Row", Wakeup, Waking)
 
 
-def _by_stack(rows: Iterable[_Row]) -> list[list[_Row]]:
-    """Rows of one thread (its name) and one stack together."""
+def _group_by_stack(rows: Iterable[_Row]) -> list[list[_Row]]:
+    """Group rows by thread name and stack."""
     groups: dict[tuple[str, tuple[str, ...]], list[_Row]] = {}
     for row in rows:
-        groups.setdefault((thread_name(row.thread), tuple(map(_same, row.stack))), []).append(row)
+        groups.setdefault((thread_name(row.thread), tuple(map(_frame_key, row.stack))), []).append(row)
     return list(groups.values())
 
 
 def _shares(counted: Iterable[tuple[str, int]]) -> str:
-    """`its own timer`; of several origins each with its share: `its own timer 80 %, a device 20 %`."""
+    """Return `its own timer`, or several origins with their shares: `its own timer 80 %, a device 20 %`."""
     counts: dict[str, int] = {}
     for reason, count in counted:
         counts[reason] = counts.get(reason, 0) + count
@@ -128,20 +128,20 @@ def _shares(counted: Iterable[tuple[str, int]]) -> str:
     return ", ".join([*shares, *([f"{left} more"] if left else [])])
 
 
-def _same(frame: StackFrame) -> str:
-    """The frame without an address that differs from process to process."""
+def _frame_key(frame: StackFrame) -> str:
+    """Return a key of the frame without the address, which differs between processes."""
     return frame.function or f"{frame.module}+{frame.function_start or ''}"
 
 
 def thread_name(thread: Thread) -> str:
-    """The thread as the server calls it; of another process than a single target also which."""
+    """Return the thread's name in the server; if it is not in the single target process, with its process."""
     if thread.process is None or thread.process == thread.label:
         return thread.label
     return f"{thread.process}: {thread.label}"
 
 
 def origin(row: Wakeup | Waking) -> str:
-    """What made the thread run: a timer, a thread, a device."""
+    """Return the reason for a thread to run: a timer, a thread or a device."""
     reason = _BLAMED_ORIGINS[row.origin]
     if row.origin in ("other_thread", "other_process") and row.waker is not None:
         who = row.waker.server_name.removeprefix("thread/") if row.waker.server_name else row.waker.comm
@@ -152,8 +152,10 @@ def origin(row: Wakeup | Waking) -> str:
 
 
 def function_of(stack: Sequence[StackFrame]) -> str | None:
-    """The function to name: the innermost of the program's own that does not only wait for its caller; None where
-    none has a name."""
+    """Return the innermost function of the program itself, preferably one that does not only wait for its caller.
+
+    Return None if no frame of the program has a name.
+    """
     own = [frame for frame in stack if frame.function and is_own(frame)]
     working = [frame for frame in own if not only_waits(frame)]
     chosen = next(iter(working or own), None)
@@ -161,7 +163,7 @@ def function_of(stack: Sequence[StackFrame]) -> str | None:
 
 
 def headline(record: Attribution) -> str:
-    """How often the target ended idle periods, and which function on which thread did most of it."""
+    """Return the answer: how often the target ended idle periods, and the functions and threads with most of them."""
     total = record.conservation.idle_exits_count
     mine = sum(row.count for row in record.wakeups)
     name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
@@ -176,65 +178,67 @@ def headline(record: Attribution) -> str:
         return f"{woken}{rest}" if woken else f"{name} woke no idle CPU {window}.{rest}"
     share = f" ({text.number(100.0 * mine / total, 1)} % of all idle exits)" if total != mine else ""
     rate = text.number(mine / record.window_s, 1)
-    return f"{name} wakes the CPUs {rate} times a second{share}: {_who(record, mine)}.{rest}"
+    return f"{name} wakes the CPUs {rate} times a second{share}: {_main_causes(record, mine)}.{rest}"
 
 
 def most(record: Attribution) -> tuple[str, str | None, float]:
-    """The thread, the function and the rate of the place with most idle exits; of a record with any."""
-    (name, function), rows = _by_place(record)[0]
+    """Return thread, function and rate (1/s) of the place with most idle exits. The record must have idle exits."""
+    (name, function), rows = _ranked_places(record)[0]
     return name, function, sum(row.rate_hz for row in rows)
 
 
 def _ran_anyway_sentence(label: str, record: Attribution) -> str:
-    """How often a target that ended no idle period was woken, and which function on which thread it was mostly;
-    empty where that was not counted."""
+    """Return the waking rate and main place of a target that ended no idle period.
+
+    Return an empty string if wakings were not counted.
+    """
     rows, window_s = record.wakings_without_exit, record.wakings_window_s
     if not rows or not window_s:
         return ""
     count = sum(row.wakings_count for row in rows)
-    (name, function), most_of = min(_placed(rows), key=lambda item: -sum(row.wakings_count for row in item[1]))
-    times = sum(row.wakings_count for row in most_of)
-    who = ""
-    if times >= _NAMED_SHARE * count:
-        who = f": {text.number(times / window_s, 1)} by {_at(name, function)}"
-    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{who}."
+    (name, function), frequent = min(_group_by_place(rows), key=lambda item: -sum(row.wakings_count for row in item[1]))
+    frequent_count = sum(row.wakings_count for row in frequent)
+    main_place = ""
+    if frequent_count >= _NAMED_SHARE * count:
+        main_place = f": {text.number(frequent_count / window_s, 1)} by {_place_text(name, function)}"
+    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{main_place}."
 
 
-def _by_place(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:
-    """Rows by thread and function, those of most idle exits first."""
-    return sorted(_placed(record.wakeups), key=lambda item: -sum(row.count for row in item[1]))
+def _ranked_places(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:
+    """Return the rows by thread and function, the places with most idle exits first."""
+    return sorted(_group_by_place(record.wakeups), key=lambda item: -sum(row.count for row in item[1]))
 
 
-def _placed(rows: Iterable[_Row]) -> list[tuple[tuple[str, str | None], list[_Row]]]:
-    """Rows by thread and function: stacks that differ within them are one."""
+def _group_by_place(rows: Iterable[_Row]) -> list[tuple[tuple[str, str | None], list[_Row]]]:
+    """Group rows by thread and function, whatever else their stacks contain."""
     places: dict[tuple[str, str | None], list[_Row]] = {}
     for row in rows:
         places.setdefault((thread_name(row.thread), function_of(row.stack)), []).append(row)
     return list(places.items())
 
 
-def _at(name: str, function: str | None) -> str:
-    """Thread and function, as a sentence names them."""
+def _place_text(name: str, function: str | None) -> str:
+    """Return thread and function for a sentence."""
     return text.cut(name if function is None else f"{name} in {text.without_parameters(function)}", 70)
 
 
-def _who(record: Attribution, mine: int) -> str:
-    """The functions and threads that did most of it."""
-    ranked = _by_place(record)[:_MOST_CAUSES]
+def _main_causes(record: Attribution, mine: int) -> str:
+    """Return the rates of the functions and threads that caused most exits."""
+    ranked = _ranked_places(record)[:_MAX_NAMED]
     clauses: list[str] = []
     for (name, function), rows in ranked:
         cause = Blamed(rows)
         if clauses and cause.count < _NAMED_SHARE * mine:
             break
-        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_at(name, function)}{_every(cause)}")
+        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_place_text(name, function)}{_period_text(cause)}")
     return ("; " if "," in "".join(clauses) else " and ").join(clauses)
 
 
-def _every(cause: Blamed) -> str:
+def _period_text(cause: Blamed) -> str:
     return f", {text.period(cause.period_ms)}" if cause.period_ms is not None else ""
 
 
-_ELSEWHERE = 100
+_MAX_ELSEWHERE = 100
 _ORIGINS = {
     "own_timer": "its own timer",
     "other_thread": "another thread",
@@ -246,17 +250,17 @@ _ORIGINS = {
 _NAME_LIMIT = 60
 RAN_ANYWAY = "It woke no idle CPU: it was woken while CPUs ran anyway. On a quieter host that ends idle periods."
 
-_PLACE = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
+_PLACE_COLUMNS = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
 
 
-def _place(first: Wakeup | Waking, why: str) -> dict[str, Cell]:
-    """The cells of `_PLACE`."""
+def _place_cells(first: Wakeup | Waking, why: str) -> dict[str, Cell]:
+    """Return the cells of `_PLACE_COLUMNS`."""
     path = Path([frame.placed for frame in first.stack], first.stack_complete)
     return {"thread": Words(first.thread.label, why), "path": path}
 
 
 def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
-    """A row a thread and stack, the first `limit` of them; wakers and mechanisms are a count or shares in it."""
+    """Return one row per thread and stack, at most `limit`. Wakers and mechanisms are merged into shares."""
     number_of = {id(wakeup): number for number, wakeup in enumerate(record.wakeups)}
     rows = []
     for cause in blamed(record.wakeups)[:limit]:
@@ -275,15 +279,15 @@ def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
             }
         if cause.period_ms is not None:
             row["every"] = places.figure(f"{at}/period_ms", words=text.period(cause.period_ms))
-        why = f"{first.mechanism.replace('_', '-')} · {_why(first)}" if len(cause.rows) == 1 else cause.why
-        rows.append(TableRow({**row, **_place(first, why)}))
-    columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE]
+        why = f"{first.mechanism.replace('_', '-')} · {_origin_text(first)}" if len(cause.rows) == 1 else cause.why
+        rows.append(TableRow({**row, **_place_cells(first, why)}))
+    columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE_COLUMNS]
     caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
     return Table(columns, rows, "wake-ups by thread and stack", caption)
 
 
-def _why(wakeup: Wakeup | Waking) -> str:
-    """Origin in words, with who woke it or which device or timer it was."""
+def _origin_text(wakeup: Wakeup | Waking) -> str:
+    """Return the origin with its waker, device or timer."""
     origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
     if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
         name = (wakeup.waker.server_name or wakeup.waker.comm).removeprefix("thread/")
@@ -292,7 +296,10 @@ def _why(wakeup: Wakeup | Waking) -> str:
 
 
 def beyond(record: Attribution, limit: int) -> str:
-    """How many rows `wakeups_table`, or `ran_anyway_table`, leaves out at this limit, and what they come to."""
+    """Return the number and sum of the rows beyond `limit`, in `wakeups_table` or `ran_anyway_table`.
+
+    Return an empty string without such rows.
+    """
     if record.wakeups:
         counts, what = [cause.count for cause in blamed(record.wakeups)[limit:]], "idle exit"
     else:
@@ -301,9 +308,9 @@ def beyond(record: Attribution, limit: int) -> str:
 
 
 def elsewhere_table(record: Attribution, places: Places) -> Table:
-    """Idle periods that the target ended by waking other processes."""
+    """Return the idle periods that the target ended by waking other processes."""
     rows = []
-    for index, woken in enumerate(record.woken_elsewhere[:_ELSEWHERE]):
+    for index, woken in enumerate(record.woken_elsewhere[:_MAX_ELSEWHERE]):
         at = f"/woken_elsewhere/{index}"
         counted = {"rate": places.figure(f"{at}/rate_hz", 1), "count": places.figure(f"{at}/count")}
         rows.append(TableRow({**counted, "thread": Words(woken.thread.label), "woke": Words(woken.process)}))
@@ -312,7 +319,7 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
 
 
 def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table | None:
-    """What woke a target that ended no idle period, the first `limit` rows: on a quieter host, that is what would."""
+    """Return the wakings of a target that ended no idle period, at most `limit` rows; None otherwise."""
     if record.wakeups or not record.wakings_without_exit:
         return None
     number_of = {id(waking): number for number, waking in enumerate(record.wakings_without_exit)}
@@ -326,31 +333,33 @@ def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table |
         }
         if len(cause.rows) == 1:
             counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
-        rows.append(TableRow({**counted, **_place(first, _why(first) if len(cause.rows) == 1 else cause.why)}))
-    columns = [*figures(rate="/s", count="wakings"), *_PLACE]
+        rows.append(
+            TableRow({**counted, **_place_cells(first, _origin_text(first) if len(cause.rows) == 1 else cause.why)})
+        )
+    columns = [*figures(rate="/s", count="wakings"), *_PLACE_COLUMNS]
     return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)
 
 
-# The table of what woke the CPUs: a row a thread, whatever interrupts ended its sleeps.
+# The table of wake-up causes: one row per thread, whatever interrupt ended its sleep.
 
 
-def _causes_who(cause: Cause) -> tuple[str | int | None, ...]:
-    """What the rows of one thread have in common; without a thread every interrupt is a cause of its own."""
+def _sleeper_key(cause: Cause) -> tuple[str | int | None, ...]:
+    """Return the identity of a sleeping thread. Without a thread, every interrupt is a separate cause."""
     if cause.thread:
         return cause.process, cause.pid, cause.thread
     return cause.process, cause.pid, None, cause.mechanism, cause.name
 
 
 def same_sleepers(causes: Sequence[Cause]) -> list[list[Cause]]:
-    """Causes of one thread together, whatever interrupt ended its sleep; those of most idle exits first."""
+    """Group causes by thread, whatever interrupt ended its sleep. The most frequent group is first."""
     groups: dict[tuple[str | int | None, ...], list[Cause]] = {}
     for cause in causes:
-        groups.setdefault(_causes_who(cause), []).append(cause)
+        groups.setdefault(_sleeper_key(cause), []).append(cause)
     return sorted(groups.values(), key=lambda group: -sum(cause.wakeups_hz for cause in group))
 
 
 def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, label: str = "causes") -> Table:
-    """A row a thread, or a cause without one: how often, why and who."""
+    """Return one row per thread, or per cause without a thread: rate, mechanism and process."""
     columns = [*figures(rate="/s", percent="%"), Column("c0", "C0 ms", forms=HTML), *words("why", "who", "every")]
     place_of = {id(cause): f"{at}/{index}" for index, cause in enumerate(causes)}
     groups = same_sleepers(causes)
@@ -359,7 +368,7 @@ def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, l
         cause = group[0]
         place = place_of[id(cause)]
         process = cause.process or "unknown"
-        mechanisms = dict.fromkeys(one.mechanism.replace("_", "-") for one in group)
+        mechanisms = dict.fromkeys(row_cause.mechanism.replace("_", "-") for row_cause in group)
         cells: dict[str, Cell] = {
             "why": Words(", ".join(mechanisms), cause.name if cause.name and len(mechanisms) == 1 else ""),
             "who": Words(process, cause.thread if cause.thread and cause.thread != process else "", strong=True),
@@ -370,12 +379,12 @@ def causes_table(causes: Sequence[Cause], places: Places, at: str, limit: int, l
             if cause.c0_ms is not None:
                 cells["c0"] = places.figure(f"{place}/c0_ms", 2)
         else:
-            cells["rate"] = Words(text.number(sum(one.wakeups_hz for one in group), 1))
-            cells["percent"] = Words(text.number(sum(one.percent for one in group), 1))
-            c0 = [one.c0_ms for one in group if one.c0_ms is not None]
+            cells["rate"] = Words(text.number(sum(row_cause.wakeups_hz for row_cause in group), 1))
+            cells["percent"] = Words(text.number(sum(row_cause.percent for row_cause in group), 1))
+            c0 = [row_cause.c0_ms for row_cause in group if row_cause.c0_ms is not None]
             if len(c0) == len(group):
                 cells["c0"] = Words(text.number(sum(c0), 2))
-        if cause.period_ms is not None and cause.wakeups_hz >= 0.9 * sum(one.wakeups_hz for one in group):
+        if cause.period_ms is not None and cause.wakeups_hz >= 0.9 * sum(row_cause.wakeups_hz for row_cause in group):
             cells["every"] = places.figure(f"{place}/period_ms", words=text.period(cause.period_ms))
         rows.append(TableRow(cells))
     return Table(columns, rows, label, left_count=max(0, len(groups) - limit))

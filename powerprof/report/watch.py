@@ -13,7 +13,7 @@ from powerprof.live.statements import Line, RowHistory, StatementHistory, Statem
 from powerprof.model import text
 from powerprof.queries.records import Queries
 from powerprof.report.labels import texts
-from powerprof.report.queries import DEAR_PERCENT
+from powerprof.report.queries import EXPENSIVE_PERCENT
 
 # What every live screen is made of: what the person has chosen, rows that scroll, bars, and a last line. Pure.
 
@@ -532,7 +532,7 @@ def _queries_trouble(newest: Queries) -> list[str]:
     if newest.lost_count:
         troubles.append(f"! {newest.lost_count:,} updates lost: figures are too low")
     share = _share_of_tracing(newest)
-    if share is not None and share > DEAR_PERCENT:
+    if share is not None and share > EXPENSIVE_PERCENT:
         troubles.append(f"! tracing takes {text.number(share, 1)} % of the server's CPU time")
     return troubles
 

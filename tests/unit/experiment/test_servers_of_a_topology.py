@@ -11,7 +11,7 @@ import pytest
 from powerprof.experiment.judge.metrics import Baseline, figures_of
 from powerprof.experiment.measure.observers import relay_bytes, relay_logs
 from powerprof.experiment.records import MemberShare, StormShare
-from powerprof.report.servers import of_blocks
+from powerprof.report.run import topology_lines
 from tests.unit.experiment import builders
 
 
@@ -69,6 +69,6 @@ def storm(began: bool, raged: float, counter_hz: float) -> StormShare:
 
 def test_a_storm_is_told_with_its_share_of_the_time_or_as_backed_off() -> None:
     raging = [msgspec.structs.replace(builders.block(n, "b"), storm=storm(True, 80.0 + n, 600.0)) for n in range(3)]
-    assert "was active 81 % of the time and was restarted 6 times" in " ".join(of_blocks("x", raging, 200))
+    assert "was active 81 % of the time and was restarted 6 times" in " ".join(topology_lines("x", raging, 200))
     calm = [msgspec.structs.replace(builders.block(0, "b"), storm=storm(False, 0.0, 0.07))]
-    assert "backs off (Connections 0.07/s)" in " ".join(of_blocks("x", calm, 200))
+    assert "backs off (Connections 0.07/s)" in " ".join(topology_lines("x", calm, 200))

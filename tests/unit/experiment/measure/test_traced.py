@@ -7,7 +7,7 @@ import pytest
 
 from powerprof.experiment.measure.traced import repeated_until_raging
 from powerprof.experiment.records import StormShare, TraceSummary
-from powerprof.report import servers
+from powerprof.report.run import traced_lines
 from tests.unit.report.sample_records import attribution
 
 
@@ -41,7 +41,7 @@ def test_it_is_traced_until_the_storm_rages_and_not_without_an_end(windows: list
 
 
 def test_a_window_without_its_storm_says_so() -> None:
-    calm = servers.traced(_window(12.0), "duplicate-id", 80)
+    calm = traced_lines(_window(12.0), "duplicate-id", 80)
     assert any("the storm was active 12 % of the time" in line for line in calm)
-    raging = servers.traced(_window(97.0), "duplicate-id", 80)
+    raging = traced_lines(_window(97.0), "duplicate-id", 80)
     assert not any("the storm" in line for line in raging)
