@@ -18,7 +18,7 @@ from powerprof.system.errors import UsageError
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server
     from powerprof.database.products.builds import ServerBuild
-    from powerprof.experiment.bench.plans import BenchOptions
+    from powerprof.experiment.bench_data import BenchOptions
 
 _MOST_CPUS = 1 << 16
 
@@ -70,7 +70,7 @@ class BenchChoice:
     @contextmanager
     def open(self) -> Iterator[BenchOptions]:
         """Where the servers run, connected to a given one. Raises UsageError for what does not fit together."""
-        from powerprof.experiment.bench.plans import BenchOptions
+        from powerprof.experiment.bench_data import BenchOptions
 
         own, members = cpu_sets(self.server_cpus, "--server-cpus")
         with _given(self) as server:

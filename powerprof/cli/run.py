@@ -80,7 +80,7 @@ def command(
 
     if typed:
         refuse_without_effect(context, "on a command", but=_OF_COMMANDS)
-        from powerprof.experiment.compare import run_command
+        from powerprof.experiment.run import run_command
 
         alone = ExperimentOptions(
             pairs=windows.repeat,

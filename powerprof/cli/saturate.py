@@ -20,7 +20,7 @@ from powerprof.cli.output import check, deliver, say_to
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.saturate import Limit
+    from powerprof.experiment.sweep_until import Limit
 
 Name = Annotated[str, typer.Argument(metavar="CONDITION", help="Its name, or workload:condition.", show_default=False)]
 Other = Annotated[str | None, typer.Argument(metavar="[OTHER]", help="The same after a change.", show_default=False)]
@@ -50,7 +50,7 @@ _IN_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
 
 def limit_of(text: str) -> Limit:
     """`p95=5ms` or `cpu=80%`. Raises UsageError."""
-    from powerprof.experiment.saturate import Limit
+    from powerprof.experiment.sweep_until import Limit
 
     if match := _LATENCY.fullmatch(text):
         at_most, name = float(match[2]) * _IN_MS[match[3]], f"latency_p{match[1]}_ms"
@@ -69,7 +69,7 @@ def command(
     """Search, save, print."""
     saving = check(saving)
     from powerprof.experiment.options import MINIMUM_PAIRS, MINIMUM_WINDOWS, ExperimentOptions
-    from powerprof.experiment.saturate import saturate
+    from powerprof.experiment.sweep_until import search_highest_rate
     from powerprof.workloads.catalogue import find_one
     from powerprof.workloads.reading import resolve
 
@@ -80,5 +80,5 @@ def command(
         raise UsageError(f"{name} and {other} are the same condition", "name another one, or one alone")
     options = ExperimentOptions(pairs=search.repeat, window_s=search.duration, seed=seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as where:
-        found = saturate(cases, limit, search.steps, where, options, say_to(saving))
+        found = search_highest_rate(cases, limit, search.steps, where, options, say_to(saving))
     deliver(found, "saturate", saving)

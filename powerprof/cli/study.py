@@ -17,7 +17,7 @@ from powerprof.cli.output import check, deliver, say_to, show, terminal_width
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.study_record import Measured
+    from powerprof.experiment.study import Measured
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[STUDY]", help="Its name; without one they are listed.", show_default=False)

@@ -15,8 +15,8 @@ from powerprof.cure.remedies import CureRequest, PlannedChange, SlackChoice
 from powerprof.diagnosis.collect import rows_of, timers_hz
 from powerprof.diagnosis.slack import predicted
 from powerprof.energy.domains import host_energy, host_meters
-from powerprof.experiment.judge import verdict
-from powerprof.experiment.judge.metrics import Compared
+from powerprof.experiment import verdict
+from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric
 from powerprof.measure.procfs import timer_interrupts
 from powerprof.model.records import Figures, Kind

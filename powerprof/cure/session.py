@@ -21,8 +21,8 @@ from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVer
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan
 from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaLooks, fields
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.judge.verdict import half_width_percent
-from powerprof.experiment.measure.plan import block_order
+from powerprof.experiment.plan import block_order
+from powerprof.experiment.verdict import half_width_percent
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import Part, pass_window

@@ -3,59 +3,72 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
-import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.judge import cost
-from powerprof.experiment.judge.answer import answer, headline
-from powerprof.experiment.judge.functions import function_changes
-from powerprof.experiment.judge.metrics import (
-    baseline_of,
-    blocks_system,
-    compared,
-    figures_of,
-    measured_names,
-    with_mean,
-)
-from powerprof.experiment.judge.threats import crowded, differences, find_threats, leave_out, other_models
-from powerprof.experiment.judge.verdict import judge, judge_saved, own_control, run_control
-from powerprof.experiment.measure.plan import block_order, check_comparable
-from powerprof.experiment.measure.traced import Command, exit_codes, fit, measure_executions
-from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.block import Apparatus, Slot, measure_alternating, measure_block, turn_length_s
+from powerprof.experiment.metrics import Baseline, baseline_of, blocks_system, compared, figures_of, measured_names
+from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
+from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
 from powerprof.experiment.records import (
     Arm,
     Block,
+    BlockPair,
     Comparison,
     ConditionRecord,
     ControlRecord,
-    LoadOptions,
-    LoadRun,
     Metric,
-    Threat,
+    Plan,
+    TraceSummary,
+    pairs_of,
 )
-from powerprof.experiment.runner import Collected, collect, control_case
-from powerprof.experiment.saved import Half, are_runs, read_half
+from powerprof.experiment.run import (
+    ASKED,
+    Command,
+    _baseline,
+    _check_source,
+    _end_notes,
+    condition_of,
+    fit,
+    measure_executions,
+)
+from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep_comparison import SweepComparison, are_sweeps, compare_sweeps
-from powerprof.measure.sampling import WindowMeter, now_text
-from powerprof.model import text
-from powerprof.model.records import EnergySource, Figures, ToolCost, Window
+from powerprof.experiment.threats import disturbed_pairs, find_threats, leave_out, other_models
+from powerprof.experiment.traced import sample_functions, trace_condition
+from powerprof.experiment.verdict import (
+    SampledWindow,
+    answer_for,
+    function_changes,
+    half_width_percent,
+    headline,
+    judge,
+    judge_saved,
+    own_control,
+    run_control,
+)
+from powerprof.measure.sampling import now_text
+from powerprof.model.records import EnergySource, Figures, Note, Window
 from powerprof.model.text import Say, counting_down
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
-from powerprof.workloads.reading import resolve
+from powerprof.workloads.definition import Explain
+from powerprof.workloads.reading import Case, resolve
+
+if TYPE_CHECKING:
+    pass
+
 
 # From what was collected to the record that is saved: judged, with its threats, its control and its host.
 
@@ -85,7 +98,7 @@ def comparison(collected: Collected) -> Comparison:
         blocks_count=len(collected.order),
         metrics=metrics,
         system=_system(collected, metrics),
-        verdict=answer(metrics, primary),
+        verdict=answer_for(metrics, primary),
         seed=seed,
         offered_hz=offer.rate_hz if offer else None,
         queries_per_block=offer.queries if offer else None,
@@ -144,91 +157,6 @@ def _control(collected: Collected, metrics: list[Metric], primary: str) -> Contr
     return run_control(compared(collected.control_pairs, collected.baseline), primary, seed)
 
 
-# Two saved runs compared: refused where they did other work, judged as what was measured in pairs or apart.
-
-
-def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
-    """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
-    first, second = read_half(a, runs_dir), read_half(b, runs_dir)
-    if (first.run_id, first.name) == (second.run_id, second.name):
-        raise UsageError(
-            f"{a} and {b} are the same measurement", "name another run, or compare a condition with itself"
-        )
-    _refuse_different_work(first, second)
-    names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
-    # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
-    primary = next((half.primary for half in (first, second) if half.primary in names_in_both), first.primary)
-    # The two conditions of one comparison were measured in pairs, and still are.
-    paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
-    metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
-    if not metrics:
-        raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
-    names = _names(first, second)
-    listed = differences(first, second)
-    threats = first.threats if paired else _apart(first, second)
-    control = first.control if paired else None
-    return Comparison(
-        id=None,
-        command="compare",
-        started_at=max(first.started_at, second.started_at),
-        a=msgspec.structs.replace(first.condition, name=names[0]),
-        b=msgspec.structs.replace(second.condition, name=names[1]),
-        design="rate",
-        order=[],
-        blocks_count=0,
-        metrics=metrics,
-        system=judge_saved(first.system, second.system, "", seed, paired=paired),
-        verdict=answer(metrics, primary),
-        control=control,
-        seed=seed,
-        threats=threats,
-        differences=listed,
-        host=second.host,
-        server=second.server,
-        options={"a": first.run_id, "b": second.run_id},
-    )
-
-
-def _apart(first: Half, second: Half) -> list[Threat]:
-    """What threatens two runs of different times: that, and what was serious in either."""
-    threats = [Threat(name="unpaired")]
-    for half in (first, second):
-        if half.interrupted:
-            threats.append(Threat(name="interrupted", serious=True, values={"run": half.run_id}))
-        threats += [
-            msgspec.structs.replace(threat, text="", values={**_known(threat), "run": half.run_id})
-            for threat in half.threats
-            if threat.serious
-        ]
-    return threats
-
-
-def _known(threat: Threat) -> dict[str, float | str]:
-    return {"text": threat.text} if threat.text else threat.values
-
-
-def _names(first: Half, second: Half) -> tuple[str, str]:
-    if first.run_id != second.run_id:
-        return first.run_id, second.run_id
-    return first.name, second.name
-
-
-def _refuse_different_work(first: Half, second: Half) -> None:
-    if first.condition.workload != second.condition.workload:
-        raise UsageError(
-            f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "
-            "different work cannot be compared",
-            "compare runs of one workload",
-        )
-    same_condition = first.condition.name == second.condition.name
-    if same_condition and first.condition.work != second.condition.work:
-        raise UsageError(
-            f"{first.run_id} and {second.run_id} ran different statements or data under the name "
-            f"{first.condition.name}",
-            "different work cannot be compared: run one of them again",
-        )
-
-
 def compare(
     a: str,
     b: str,
@@ -270,137 +198,11 @@ def compare_conditions(
     return comparison(collected)
 
 
-# Any command as a workload: what an execution costs, and which of two costs less.
-
-ASKED = "cpu_s_per_execution"
-_NAME_LIMIT = 60
-_SOURCES = ("cpuidle", "procfs")
-_BASELINE_S = (0.5, 4.0)
-
-
-def condition_of(argv: Sequence[str]) -> ConditionRecord:
-    """A command as a condition: its words are the work."""
-    shown = [_as_text(word) for word in argv]
-    digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
-    return ConditionRecord(
-        name=text.cut(shlex.join(shown), _NAME_LIMIT),
-        workload="command",
-        title="",
-        load={"kind": "command", "argv": shown, "directory": _as_text(str(Path.cwd()))},
-        settings={},
-        work=digest,
-    )
-
-
-def _as_text(word: str) -> str:
-    """A word of a command line or a path as it can be saved: they may hold any byte, a record holds UTF-8."""
-    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
-def _check(options: ExperimentOptions) -> None:
-    if options.residency_source not in _SOURCES:
-        raise UsageError(
-            f"--residency-source {options.residency_source} must know in advance how long a window is",
-            "for a command: cpuidle or procfs",
-        )
-
-
-def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: Say) -> Iterator[Window]:
-    shortest_s, longest_s = _BASELINE_S
-    length_s = max(shortest_s, min(options.window_s, longest_s))
-    groups = {"powerprof": [os.getpid()]}
-    with WindowMeter(meters=energy.meters, groups=groups, residency_source=options.residency_source) as meter:
-        for window in meter.repeat(options.baseline_windows, length_s, what, say):
-            yield energy.complete(window)
-
-
-def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
-    """What a reader has to know of the commands' ends."""
-    failed = [code for code in exit_codes(blocks) if code]
-    left = sum(command.leftovers_count for command in commands)
-    notes = []
-    if failed:
-        notes.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
-    if left:
-        notes.append(f"{left} executions left processes running in the background, which were ended")
-    return notes
-
-
-def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
-    """Measure one command. Raises PowerprofError where not one window could be measured."""
-    from powerprof.host.describe import host_record
-
-    _check(options)
-    started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
-    command = Command(tuple(argv), may_fail)
-    baseline: list[Window] = []
-    blocks: list[Block] = []
-    failure: str | None = None
-    source: EnergySource | None = None
-    interrupted = False
-    say(options.plan(1))
-    say = counting_down(say, options.seconds(1))
-    try:
-        with WindowEnergy(options.energy) as energy:
-            source = energy.source
-            say(f"{argv[0]}: the first execution")
-            fit(command, options.window_s)
-            baseline += _baseline(energy, options, "idle host", say)
-            for number in range(options.pairs):
-                say(f"{argv[0]}: window {number + 1} of {options.pairs}")
-                blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
-    except Interrupted:
-        interrupted = True
-        if not blocks:
-            raise
-    except PowerprofError as error:
-        if not blocks:
-            raise
-        interrupted = True
-        failure = error.message
-    cpu_s = time.process_time() - started_cpu_s
-    idle = baseline_of(baseline, blocks)
-    metrics = [with_mean(figures) for figures in figures_of(blocks, idle)]
-    primary = headline(ASKED, measured_names(metrics))
-    metrics.sort(key=lambda metric: metric.name != primary)
-    condition = condition_of(argv)
-    windows = [block.window for block in blocks]
-    return LoadRun(
-        id=None,
-        command="run",
-        started_at=started_at,
-        host=host_record(),
-        tool=ToolCost(
-            version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / (time.monotonic() - started_s)
-        ),
-        phases=[cost.combine(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
-        condition=condition,
-        metrics=metrics,
-        options=LoadOptions(
-            primary_metric=primary,
-            window_s=options.window_s,
-            windows_count=len(blocks),
-            design="work",
-            energy_source=options.energy.source,
-            residency_source=options.residency_source,
-        ),
-        blocks=blocks,
-        energy_source=source,
-        notes=[
-            *_end_notes([command], blocks),
-            *crowded(blocks),
-            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
-        ],
-        interrupted=interrupted,
-        failure=failure,
-    )
-
-
 def compare_commands(
     argv_a: Sequence[str], argv_b: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool
 ) -> Comparison:
     """Measure two commands in turns. Raises PowerprofError where not one pair could be measured."""
-    _check(options)
+    _check_source(options)
     a, b = condition_of(argv_a), condition_of(argv_b)
     if a.name == b.name:
         b = msgspec.structs.replace(b, name=f"{b.name} (again)")
@@ -438,3 +240,237 @@ def compare_commands(
     collected.notes += _end_notes(list(commands.values()), collected.blocks)
     collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
     return msgspec.structs.replace(comparison(collected), design="work")
+
+
+# What a comparison measured, before anything is made of it.
+
+
+@dataclass
+class Collected:
+    """All that a comparison measured, judged by nobody yet."""
+
+    conditions: tuple[ConditionRecord, ConditionRecord]
+    asked: str
+    options: ExperimentOptions
+    started_at: str
+    offer: Offer | None = None
+    before: list[Window] = field(default_factory=list)
+    after: list[Window] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    control: list[Block] = field(default_factory=list)
+    turn_s: float | None = None
+    traced: list[TraceSummary] = field(default_factory=list)
+    sampled: list[SampledWindow] = field(default_factory=list)
+    plans: list[Plan] = field(default_factory=list)
+    server: dict[str, object] = field(default_factory=dict)
+    energy_source: EnergySource | None = None
+    notes: list[str | Note] = field(default_factory=list)
+    interrupted: bool = False
+    failure: str | None = None
+    own_cpu_s: float = 0.0
+    own_wall_s: float = 0.0
+
+    @property
+    def pairs(self) -> list[BlockPair]:
+        """The complete pairs that count."""
+        return pairs_of(self.blocks)
+
+    @property
+    def control_pairs(self) -> list[BlockPair]:
+        """A against itself."""
+        return pairs_of(self.control)
+
+    @property
+    def baseline(self) -> Baseline:
+        """What the idle host does."""
+        return baseline_of([*self.before, *self.after], self.blocks)
+
+    @property
+    def primary(self) -> str:
+        """The metric of the answer."""
+        return headline(self.asked, measured_names(figures_of(self.blocks, self.baseline)))
+
+    @property
+    def order(self) -> list[Arm]:
+        """The order in which the blocks that count were run."""
+        return [block.arm for block in self.blocks if not block.dropped and not block.disturbed]
+
+
+def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
+    """Measure. Raises PowerprofError where nothing could be measured; after the first pair it keeps what there is."""
+    from powerprof.energy.windows import WindowEnergy
+
+    check_options([case_a, case_b], options)
+    asked = case_a.workload.definition.primary_metric
+    collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
+    started_cpu_s, started_s = time.process_time(), time.monotonic()
+    say(options.plan(2))
+    say = counting_down(say, options.seconds(2))
+    try:
+        with WindowEnergy(options.energy) as energy:
+            collected.energy_source = energy.source
+            collected.notes += options.notes
+            say("starting the server and loading its tables")
+            with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
+                collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
+                server = bench.server(case_a)
+                collected.server = {"version": server.version, "private": server.private}
+                _PairRun(bench, (case_a, case_b), collected, energy, say).run()
+    except Interrupted:
+        collected.interrupted = True
+        if not collected.blocks:
+            raise
+    except PowerprofError as error:
+        if not collected.pairs:
+            raise
+        collected.failure = collected.failure or error.message
+        collected.interrupted = True
+    finally:
+        collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    return collected
+
+
+class _PairRun:
+    """One comparison on a bench that is up."""
+
+    def __init__(
+        self, bench: Bench, cases: tuple[Case, Case], collected: Collected, energy: WindowEnergy, say: Say
+    ) -> None:
+        self._collected, self._cases = collected, cases
+        self._options = options = collected.options
+        self._say = say
+        self._next = options.warm_up_pairs + options.pairs
+        collected.offer = offer = calibrate(bench, cases, options, say)
+        collected.notes += offer.notes
+        meters = energy.meters
+        collected.turn_s = turn_length_s(bench, cases, offer, options, meters is None or meters.quick)
+        self._apparatus = Apparatus(
+            bench, options, offer, meters, energy.complete, say, collected.notes, horizon_s=self._horizon(offer)
+        )
+
+    def run(self) -> None:
+        collected, options = self._collected, self._options
+        collected.before += self._apparatus.baseline("idle baseline before")
+        if options.on_cpu:
+            # First: where this host cannot sample, it fails before minutes of measuring.
+            rate_hz = self._apparatus.offer.easy_rate_hz
+            collected.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
+        try:
+            self._pairs(self._cases, collected.blocks, options.pairs, options.warm_up_pairs, options.seed)
+            self._replace_disturbed()
+            if options.precision_percent is not None:
+                self._go_on()
+            if options.control:
+                self._control()
+            if options.attribute_s is not None:
+                self._trace(options.attribute_s)
+        except PowerprofError as error:
+            if not collected.pairs:
+                raise
+            collected.failure = error.message
+            collected.interrupted = True
+        collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
+        collected.notes += left_out
+        # Also where blocks failed in the end: a drift of the host is then still seen.
+        collected.after += self._apparatus.baseline("idle baseline after")
+
+    def _trace(self, duration_s: float) -> None:
+        """A traced window of each condition, in no headline figure."""
+        rate_hz = self._apparatus.offer.easy_rate_hz
+        arms_of: tuple[Arm, Arm] = ("a", "b")
+        for arm, case in zip(arms_of, self._cases, strict=True):
+            self._collected.traced.append(
+                trace_condition(self._apparatus.bench, case, arm, duration_s, self._say, rate_hz)
+            )
+
+    def _horizon(self, offer: Offer) -> float | None:
+        """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
+        known = [capacity for capacity in offer.capacities_hz if capacity]
+        if offer.design != "work" or offer.queries is None or not known:
+            return None
+        return 1.1 * offer.queries / min(known)
+
+    def _pairs(
+        self, cases: Sequence[Case], blocks: list[Block], pairs: int, warm_up: int, seed: int, first: int = 0
+    ) -> None:
+        warming = block_order(warm_up, seed + 1_000_003) if warm_up else []
+        order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
+        for number, (pair, dropped) in enumerate(order, first):
+            label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
+            # Both halves of a pair draw the same random numbers.
+            slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
+            if self._collected.turn_s is not None:
+                self._say(f"{label}: {cases[0].name} and {cases[1].name} take turns")
+                blocks += self._taking_turns(cases, slots, self._collected.turn_s)
+                continue
+            for slot in slots:
+                case = cases[0 if slot.arm == "a" else 1]
+                self._say(f"{label}: {case.name}")
+                blocks.append(self._block(case, slot))
+
+    def _taking_turns(self, cases: Sequence[Case], slots: Sequence[Slot], turn_s: float) -> list[Block]:
+        apparatus = self._apparatus
+        return apparatus.repeated(
+            lambda attempt: measure_alternating(apparatus, cases, slots, attempt, turn_s), cases, slots[0]
+        )
+
+    def _block(self, case: Case, slot: Slot) -> Block:
+        apparatus = self._apparatus
+        return apparatus.repeated(lambda attempt: measure_block(apparatus, case, slot, attempt), [case], slot)
+
+    def _replace_disturbed(self) -> None:
+        """Two pairs more, a balanced block, for every two that other programs disturbed; not without an end."""
+        collected, options = self._collected, self._options
+        left = int(options.pairs * REPLACED_SHARE)
+        while left >= 2 and disturbed_pairs(collected.blocks):
+            good = len(
+                {block.pair for block in collected.blocks if not block.dropped} - disturbed_pairs(collected.blocks)
+            )
+            if good >= options.pairs:
+                return
+            self._say("other programs ran: two pairs more")
+            self._pairs(self._cases, collected.blocks, 2, 0, options.seed + self._next, self._next)
+            self._next += 2
+            left -= 2
+
+    def _go_on(self) -> None:
+        """More pairs until the interval is as narrow as asked, in fours, so that the blocks stay balanced."""
+        collected, options = self._collected, self._options
+        wanted = options.precision_percent or 0.0
+        done = options.pairs
+        while True:
+            every, primary = compared(collected.pairs, collected.baseline), collected.primary
+            answering = judge([each for each in every if each.a.name == primary], primary, options.seed)
+            width = half_width_percent(answering[0]) if answering else None
+            if width is not None and width <= wanted:
+                collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
+                return
+            if done + 4 > options.most_pairs:
+                interval = "unknown" if width is None else f"±{width:.2g} %"
+                needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+                collected.notes.append(
+                    f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}"
+                )
+                return
+            self._pairs(self._cases, collected.blocks, 4, 0, options.seed + self._next, self._next)
+            self._next += 4
+            done += 4
+
+    def _control(self) -> None:
+        collected, options = self._collected, self._options
+        pairs = max(MINIMUM_PAIRS, 6, options.pairs // 2)
+        self._say("control: A against itself")
+        self._pairs((self._cases[0], self._cases[0]), collected.control, pairs, 0, options.seed + 77)
+
+
+def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
+    return [
+        Plan(arm=arm, statement=wanted.statement, rows=msgspec.to_builtins(rows), asserted=bool(wanted.plan))
+        for wanted, rows in bench.plans.get(case.qualified, [])
+        if isinstance(wanted, Explain)
+    ]
+
+
+def control_case(case: Case) -> Case:
+    """The same condition under a second name, for `compare X X`."""
+    return replace(case, name=f"{case.name} (again)")

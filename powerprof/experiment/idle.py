@@ -1,20 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an idle database server costs: baseline, server, clients that are connected and silent, baseline again.
-
-Every phase is measured in repeated windows without tracing; one traced window more says what woke the CPUs.
-"""
+"""A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
+from powerprof import __version__
 from powerprof.database.clients.base import Server
 from powerprof.database.clients.connections import IdleConnections, check_connections
 from powerprof.database.clients.given import GivenServer, given_login
@@ -24,17 +24,173 @@ from powerprof.database.private.server import PrivateServer, check_room
 from powerprof.database.products import products
 from powerprof.energy.domains import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.judge import cost
-from powerprof.experiment.judge.cost import with_energy_split
-from powerprof.experiment.measure.traced import PhaseTrace, ToolTally, trace_phase
+from powerprof.experiment import phases
+from powerprof.experiment.phases import with_energy_split
 from powerprof.measure.clock import Meters
-from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter, now_text
 from powerprof.measure.window import wait_out
-from powerprof.model.records import IdleOptions, IdleRun, Phase, ServerInfo, Window
+from powerprof.model.records import (
+    Cause,
+    Conservation,
+    Estimate,
+    IdleOptions,
+    IdleRun,
+    Phase,
+    ServerExits,
+    ServerInfo,
+    ToolCost,
+    Window,
+)
 from powerprof.model.text import Say, about, counting_down
+from powerprof.statistics import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
+
+if TYPE_CHECKING:
+    from powerprof.tracing.idle import TracedWindow
+
+
+# The traced window of a phase: what ended its idle periods, and what powerprof itself cost.
+
+
+@dataclass
+class PhaseTrace:
+    """The causes of a phase's traced window; empty where none was measured."""
+
+    causes: list[Cause] = field(default_factory=list)
+    conservation: Conservation | None = None
+    window_s: float | None = None
+    server_exits: ServerExits | None = None
+
+
+@dataclass
+class ToolTally:
+    """powerprof's own cost, summed over windows."""
+
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    exits: int = 0
+    traced_s: float = 0.0
+    bpf_s: float | None = 0.0
+    lost: int = 0
+    cpus: int = 1
+
+    def add(self, window: Window) -> None:
+        """A window without tracing."""
+        self.cpu_s += next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
+        self.wall_s += window.window_s or 0.0
+        self.cpus = window.cpus or 1
+
+    def record(self) -> ToolCost:
+        """The sums as a run has them."""
+        traced = self.traced_s > 0
+        return ToolCost(
+            version=__version__,
+            cpu_s=self.cpu_s,
+            wakeups_hz=self.exits / self.traced_s if traced else None,
+            cpu_percent=100.0 * self.cpu_s / self.wall_s / self.cpus if self.wall_s else None,
+            bpf_s=self.bpf_s if traced else None,
+            lost_count=self.lost if traced else None,
+            memory_bytes=own_peak_bytes(),
+        )
+
+
+def trace_phase(
+    traced: PhaseTrace,
+    duration_s: float,
+    server_names: Mapping[int, str],
+    tool: ToolTally,
+    server_pid: int | None = None,
+) -> None:
+    """Trace one window into `traced`. `server_names`: what the server calls its threads, by thread; `server_pid`: its
+    process, where that is on this host.
+
+    Raises CapabilityError where this host cannot; Interrupted after a window that was cut short, which is kept.
+    """
+    from powerprof.attribution import blame
+    from powerprof.attribution import causes as idle
+    from powerprof.system.tasks import look_up, switches_of
+    from powerprof.tracing.idle import TraceWindow, trace_exits
+    from powerprof.tracing.symbols import interrupt_names
+
+    with trace_exits() as tracer, TraceWindow(tracer) as opened:
+        before, began_s = switches_of(server_pid) if server_pid else {}, time.monotonic()
+        window = opened.measure(duration_s)
+        after, counted_s = switches_of(server_pid) if server_pid else {}, time.monotonic() - began_s
+    exits = window.trace.causes
+    ended_by = idle.classify_exits(exits, window.state_names)
+    rows = (
+        idle.group_causes(
+            exits,
+            ended_by,
+            window.window_s,
+            look_up,
+            functions=window.trace.addresses,
+            interrupts=interrupt_names(),
+            server_names=server_names,
+            own_pid=os.getpid(),
+            c0_ns=blame.sum_c0_ns(exits, window.trace.ran),
+        )
+        if len(exits)
+        else []
+    )
+    tool.exits += sum(row.count for row in rows if row.process == "powerprof")
+    tool.traced_s += window.window_s
+    tool.lost += window.trace.lost_count
+    spent = window.trace.run_time_s
+    tool.bpf_s = None if spent is None or tool.bpf_s is None else tool.bpf_s + spent
+    traced.causes = rows
+    traced.conservation = idle.build_conservation(
+        exits, ended_by, window.trace.lost_count, window.edges, window.stat_idle_percent
+    )
+    traced.window_s = window.window_s
+    if server_pid is not None:
+        count = sum(row.count for row in rows if row.pid == server_pid)
+        woken = {tid: (total - before.get(tid, 0)) / counted_s for tid, total in after.items()}
+        traced.server_exits = _with_wakings(_server_exits(count, window, server_pid), woken, server_names)
+    if window.interrupted:
+        raise Interrupted("interrupted")
+
+
+def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapping[int, str]) -> ServerExits:
+    """The kernel's own count of the sleeps of the server's threads: it holds where no CPU idles, too."""
+    from powerprof.system.tasks import look_up
+
+    if not woken_hz:
+        return exits
+    tid, most_hz = max(woken_hz.items(), key=lambda item: item[1])
+    name = names.get(tid) or look_up(tid).comm
+    return replace(
+        exits,
+        wakings_hz=sum(woken_hz.values()),
+        most_woken=name.removeprefix("thread/") if most_hz else None,
+        most_woken_hz=most_hz if most_hz else None,
+    )
+
+
+def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerExits:
+    """How often the server ended an idle period, `count` times in all; when, by the sample of single periods."""
+    import numpy as np
+
+    from powerprof.attribution.causes import blamed_threads
+    from powerprof.system.tasks import look_up
+
+    sample = window.trace.sample
+    tids, tgids = blamed_threads(sample)
+    # Of a thread that was woken for another CPU the program knows no process.
+    others = {int(tid) for tid in np.unique(tids[tgids == 0])}
+    own = {tid for tid in others if tid and look_up(tid).pid == server_pid}
+    at = sample["exit_ns"][((tgids == server_pid) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
+    start = min(edge.start_ns for edge in window.edges.values())
+    end = max(edge.end_ns for edge in window.edges.values())
+    counts, _ = np.histogram(at, bins=BLOCKS, range=(start, end))
+    scale = count / int(counts.sum()) if counts.sum() else 0.0
+    blocks = [scale * int(value) for value in counts]
+    known = rate_interval(count, blocks, window.window_s)
+    hz = Estimate(mean=count / window.window_s, low=known.low, high=known.high)
+    return ServerExits(count=count, window_s=window.window_s, wakeups_hz=hz, blocks_count=blocks)
+
 
 # InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
 SETTLE_S = 2.0
@@ -114,7 +270,7 @@ class _Measured:
 
     def phase(self) -> Phase:
         traced = self.traced
-        return cost.combine(
+        return phases.combine(
             self.name,
             self.windows,
             causes=traced.causes,
@@ -253,10 +409,10 @@ class IdleExperiment:
         by_name = {phase.name: phase for phase in measured_phases}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
-        meters = cost.run_meters(measured_phases)
+        meters = phases.run_meters(measured_phases)
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
-            drift = cost.deltas(by_name["baseline"], by_name["baseline-after"], meters)
+            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
         return IdleRun(
             id=None,
             command="idle",
@@ -264,7 +420,7 @@ class IdleExperiment:
             host=host_record(),
             tool=self._tool.record(),
             phases=measured_phases,
-            deltas=[delta for a, b in pairs for delta in cost.deltas(by_name[a], by_name[b], meters)],
+            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
             server=self._server,
             options=IdleOptions(
                 clients_count=self._plan.clients,
@@ -274,7 +430,7 @@ class IdleExperiment:
                 sysfs=str(paths.sysfs()),
             ),
             drift=drift,
-            notes=[*self._notes, *cost.unmetered_in(measured_phases, meters)],
+            notes=[*self._notes, *phases.unmetered_in(measured_phases, meters)],
             interrupted=interrupted,
             failure=failure,
         )
@@ -306,7 +462,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
         run = experiment.run()
         if not run.phases:
             raise Interrupted("interrupted before anything was measured")
-        meters = cost.run_meters(run.phases)
+        meters = phases.run_meters(run.phases)
         baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
         split = [
             with_energy_split(phase, energy, meters, None if phase.name.startswith("baseline") else baseline)

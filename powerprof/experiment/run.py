@@ -3,31 +3,49 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+import os
+import shlex
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import msgspec
 
 from powerprof import __version__
 from powerprof.energy.domains import unmetered
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.judge import cost as phases
-from powerprof.experiment.judge.answer import headline
-from powerprof.experiment.judge.metrics import baseline_of, blocks_system, figures_of, measured_names, with_mean
-from powerprof.experiment.judge.threats import crowded
-from powerprof.experiment.measure.block import Apparatus, measure_block
-from powerprof.experiment.measure.plan import Offer, calibrate, check_asked
-from powerprof.experiment.measure.traced import trace_condition
+from powerprof.energy.windows import WindowEnergy
+from powerprof.experiment import phases
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.block import Apparatus, measure_block
+from powerprof.experiment.metrics import baseline_of, blocks_system, figures_of, measured_names, with_mean
 from powerprof.experiment.options import ExperimentOptions, condition_record
-from powerprof.experiment.records import Block, LoadOptions, LoadRun, TraceSummary
-from powerprof.measure.sampling import now_text
-from powerprof.model.records import EnergySource, Note, Phase, ServerInfo, ToolCost, Window
+from powerprof.experiment.plan import Offer, calibrate, check_options
+from powerprof.experiment.records import Arm, Block, ConditionRecord, LoadOptions, LoadRun, TraceSummary
+from powerprof.experiment.threats import crowded
+from powerprof.experiment.traced import trace_condition
+from powerprof.experiment.verdict import headline
+from powerprof.measure.procfs import children_cpu_s
+from powerprof.measure.sampling import WindowMeter, now_text
+from powerprof.measure.window import OpenWindow
+from powerprof.model import text
+from powerprof.model.records import EnergySource, Note, Phase, ProcessTime, ServerInfo, ToolCost, Window
 from powerprof.model.text import Say, counting_down
-from powerprof.system.errors import Interrupted, PowerprofError
+from powerprof.system import programs
+from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
-    from powerprof.energy.windows import WindowEnergy
+    pass
 
 
 class _Single:
@@ -68,7 +86,7 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     """Measure one condition. Raises PowerprofError where not one window could be measured."""
     from powerprof.energy.windows import WindowEnergy
 
-    check_asked([case], options)
+    check_options([case], options)
     started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
     say(options.plan(1))
     single = _Single(case, options, counting_down(say, options.seconds(1)))
@@ -90,10 +108,10 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     elapsed_s = time.monotonic() - started_s
     cpu_s = time.process_time() - started_cpu_s
     cost = ToolCost(version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / elapsed_s)
-    return _record(single, case, options, started_at, cost, interrupted)
+    return _run_record(single, case, options, started_at, cost, interrupted)
 
 
-def _record(
+def _run_record(
     single: _Single, case: Case, options: ExperimentOptions, started_at: str, cost: ToolCost, interrupted: bool
 ) -> LoadRun:
     from powerprof.host.describe import host_record
@@ -136,4 +154,233 @@ def _record(
         notes=[*dict.fromkeys(single.notes), *crowded(blocks), *unmetered(metered, baseline.meters)],
         interrupted=interrupted,
         failure=single.failure,
+    )
+
+
+# Windows in which a command runs, once or as often as fits, from its start to its end.
+
+# A window of fewer seconds says more of its edges than of the command.
+_MOST_EXECUTIONS = 10_000
+_STDERR_BYTES = 4096
+# What a shell says of a command that a signal ended.
+_SIGNALLED = 128
+
+
+@dataclass
+class Command:
+    """A command and how often it runs in a window of its own (found by the first execution)."""
+
+    argv: tuple[str, ...]
+    may_fail: bool
+    executions_count: int = 1
+    leftovers_count: int = field(default=0)
+
+
+def fit(command: Command, window_s: float) -> None:
+    """Execute once, and see how many executions are to be in a window of at least `window_s`.
+
+    Raises PowerprofError where it cannot be started, or fails.
+    """
+    _, elapsed_s = _execute(command, OpenWindow())
+    command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
+
+
+def measure_executions(
+    command: Command, pair: int, arm: Arm, dropped: bool, energy: WindowEnergy, residency_source: str
+) -> Block:
+    """One window with all its executions. Raises PowerprofError where one of them cannot be started, or fails."""
+    groups = {"powerprof": [os.getpid()]}
+    with WindowMeter(meters=energy.meters, groups=groups, residency_source=residency_source) as meter:
+        codes = []
+        meter.open_window()
+        before_s = children_cpu_s()
+        for _ in range(command.executions_count):
+            code, _elapsed_s = _execute(command, meter.running)
+            codes.append(code)
+        cpu_s = children_cpu_s() - before_s
+        window = energy.complete(meter.close_window())
+    return Block(
+        pair=pair,
+        arm=arm,
+        dropped=dropped,
+        attempts_count=1,
+        queries=None,
+        offered_hz=None,
+        window=_with_command(window, cpu_s),
+        client_cpu_s=cpu_s,
+        executions_count=len(codes),
+        exit_codes=sorted(set(codes)),
+    )
+
+
+def _with_command(window: Window, cpu_s: float) -> Window:
+    wall_s = (window.window_s or 0.0) * window.cpus
+    group = ProcessTime(name="command", cpu_s=cpu_s, percent=100 * cpu_s / wall_s if wall_s else None)
+    return msgspec.structs.replace(window, processes=[group, *window.processes])
+
+
+def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
+    """Its exit code, as a shell says it, and how long it took; what it left running is ended. `running`: its window."""
+    with tempfile.TemporaryFile() as stderr:
+        start_s = time.monotonic()
+        process = programs.start_typed(command.argv, stderr=stderr)
+        try:
+            _wait(process, running)
+        except Interrupted:
+            programs.end_session(process)
+            raise
+        elapsed_s = time.monotonic() - start_s
+        command.leftovers_count += programs.end_session(process)
+        code = process.returncode if process.returncode >= 0 else _SIGNALLED - process.returncode
+        if code and not command.may_fail:
+            raise PowerprofError(_failure(command.argv[0], code, stderr), "--allow-failure measures it nevertheless")
+    return code, elapsed_s
+
+
+def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> None:
+    """Until it ends, asleep in the kernel: Popen.wait with a time-out would wake the CPU twenty times a second."""
+    with suppress(ProcessLookupError):
+        handle = os.pidfd_open(process.pid)
+        try:
+            running.wait(math.inf, handle)
+        finally:
+            os.close(handle)
+    process.wait()
+
+
+def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
+    stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+    lines = stderr.read(_STDERR_BYTES).decode("utf-8", "replace").strip().splitlines()
+    last = f": {lines[-1].strip()[:300]}" if lines else ""
+    return f"{name} ended with exit code {code}{last}"
+
+
+def exit_codes(blocks: Sequence[Block]) -> list[int]:
+    """All exit codes that were seen."""
+    return sorted({code for block in blocks for code in block.exit_codes})
+
+
+# Any command as a workload: what an execution costs, and which of two costs less.
+
+ASKED = "cpu_s_per_execution"
+_NAME_LIMIT = 60
+_COMMAND_SOURCES = ("cpuidle", "procfs")
+_BASELINE_S = (0.5, 4.0)
+
+
+def condition_of(argv: Sequence[str]) -> ConditionRecord:
+    """A command as a condition: its words are the work."""
+    shown = [_as_text(word) for word in argv]
+    digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
+    return ConditionRecord(
+        name=text.cut(shlex.join(shown), _NAME_LIMIT),
+        workload="command",
+        title="",
+        load={"kind": "command", "argv": shown, "directory": _as_text(str(Path.cwd()))},
+        settings={},
+        work=digest,
+    )
+
+
+def _as_text(word: str) -> str:
+    """A word of a command line or a path as it can be saved: they may hold any byte, a record holds UTF-8."""
+    return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
+def _check_source(options: ExperimentOptions) -> None:
+    if options.residency_source not in _COMMAND_SOURCES:
+        raise UsageError(
+            f"--residency-source {options.residency_source} must know in advance how long a window is",
+            "for a command: cpuidle or procfs",
+        )
+
+
+def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: Say) -> Iterator[Window]:
+    shortest_s, longest_s = _BASELINE_S
+    length_s = max(shortest_s, min(options.window_s, longest_s))
+    groups = {"powerprof": [os.getpid()]}
+    with WindowMeter(meters=energy.meters, groups=groups, residency_source=options.residency_source) as meter:
+        for window in meter.repeat(options.baseline_windows, length_s, what, say):
+            yield energy.complete(window)
+
+
+def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
+    """What a reader has to know of the commands' ends."""
+    failed = [code for code in exit_codes(blocks) if code]
+    left = sum(command.leftovers_count for command in commands)
+    notes = []
+    if failed:
+        notes.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
+    if left:
+        notes.append(f"{left} executions left processes running in the background, which were ended")
+    return notes
+
+
+def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
+    """Measure one command. Raises PowerprofError where not one window could be measured."""
+    from powerprof.host.describe import host_record
+
+    _check_source(options)
+    started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
+    command = Command(tuple(argv), may_fail)
+    baseline: list[Window] = []
+    blocks: list[Block] = []
+    failure: str | None = None
+    source: EnergySource | None = None
+    interrupted = False
+    say(options.plan(1))
+    say = counting_down(say, options.seconds(1))
+    try:
+        with WindowEnergy(options.energy) as energy:
+            source = energy.source
+            say(f"{argv[0]}: the first execution")
+            fit(command, options.window_s)
+            baseline += _baseline(energy, options, "idle host", say)
+            for number in range(options.pairs):
+                say(f"{argv[0]}: window {number + 1} of {options.pairs}")
+                blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
+    except Interrupted:
+        interrupted = True
+        if not blocks:
+            raise
+    except PowerprofError as error:
+        if not blocks:
+            raise
+        interrupted = True
+        failure = error.message
+    cpu_s = time.process_time() - started_cpu_s
+    idle = baseline_of(baseline, blocks)
+    metrics = [with_mean(figures) for figures in figures_of(blocks, idle)]
+    primary = headline(ASKED, measured_names(metrics))
+    metrics.sort(key=lambda metric: metric.name != primary)
+    condition = condition_of(argv)
+    windows = [block.window for block in blocks]
+    return LoadRun(
+        id=None,
+        command="run",
+        started_at=started_at,
+        host=host_record(),
+        tool=ToolCost(
+            version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / (time.monotonic() - started_s)
+        ),
+        phases=[phases.combine(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
+        condition=condition,
+        metrics=metrics,
+        options=LoadOptions(
+            primary_metric=primary,
+            window_s=options.window_s,
+            windows_count=len(blocks),
+            design="work",
+            energy_source=options.energy.source,
+            residency_source=options.residency_source,
+        ),
+        blocks=blocks,
+        energy_source=source,
+        notes=[
+            *_end_notes([command], blocks),
+            *crowded(blocks),
+            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
+        ],
+        interrupted=interrupted,
+        failure=failure,
     )

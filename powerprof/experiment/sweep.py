@@ -18,13 +18,13 @@ from powerprof.database.isolation import limits
 from powerprof.database.isolation.sandbox import server_account
 from powerprof.database.products import products
 from powerprof.energy.domains import Vcpu
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.block import Apparatus
-from powerprof.experiment.measure.plan import Offer, check_asked
-from powerprof.experiment.measure.rounds import SAMPLED_S, START_S, measure_rounds
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.block import Apparatus
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
-from powerprof.experiment.sweep_record import SERVER, Progress, Sweep
+from powerprof.experiment.plan import Offer, check_options
+from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
+from powerprof.experiment.traced import SAMPLED_S
 from powerprof.measure.sampling import now_text
 from powerprof.model.runs import RunStore, decode, encode, schema_of
 from powerprof.model.text import Say, about
@@ -67,7 +67,7 @@ def start(
             if not values:
                 raise
             raise _no_value(parameter, value, key, error) from None
-        check_asked([case], options)
+        check_options([case], options)
     return Sweep(
         id=None,
         command="sweep",

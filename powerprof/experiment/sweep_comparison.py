@@ -11,14 +11,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.judge.answer import direction
-from powerprof.experiment.judge.functions import PartingFunction, parting_functions
-from powerprof.experiment.judge.metrics import rest_percent, system_values, with_mean
-from powerprof.experiment.judge.threats import OTHERS_PERCENT, differences
-from powerprof.experiment.judge.verdict import claimed, judge_saved
+from powerprof.experiment.metrics import rest_percent, system_values, with_mean
 from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
 from powerprof.experiment.saved import Half, read_half
-from powerprof.experiment.sweep_record import Point, Sweep
+from powerprof.experiment.sweep_rounds import Point, Sweep
+from powerprof.experiment.threats import OTHERS_PERCENT, differences
+from powerprof.experiment.verdict import PartingFunction, claimed, direction, judge_saved, parting_functions
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode, schema_of
 from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of

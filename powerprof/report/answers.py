@@ -9,10 +9,10 @@ from itertools import pairwise
 
 import msgspec
 
-from powerprof.experiment.judge.answer import SPEED, answered, direction
-from powerprof.experiment.judge.threats import doubts_of
 from powerprof.experiment.records import Answer, Comparison, ControlRecord, Metric, Threat
 from powerprof.experiment.sweep_comparison import SweepComparison, Trend, TrendPoint, TrendStep, Value, judged
+from powerprof.experiment.threats import doubts_of
+from powerprof.experiment.verdict import SPEED, answered, direction
 from powerprof.report.labels import filled
 
 # The sentences of threats to a comparison, and of its control.

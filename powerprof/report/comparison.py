@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from markupsafe import Markup
 
-from powerprof.experiment.bench.plans import plan_text
-from powerprof.experiment.judge.metrics import rest_percent
+from powerprof.experiment.bench_data import plan_text
+from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Block, Comparison, Metric
 from powerprof.model import text
 from powerprof.report import labels

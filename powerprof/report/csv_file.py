@@ -17,9 +17,9 @@ from powerprof.attribution.functions import FunctionProfile, FunctionRow
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread
 from powerprof.attribution.syscalls import SyscallProfile, SyscallRow
 from powerprof.experiment.records import Comparison, LoadRun
-from powerprof.experiment.saturate import Saturation, Trial
 from powerprof.experiment.sweep_comparison import SweepComparison
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
+from powerprof.experiment.sweep_until import Saturation, Trial
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Run
 from powerprof.report.metrics import comparison_table, load_system_table, load_table, sweep_table, system_table

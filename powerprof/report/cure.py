@@ -11,8 +11,8 @@ import msgspec
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest, called, slack_text
 from powerprof.diagnosis.slack import then_text
-from powerprof.experiment.judge.answer import metric_named
 from powerprof.experiment.records import Metric
+from powerprof.experiment.verdict import metric_named
 from powerprof.model import text
 from powerprof.report import table
 from powerprof.report.answers import NO_BOUND_PERCENT

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
 from powerprof.energy.model import WIDE, ratio_ends, slope_ends
-from powerprof.experiment.judge.cost import (
+from powerprof.experiment.phases import (
     Claim,
     ServerCost,
     busy_before,

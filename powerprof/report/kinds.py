@@ -96,7 +96,7 @@ def _comparison() -> RecordKind:
 
 
 def _sweep() -> RecordKind:
-    from powerprof.experiment.sweep_record import Sweep
+    from powerprof.experiment.sweep_rounds import Sweep
     from powerprof.report import csv_file, markdown, sweep
 
     return RecordKind(Sweep, sweep.lines, html=sweep.render, markdown=markdown.sweep, csv=csv_file.sweep)
@@ -117,14 +117,14 @@ def _sweep_comparison() -> RecordKind:
 
 
 def _saturation() -> RecordKind:
-    from powerprof.experiment.saturate import Saturation
+    from powerprof.experiment.sweep_until import Saturation
     from powerprof.report import csv_file, sweep
 
     return RecordKind(Saturation, sweep.saturate_lines, csv=csv_file.saturation)
 
 
 def _study() -> RecordKind:
-    from powerprof.experiment.study_record import StudyRun
+    from powerprof.experiment.study import StudyRun
     from powerprof.report import study
 
     return RecordKind(StudyRun, study.lines, html=study.render, markdown=study.markdown, csv=study.csv_lines)

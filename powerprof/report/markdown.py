@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep_comparison import SweepComparison
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Conservation, IdleRun, Run

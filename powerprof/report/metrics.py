@@ -9,7 +9,7 @@ from dataclasses import replace
 from powerprof.cure.records import Cure
 from powerprof.experiment.records import Comparison, LoadRun, Metric
 from powerprof.experiment.sweep_comparison import PartingWith, SweepComparison
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model import text
 from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from markupsafe import Markup
 
-from powerprof.experiment.measure.traced import RAGED_PERCENT, by_thread, replication_percent, top_stack
 from powerprof.experiment.records import Block, Comparison, LoadRun, StormShare, TraceSummary
+from powerprof.experiment.traced import RAGED_PERCENT, by_thread, replication_percent, top_stack
 from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from powerprof.experiment.study_record import StudyRow, StudyRun
+from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.csv_file import Line

@@ -10,11 +10,10 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from powerprof.experiment.judge.answer import ENERGY, alike
-from powerprof.experiment.judge.functions import shares
-from powerprof.experiment.measure.rounds import EXITS, WAKINGS
-from powerprof.experiment.saturate import Limit, Saturated, Saturation
-from powerprof.experiment.sweep_record import Point, Sweep, compare
+from powerprof.experiment.sweep_rounds import Point, Sweep, alike, compare_sweep_points
+from powerprof.experiment.sweep_until import Limit, Saturated, Saturation
+from powerprof.experiment.traced import EXITS, WAKINGS
+from powerprof.experiment.verdict import ENERGY, shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
@@ -229,7 +228,7 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
     # Older versions did not save the comparisons.
-    others = alike(sweep.compared or compare(sweep), name, point.value)
+    others = alike(sweep.compared or compare_sweep_points(sweep), name, point.value)
     bounds = [bound for bound in others.values() if bound is not None]
     as_good = ""
     if others:

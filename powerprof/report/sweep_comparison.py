@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.judge.answer import direction
 from powerprof.experiment.records import Side
 from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Trend, TrendPoint
+from powerprof.experiment.verdict import direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.judge.answer import direction
+from powerprof.experiment.verdict import direction
 from powerprof.model import text
 from powerprof.model.records import Estimate, Kind
 from powerprof.report import labels

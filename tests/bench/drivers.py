@@ -22,10 +22,10 @@ from pathlib import Path
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
-from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, LoadResult, start_load
-from powerprof.experiment.loads.base import ProcessLoad, RunningLoad
-from powerprof.experiment.measure.plan import block_order
+from powerprof.experiment import bench_data
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
+from powerprof.experiment.load_clients import start_load
+from powerprof.experiment.plan import block_order
 from powerprof.measure.procfs import family_cpu_ns
 from powerprof.statistics import ratio_interval
 from powerprof.system import paths
@@ -121,13 +121,13 @@ def compare_tpcc(program: Path, clients: int, *, pairs: int, turn_s: float) -> C
     consistency conditions hold afterwards."""
     workload = find_workload("tpcc")
     case = resolve(workload, "tpcc-single", {"load.clients": clients})
-    name = dataset.schema_of(workload)
+    name = bench_data.schema_of(workload)
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(
             PrivateServer(settings=case.server.settings, connections=clients + 8, port="ephemeral")
         )
-        dataset.make(server, workload, workload.definition.dataset, [])
+        bench_data.make_schema(server, workload, workload.definition.dataset, [])
         user, password = server.login.user, server.login.password
         login = Login(user=user, password=password, host="127.0.0.1", port=server.port, database=name)
         context = Context(server, login, place)
@@ -139,14 +139,16 @@ def compare_tpcc(program: Path, clients: int, *, pairs: int, turn_s: float) -> C
         control = stack.enter_context(server.connect(database=name))
 
         def turn(start: Callable[[], RunningLoad]) -> Callable[[], Turn]:
-            return lambda: _orders(start(), lambda: plans.done(control, str(case.load.counted)), server.pid, turn_s)
+            return lambda: _orders(
+                start(), lambda: bench_data.read_done(control, str(case.load.counted)), server.pid, turn_s
+            )
 
         found = in_turns(
             turn(lambda: start_load(case, context, order)),
             turn(lambda: ProcessLoad([*argv, "--time", f"{order.duration_s:g}s"], context, _said_nothing)),
             pairs=pairs,
         )
-        plans.check_data(control, case.qualified, case.load.checks)
+        bench_data.check_data(control, case.qualified, case.load.checks)
     return found
 
 
@@ -216,8 +218,8 @@ def compare_pgbench(clients: int, *, pairs: int, turn_s: float) -> dict[str, Com
         (folder / "tables.sql").write_text(_TABLES)
         workload = read_workload(folder)
         server = stack.enter_context(PrivateServer(family="postgresql", connections=clients + 8))
-        dataset.make(server, workload, workload.definition.dataset, [])
-        context = Context(server, server.login.within(dataset.schema_of(workload)), place)
+        bench_data.make_schema(server, workload, workload.definition.dataset, [])
+        context = Context(server, server.login.within(bench_data.schema_of(workload)), place)
         turns = {
             name: _own_turns(resolve(workload, name, {"load.clients": clients}), context, turn_s)
             for name in workload.definition.conditions

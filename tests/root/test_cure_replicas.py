@@ -19,7 +19,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions
-from powerprof.experiment.judge.answer import metric_named
+from powerprof.experiment.verdict import metric_named
 from powerprof.measure.window import pass_window
 from powerprof.model.runs import decode
 from tests.conftest import Cli, each_release

@@ -19,7 +19,7 @@ import pytest
 
 from powerprof.database.clients.base import Server
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdleExperiment, IdlePlan
-from powerprof.experiment.judge.cost import claims
+from powerprof.experiment.phases import claims
 from tests.conftest import Cli
 
 pytestmark = pytest.mark.soak

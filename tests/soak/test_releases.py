@@ -10,7 +10,7 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.fetched import historical
 from powerprof.database.private.server import PrivateServer
-from powerprof.experiment.bench import dataset
+from powerprof.experiment import bench_data
 from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import Cli
@@ -70,8 +70,8 @@ def test_every_release_makes_the_same_rows_of_tpcc() -> None:
     sums = {}
     for name in ("mysql-5.5.9", "mysql-9.7", "mariadb-11.8"):
         with PrivateServer(build=historical.build(historical.find(name).name)) as server:
-            dataset.make(server, workload, workload.definition.dataset, [])
-            with server.connect(database=dataset.schema_of(workload)) as connection:
+            bench_data.make_schema(server, workload, workload.definition.dataset, [])
+            with server.connect(database=bench_data.schema_of(workload)) as connection:
                 sums[name] = [sql.rows(connection, _SUM.format(",".join(of), table))[0] for table, of in _ROWS.items()]
     assert [int(row[0]) for row in sums["mysql-9.7"][:4]] == [100_000, 100_000, 30_000, 30_000]
     assert sums["mysql-5.5.9"] == sums["mysql-9.7"] == sums["mariadb-11.8"]

@@ -33,7 +33,7 @@ local function open_connection()
 end
 
 -- The gate. powerprof lets two loads take turns of a fraction of a second, for which --rate and --time are too coarse.
--- The layout of the shared file and the meaning of its words are told in powerprof/experiment/loads/sysbench.py.
+-- The layout of the shared file and the meaning of its words are told in powerprof/experiment/sysbench.py.
 -- While the gate is open every client asks at exponentially distributed times of its own, and its latencies count from
 -- those times, not from when it got round to asking: an open loop. While it is shut a client sleeps in the kernel.
 

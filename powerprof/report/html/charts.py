@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from markupsafe import Markup
 
-from powerprof.experiment.judge import cost
+from powerprof.experiment import phases
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import Run, RunMetric, Window
@@ -190,12 +190,12 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
             if rows:
                 of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
         return of_metrics[:_MOST_CHARTS]
-    meters = cost.run_meters(record.phases)
+    meters = phases.run_meters(record.phases)
     estimated = record.energy_source is not None and not record.energy_source.metered
     for name, unit in (("c0_percent", "%"), ("wakeups_hz", "1/s"), ("watts", "W")):
         rows = []
         for title, phase in zip(titles, record.phases, strict=True):
-            values = cost.host_watts(phase, meters) if name == "watts" else cost.values(phase.windows, name)
+            values = phases.host_watts(phase, meters) if name == "watts" else phases.window_values(phase.windows, name)
             rows += _strip(title, values, looks[phase.name])
         if rows:
             label = labels.metric(name)

@@ -17,9 +17,9 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import __version__
-from powerprof.experiment.judge.answer import direction
-from powerprof.experiment.judge.cost import Finding, busy_before, busy_while_counted, claims, delta_of
+from powerprof.experiment.phases import Finding, busy_before, busy_while_counted, claims, delta_of
 from powerprof.experiment.records import Comparison, LoadRun, Metric
+from powerprof.experiment.verdict import direction
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.experiment.study_record import StudyRun
+from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode, encode
 from powerprof.report.study import headline, then_and_now
 from tests.conftest import REPOSITORY

@@ -16,7 +16,7 @@ from powerprof.cure.records import Cure
 from powerprof.energy.domains import EnergyResult
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.experiment.sweep_comparison import SweepComparison, Trend
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, Run
 from powerprof.queries.comparison import QueriesComparison

@@ -31,7 +31,8 @@ _TURBOSTAT = {"--quiet", "--show", "--interval", "--num_iterations", "--enable",
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
 _OTHERS = {
     "database/": None,  # the words of servers and their clients
-    "experiment/loads/": None,
+    "experiment/load_clients.py": None,
+    "experiment/sysbench.py": None,
     "measure/powertop.py": _POWERTOP,
     "measure/turbostat.py": _TURBOSTAT,
     "energy/program_meters.py": _POWERTOP | _TURBOSTAT,

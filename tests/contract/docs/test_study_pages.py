@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.study_record import StudyRun
+from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode
 from powerprof.report.kinds import load_saved
 from powerprof.workloads.catalogue import find_study, names

@@ -55,11 +55,7 @@ def test_every_package_and_top_level_module_has_its_layer() -> None:
         ("energy/calibrate.py", "from ..tracing import idle", "energy.calibrate → tracing.idle"),
         ("model/text.py", "import importlib\nimportlib.import_module('powerprof.cli.idle')", "model.text → cli.idle"),
         ("model/records.py", "from powerprof.cli import main", "model.records → cli"),
-        (
-            "experiment/loads/base.py",
-            "from powerprof.experiment.bench.servers import Bench",
-            "experiment.loads.base → experiment.bench.servers",
-        ),
+        ("experiment/load.py", "from powerprof.experiment.bench import Bench", "experiment.load → experiment.bench"),
         ("experiment/records.py", "from powerprof.experiment import idle", "experiment.records → experiment.idle"),
         ("tracing/profile.py", "from powerprof.tracing import idle", "tracing.profile → tracing.idle"),
         ("report/table.py", "from powerprof.report.html import page", "report.table → report.html.page"),

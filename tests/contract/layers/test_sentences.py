@@ -18,7 +18,15 @@ from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "powerprof"
 # Modules and packages that hand on values alone: errors and docstrings are the only sentences in them.
-WORDLESS = ("experiment/judge", "attribution/blame.py", "queries/probing.py", "statistics")
+WORDLESS = (
+    "experiment/metrics.py",
+    "experiment/phases.py",
+    "experiment/threats.py",
+    "experiment/verdict.py",
+    "attribution/blame.py",
+    "queries/probing.py",
+    "statistics",
+)
 
 
 def _modules(part: str = "") -> Iterator[tuple[Path, ast.Module]]:

@@ -33,7 +33,7 @@ ALLOWED: dict[tuple[str, str], tuple[int, str]] = {
     ("statement", "diagnosis/rules_threads.py"): (3, _PRINTED),
     ("statement", "diagnosis/rules_replication.py"): (1, _PRINTED),
     ("statement", "report/catalogue.py"): (1, _PRINTED),
-    ("statement", "experiment/bench/settings.py"): (1, "the settings of a private server"),
+    ("statement", "experiment/bench_settings.py"): (1, "the settings of a private server"),
     ("statement", "database/products/builds.py"): (1, "the accounts of a private server, when its data are made"),
     ("file", "database/isolation/netns.py"): (1, "IPv6 of the network namespace of a private server"),
     ("file", "system/child.py"): (3, "the identity map and files of a private server's own namespace"),
@@ -100,7 +100,7 @@ def test_a_setting_changes_in_its_owner_alone() -> None:
 
 
 def test_plain_statements_of_workloads_are_for_private_servers_alone() -> None:
-    module = ast.parse((REPOSITORY / "powerprof/experiment/bench/settings.py").read_text(encoding="utf-8"))
+    module = ast.parse((REPOSITORY / "powerprof/experiment/bench_settings.py").read_text(encoding="utf-8"))
     calls = {
         getattr(part, "name", "")
         for part in module.body

@@ -11,7 +11,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Server
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.experiment.bench import dataset
+from powerprof.experiment import bench_data
 from powerprof.workloads.reading import read_workload, resolve
 
 # The routing of the study on a few rows of its tables; the third order of each district has no lines.
@@ -81,10 +81,10 @@ def test_a_router_answers_joins_over_both_servers_as_one_server_does(mariadbd: P
     (folder / "tables.sql").write_text(_TABLES)
     workload = read_workload(folder)
     with PrivateServer() as alone, ServerTopology("routed-pair") as pair:
-        dataset.make(alone, workload, workload.definition.dataset, [])
+        bench_data.make_schema(alone, workload, workload.definition.dataset, [])
         members = {member.name: member.server for member in pair.members}
-        dataset.make_all(members, workload, resolve(workload, "pair").topology, [], world_sql=None)
-        answers = _answers(alone, workload_schema := str(dataset.schema_of(workload)))
+        bench_data.make_schemas(members, workload, resolve(workload, "pair").topology, [], world_sql=None)
+        answers = _answers(alone, workload_schema := str(bench_data.schema_of(workload)))
         assert [len(rows) for rows in answers[0]] == [7, 2, 2, 1, 2, 1, 2]
         # The changes are seen: the fourth order, its line, fewer bolts.
         assert answers[0] != answers[1]

@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.experiment.compare import compare_commands, run_command
+from powerprof.experiment.compare import compare_commands
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
+from powerprof.experiment.run import run_command
 from powerprof.report.labels import texts
 from powerprof.system import programs
 from powerprof.system.errors import PowerprofError

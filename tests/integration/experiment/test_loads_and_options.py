@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
 from tests.conftest import Cli

@@ -12,8 +12,8 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.given import GivenServer
 from powerprof.database.private.server import PrivateServer
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
 from powerprof.system.errors import PowerprofError
 from powerprof.workloads.reading import read_workload, resolve
 from tests.conftest import Cli

@@ -14,10 +14,10 @@ from powerprof.database.fetched import historical
 from powerprof.database.products.builds import find_build
 from powerprof.energy.domains import NO_METER
 from powerprof.experiment import sweep as sweeps
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.measure import rounds
+from powerprof.experiment import sweep_rounds
+from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.options import ExperimentOptions
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.report import sweep as report
 from powerprof.system.errors import Interrupted, UsageError
 from powerprof.workloads.catalogue import find_one
@@ -30,7 +30,7 @@ def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's server under three names."""
     build = find_build(mariadbd)
     monkeypatch.setattr(historical, "build", lambda name: dataclasses.replace(build, text=f"{build.text} {name}"))
-    monkeypatch.setattr(rounds, "START_S", 0.0)
+    monkeypatch.setattr(sweep_rounds, "START_S", 0.0)
 
 
 @pytest.mark.usefixtures("servers")

@@ -13,8 +13,9 @@ from powerprof.database.clients import sql
 from powerprof.database.isolation.sandbox import server_account
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
-from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, start_load
+from powerprof.experiment import bench_data
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder
+from powerprof.experiment.load_clients import start_load
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.reading import resolve
 
@@ -22,11 +23,11 @@ from powerprof.workloads.reading import resolve
 def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     workload = find_workload("tpcc")
     case = resolve(workload, "tpcc-single", {"load.clients": 4})
-    schema = dataset.schema_of(workload)
+    schema = bench_data.schema_of(workload)
     with PrivateServer(settings=case.server.settings, connections=16) as server:
-        dataset.make(server, workload, workload.definition.dataset, [])
+        bench_data.make_schema(server, workload, workload.definition.dataset, [])
         with server.connect(database=schema) as control:
-            before = plans.done(control, str(case.load.counted))
+            before = bench_data.read_done(control, str(case.load.counted))
             sql.execute(control, "CREATE TABLE seen (done BIGINT) ENGINE=InnoDB")
         running = start_load(case, Context(server, server.login.within(schema), tmp_path), LoadOrder(duration_s=60))
         deadline = time.monotonic() + 60
@@ -36,7 +37,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
             assert running.alive()
             time.sleep(0.1)
             with server.connect(database=schema) as control:
-                done = plans.done(control, str(case.load.counted))
+                done = bench_data.read_done(control, str(case.load.counted))
                 # InnoDB shows a transaction before its log is on the disk: a later commit, answered, took it there.
                 sql.execute(control, f"INSERT INTO seen VALUES ({done})")
         os.kill(server.pid, 9)
@@ -52,9 +53,9 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         assert server.pid != first
         with server.connect(database=schema) as control:
             # What was committed is there (innodb_flush_log_at_trx_commit = 1), and nothing is there by half.
-            assert plans.done(control, str(case.load.counted)) >= done
-            plans.check_data(control, case.qualified, case.load.checks)
+            assert bench_data.read_done(control, str(case.load.counted)) >= done
+            bench_data.check_data(control, case.qualified, case.load.checks)
             # The check sees a half: one order without its lines.
             sql.execute(control, "UPDATE orders SET o_ol_cnt = o_ol_cnt + 1 LIMIT 1")
             with pytest.raises(Exception, match="check 4 of the data does not hold"):
-                plans.check_data(control, case.qualified, case.load.checks)
+                bench_data.check_data(control, case.qualified, case.load.checks)

@@ -12,8 +12,8 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.experiment.loads import Context, LoadFailed
-from powerprof.experiment.loads.sysbench import GatedLoad
+from powerprof.experiment.load import Context, LoadFailed
+from powerprof.experiment.sysbench import GatedLoad
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.system.tasks import switches_of
 from powerprof.workloads.definition import Load

@@ -12,10 +12,10 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Server
 from powerprof.database.products.builds import ServerBuild
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.observers import CaseObservers
-from powerprof.experiment.measure.traced import by_thread, trace_condition
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.observers import CaseObservers
+from powerprof.experiment.traced import by_thread, trace_condition
 from powerprof.measure.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve

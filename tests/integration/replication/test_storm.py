@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.experiment.measure.observers import StormWatch
+from powerprof.experiment.observers import StormWatch
 from powerprof.system.errors import PowerprofError
 from powerprof.workloads.definition import Storm
 

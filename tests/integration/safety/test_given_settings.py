@@ -191,7 +191,7 @@ def test_variables_that_move_with_others_are_restored(given: Given, a: str, b: s
 
 
 def test_a_private_server_has_its_own_settings_in_the_next_condition(given: Given) -> None:
-    from powerprof.experiment.bench.settings import PrivateSettings
+    from powerprof.experiment.bench_settings import PrivateSettings
 
     before = given.variables()
     settings = PrivateSettings(given.server.connect)
@@ -259,18 +259,18 @@ def test_an_account_of_a_killed_command_is_dropped_by_the_next_start(given: Give
 
 def test_others_that_a_killed_keeper_moved_are_restored(given: Given, monkeypatch: pytest.MonkeyPatch) -> None:
     """It had set the variable and looked at nothing yet."""
-    from powerprof.experiment.bench import settings
+    from powerprof.experiment import bench_settings
 
-    class Killed(settings.ChangedSettings):
+    class Killed(bench_settings.ChangedSettings):
         def _open(self) -> None:
             given.set("innodb_io_capacity", "5000")
             given.set("innodb_io_capacity", "200")
             raise PowerprofError("no answer", None)
 
     before = given.variables()
-    monkeypatch.setattr(settings, "ChangedSettings", Killed)
+    monkeypatch.setattr(bench_settings, "ChangedSettings", Killed)
     with pytest.raises(PowerprofError, match="set_global: no answer"), GivenServer(given.server.login) as server:
-        settings.GivenSettings(server).apply({"innodb_io_capacity": 5000})
+        bench_settings.GivenSettings(server).apply({"innodb_io_capacity": 5000})
     assert given.variables() == before
 
 

@@ -26,9 +26,11 @@ from powerprof.database.fetched import historical
 from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.loads import Context, LoadFailed, LoadOrder, choose, start_load
+from powerprof.experiment import load_clients
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder
+from powerprof.experiment.load_clients import start_load
 from powerprof.system import child as landlock
 from powerprof.system import programs
 from powerprof.system.caller import account_of
@@ -110,7 +112,7 @@ def java_that_finds_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     with zipfile.ZipFile(data, "w") as jar:
         jar.writestr("empty", "")
     monkeypatch.setattr(historical, "jar", lambda name: data.getvalue())
-    monkeypatch.setattr(choose, "_wait", lambda running: None)
+    monkeypatch.setattr(load_clients, "_wait_for_connector", lambda running: None)
 
 
 # Finding 1
@@ -144,7 +146,7 @@ def test_a_command_that_pgbench_is_given_runs_in_the_sandbox(
 ) -> None:
     """As if the look at statements had missed it."""
     shell = f"cat {host.secret} /etc/shadow > stolen 2>&1; id -u > uid; touch {host.place}/made; true"
-    monkeypatch.setattr(choose, "texts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
+    monkeypatch.setattr(load_clients, "pgbench_scripts", lambda statements, load: [f"SELECT 1 \\shell {shell}\n"])
     case = case_of(tmp_path / "theirs", 'kind = "pgbench"\nsql = ["SELECT 1"]', kind="postgresql")
     with Bench([case], BenchOptions(), print) as bench:
         context = bench.context(case)
@@ -417,9 +419,9 @@ def test_one_module_starts_servers_and_clients() -> None:
     planted = {
         "experiment/loads/other.py": "from powerprof.system import programs\nprograms.start(['mysql'], user=None)",
         "database/private/other.py": "from powerprof.system.programs import run as go\ngo(['mysqld'])",
-        "experiment/bench/other.py": "programs.run(['x'], confinement=Confinement())",
+        "experiment/other.py": "programs.run(['x'], confinement=Confinement())",
     }
-    assert starters_in(planted) - set(_STARTERS) == {*planted, "experiment/bench/other.py: confinement"}
+    assert starters_in(planted) - set(_STARTERS) == {*planted, "experiment/other.py: confinement"}
     # What chooses an account for a child is the owner, and what needs no rights at all.
     choosing = {
         where

@@ -22,7 +22,7 @@ from powerprof.database.private import server as launch
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import builds
 from powerprof.database.products.options import ServerOptions
-from powerprof.experiment.bench import dataset
+from powerprof.experiment import bench_data
 from powerprof.system import child
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.integration.safety.conftest import UID, Attacker
@@ -48,7 +48,7 @@ def test_a_dump_runs_no_programs(server: PrivateServer, attacker: Attacker) -> N
         dump = attacker.secret.parent / "world.sql"
         dump.write_text(f"CREATE DATABASE IF NOT EXISTS world;\nUSE world;\n{line}\n")
         with pytest.raises(PowerprofError):
-            dataset.load_official(server, dump)
+            bench_data.load_official(server, dump)
         assert not ran.exists()
     with server.connect() as connection:
         sql.execute(connection, "DROP DATABASE IF EXISTS world")
@@ -61,7 +61,7 @@ def test_a_dump_is_loaded(server: PrivateServer, attacker: Attacker) -> None:
         "CREATE TABLE `city` (`ID` int, `Name` char(35)) ENGINE=InnoDB;\n"
         "INSERT INTO `city` VALUES (1,'a;b''c'),(2,'100%');\nCOMMIT;\nSET autocommit=1;\n"
     )
-    assert dataset.load_official(server, dump) == "world"
+    assert bench_data.load_official(server, dump) == "world"
     with server.connect() as connection:
         assert sql.rows(connection, "SELECT * FROM world.city ORDER BY 1") == [(1, "a;b'c"), (2, "100%")]
         sql.execute(connection, "DROP DATABASE world")

@@ -9,8 +9,8 @@ import pytest
 
 from powerprof.cure.judge import judge
 from powerprof.cure.records import Arm, CureBlock
-from powerprof.experiment.judge.answer import metric_named
-from powerprof.experiment.measure.plan import block_order
+from powerprof.experiment.plan import block_order
+from powerprof.experiment.verdict import metric_named
 from powerprof.model.records import EnergyReading, Window
 
 _NAMES: dict[str, Arm] = {"a": "before", "b": "cured"}

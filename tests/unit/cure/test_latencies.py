@@ -13,7 +13,7 @@ from powerprof.cure.judge import judge
 from powerprof.cure.latencies import Took, Watch, took
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
 from powerprof.cure.remedies import CureRequest
-from powerprof.experiment.judge.answer import metric_named
+from powerprof.experiment.verdict import metric_named
 from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
 from powerprof.report.cure import lines, of_cure, touched

@@ -26,9 +26,9 @@ from powerprof.energy.meter import DomainEnergy, rapl_scope
 from powerprof.energy.meters import make_readings
 from powerprof.energy.recordings import judge
 from powerprof.energy.windows import WindowEnergy
-from powerprof.experiment.judge import cost
-from powerprof.experiment.judge.cost import with_energy_split
-from powerprof.experiment.judge.metrics import Baseline, baseline_of, figures_of
+from powerprof.experiment import phases
+from powerprof.experiment.metrics import Baseline, baseline_of, figures_of
+from powerprof.experiment.phases import with_energy_split
 from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
 from powerprof.model.records import EnergyReading, IdleRun, ToolCost, Window
 from powerprof.report import idle as idle_report
@@ -96,10 +96,10 @@ def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW
     def metric(name: str) -> float | None:
         return values.get(name)
 
-    phase = cost.combine("baseline", [window])
+    phase = phases.combine("baseline", [window])
     with WindowEnergy(EnergyRequest(source="none")) as energy:
         result = judge(window, energy, "none", window_s)
-        split = with_energy_split(phase, energy, cost.run_meters([phase])).energy_split
+        split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
     run = IdleRun(
         id=None,
         command="idle",
@@ -236,16 +236,16 @@ def test_the_estimate_stands_in_for_a_run_without_any_figure_only() -> None:
     meters = host_meters(windows)
     assert meters == RAPL
     assert host_energy(without, meters).joules is None
-    assert [r.source for r in cost.combine("x", [window_of(w) for w in windows]).energy] == ["rapl"]
+    assert [r.source for r in phases.combine("x", [window_of(w) for w in windows]).energy] == ["rapl"]
 
 
 def test_one_set_of_meters_holds_over_the_phases_of_an_idle_run() -> None:
-    before = cost.combine("baseline", [window_of(metered(120.0)) for _ in range(3)])
-    after = cost.combine("server", [window_of(metered(wall)) for wall in (None, 130.0, 134.0)])
-    meters = cost.run_meters([before, after])
-    (change,) = [d for d in cost.deltas(before, after, meters) if d.metric == "watts"]
+    before = phases.combine("baseline", [window_of(metered(120.0)) for _ in range(3)])
+    after = phases.combine("server", [window_of(metered(wall)) for wall in (None, 130.0, 134.0)])
+    meters = phases.run_meters([before, after])
+    (change,) = [d for d in phases.deltas(before, after, meters) if d.metric == "watts"]
     assert change.difference.mean == 66.0 - 60.0
-    assert cost.unmetered_in([before, after], meters)
+    assert phases.unmetered_in([before, after], meters)
 
 
 RANGE = 65_532_610_988  # 15.3 µJ units: a package at 280 W wraps in four minutes

@@ -9,9 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.cli.compare import _judge
-from powerprof.experiment.measure.rounds import to_go
 from powerprof.experiment.sweep_comparison import are_sweeps, compare_sweeps
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep, time_left
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import lines_of
 from powerprof.report.kinds import word_record as worded
@@ -113,6 +112,6 @@ def test_a_worse_sweep_fails_where_that_was_asked_for() -> None:
 
 
 def test_what_is_left_of_a_sweep_is_said_from_its_second_round_on() -> None:
-    assert to_go(0, 8, 0.0) == ""
-    assert to_go(2, 8, 150.0) == ", about 8 min to go"
-    assert to_go(7, 8, 70.0) == ", about 10 s to go"
+    assert time_left(0, 8, 0.0) == ""
+    assert time_left(2, 8, 150.0) == ", about 8 min to go"
+    assert time_left(7, 8, 70.0) == ", about 10 s to go"

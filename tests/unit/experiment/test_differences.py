@@ -8,7 +8,7 @@ import warnings
 import pytest
 from scipy import stats
 
-from powerprof.experiment.judge.cost import difference
+from powerprof.experiment.phases import difference
 from powerprof.statistics.intervals import UNKNOWN_FACTORS
 
 

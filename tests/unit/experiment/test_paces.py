@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.measure.rounds import PaceWindow, ThreadPace, pace_metrics, paces
+from powerprof.experiment.traced import PaceWindow, ThreadPace, pace_metrics, paces
 
 
 def _window(**rates: float) -> PaceWindow:

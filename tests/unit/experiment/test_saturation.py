@@ -13,7 +13,16 @@ import pytest
 
 from powerprof.cli.saturate import limit_of
 from powerprof.experiment.records import Block, ConditionRecord
-from powerprof.experiment.saturate import Limit, Saturation, Trial, compared, highest, saturated, search, trial_of
+from powerprof.experiment.sweep_until import (
+    Limit,
+    Saturation,
+    Trial,
+    compare_rates,
+    condition_rate,
+    halve_rates,
+    highest_rate,
+    judge_trial,
+)
 from powerprof.model.records import Window
 from powerprof.report.exports import render_csv
 from powerprof.report.sweep import saturate_headline as headline
@@ -35,8 +44,8 @@ def window(rate_hz: float, number: int = 0, capacity_hz: float = 1000.0, noise: 
 
 def test_the_search_finds_the_rate_of_a_queue() -> None:
     truth = 1000.0 - 1e3 * math.log(20) / 5.0  # 400.9/s
-    trials = search(window, 1000.0, 8)
-    found = highest(trials, 1000.0)
+    trials = halve_rates(window, 1000.0, 8)
+    found = highest_rate(trials, 1000.0)
     assert found == pytest.approx(truth, abs=1000 / 2**8)
     assert len(trials) == 8 and all(trial.rate_hz == int(trial.rate_hz) for trial in trials)
 
@@ -46,21 +55,21 @@ def test_the_interval_of_noisy_searches_holds_the_truth() -> None:
     truth, within = 1000.0 - 1e3 * math.log(20) / 5.0, 0
     for seed in range(60):
         rounds = [
-            search(lambda rate, number=number, seed=seed: window(rate, number, noise=0.2, seed=seed), 1000.0, 7)
+            halve_rates(lambda rate, number=number, seed=seed: window(rate, number, noise=0.2, seed=seed), 1000.0, 7)
             for number in range(6)
         ]
-        found = saturated("index", CONDITION, 1000.0, rounds).rate_hz
+        found = condition_rate("index", CONDITION, 1000.0, rounds).rate_hz
         assert found is not None and found.low is not None and found.high is not None
         within += found.low - 4 <= truth <= found.high + 4  # half a step of the search
     assert within >= 54
 
 
 def test_a_limit_that_nothing_reaches_or_all_do() -> None:
-    none = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=9.0, held=False), 100.0, 5)
-    every = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=True), 100.0, 5)
-    assert highest(none, 100.0) is None
-    low = saturated("index", CONDITION, 100.0, [none, none])
-    high = saturated("index", CONDITION, 100.0, [every, every])
+    none = halve_rates(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=9.0, held=False), 100.0, 5)
+    every = halve_rates(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=True), 100.0, 5)
+    assert highest_rate(none, 100.0) is None
+    low = condition_rate("index", CONDITION, 100.0, [none, none])
+    high = condition_rate("index", CONDITION, 100.0, [every, every])
     assert (low.rate_hz, low.limited, high.limited) == (None, True, False)
     assert headline(_record(low)) == (
         "index does not hold 5 ms of p95 latency at any rate that was tried, in 2 of 2 rounds."
@@ -69,17 +78,17 @@ def test_a_limit_that_nothing_reaches_or_all_do() -> None:
 
 
 def test_few_queries_a_second_are_not_tried_twice() -> None:
-    trials = search(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=rate <= 2), 4.0, 6)
+    trials = halve_rates(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=rate <= 2), 4.0, 6)
     assert [trial.rate_hz for trial in trials] == [2.0, 3.0]
-    assert highest(trials, 4.0) == 2.5
+    assert highest_rate(trials, 4.0) == 2.5
 
 
 def test_before_and_after_a_change() -> None:
-    rounds = [search(lambda rate, n=n: window(rate, n, noise=0.05), 1000.0, 8) for n in range(5)]
-    quicker = [search(lambda rate, n=n: window(rate, n, 2000.0, noise=0.05), 2000.0, 8) for n in range(5)]
-    a = saturated("index", CONDITION, 1000.0, rounds)
-    b = saturated("cached", CONDITION, 2000.0, quicker)
-    ratio, verdict = compared(a, b, 1)
+    rounds = [halve_rates(lambda rate, n=n: window(rate, n, noise=0.05), 1000.0, 8) for n in range(5)]
+    quicker = [halve_rates(lambda rate, n=n: window(rate, n, 2000.0, noise=0.05), 2000.0, 8) for n in range(5)]
+    a = condition_rate("index", CONDITION, 1000.0, rounds)
+    b = condition_rate("cached", CONDITION, 2000.0, quicker)
+    ratio, verdict = compare_rates(a, b, 1)
     assert verdict == "b_higher" and ratio is not None and ratio.ci95 is not None
     truth = (2000.0 - 599.1) / (1000.0 - 599.1)
     assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
@@ -105,13 +114,13 @@ def test_a_server_that_falls_behind_holds_no_limit() -> None:
             pair=0, arm="a", dropped=False, attempts_count=1, queries=queries, offered_hz=1.0, window=own, p95_ms=p95_ms
         )
 
-    assert trial_of(P95, block(1900, 4.0), 0, 1000.0).held
-    assert not trial_of(P95, block(1900, 6.0), 0, 1000.0).held
-    assert not trial_of(P95, block(1700, 4.0), 0, 1000.0).held  # 85 % of what was offered
-    assert trial_of(P95, block(15, 4.0), 0, 10.0).held  # 15 of 20: chance
-    assert not trial_of(P95, block(1900, None), 0, 1000.0).held
-    assert trial_of(limit_of("cpu=70%"), block(2000, None), 0, 1000.0).held
-    assert not trial_of(limit_of("cpu=69.9%"), block(2000, None), 0, 1000.0).held
+    assert judge_trial(P95, block(1900, 4.0), 0, 1000.0).held
+    assert not judge_trial(P95, block(1900, 6.0), 0, 1000.0).held
+    assert not judge_trial(P95, block(1700, 4.0), 0, 1000.0).held  # 85 % of what was offered
+    assert judge_trial(P95, block(15, 4.0), 0, 10.0).held  # 15 of 20: chance
+    assert not judge_trial(P95, block(1900, None), 0, 1000.0).held
+    assert judge_trial(limit_of("cpu=70%"), block(2000, None), 0, 1000.0).held
+    assert not judge_trial(limit_of("cpu=69.9%"), block(2000, None), 0, 1000.0).held
 
 
 def test_limits() -> None:

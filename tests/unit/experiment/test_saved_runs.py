@@ -9,11 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.experiment.compare import compare_saved
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
-from powerprof.experiment.saved import are_runs
+from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep import SweepStore, find_key, go_on, options_of
-from powerprof.experiment.sweep_record import Sweep
+from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
 from powerprof.report.kinds import word_record as worded
@@ -160,7 +159,7 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     assert store.save(saved).id == "sweep-0001"
     again = SweepStore(tmp_path).load("sweep-0001")
     assert again == saved
-    from powerprof.experiment.bench.plans import BenchOptions
+    from powerprof.experiment.bench_data import BenchOptions
     from powerprof.experiment.options import ExperimentOptions
 
     options = options_of(again, ExperimentOptions())

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.experiment.judge.metrics import Baseline, figures_of
-from powerprof.experiment.measure.observers import relay_bytes, relay_logs
+from powerprof.experiment.metrics import Baseline, figures_of
+from powerprof.experiment.observers import relay_bytes, relay_logs
 from powerprof.experiment.records import MemberShare, StormShare
 from powerprof.report.run import topology_lines
 from tests.unit.experiment import builders

@@ -10,9 +10,17 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.measure.plan import check_asked, check_comparable
-from powerprof.experiment.study import StudyOptions, measure_study, plan, record_of
-from powerprof.experiment.study_record import Measured, StudyRun, outcome, rows_of
+from powerprof.experiment.plan import check_comparable, check_options
+from powerprof.experiment.study import (
+    Measured,
+    StudyOptions,
+    StudyRun,
+    measure_study,
+    outcome,
+    plan,
+    record_of,
+    rows_of,
+)
 from powerprof.model.records import Estimate
 from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
@@ -206,7 +214,7 @@ def test_what_a_study_asks_for_can_be_asked(name: str) -> None:
         cases = [resolve(*find_one(condition)) for condition in step.conditions]
         if cases:
             check_comparable(cases)
-            check_asked(cases, StudyOptions().loaded(step))
+            check_options(cases, StudyOptions().loaded(step))
 
 
 def test_silent_servers_are_compared_whatever_is_connected() -> None:

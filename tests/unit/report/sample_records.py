@@ -17,9 +17,7 @@ from msgspec.structs import replace
 from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
-from powerprof.experiment.judge.answer import answer
-from powerprof.experiment.judge.metrics import baseline_of, compared
-from powerprof.experiment.judge.verdict import judge, own_control
+from powerprof.experiment.metrics import baseline_of, compared
 from powerprof.experiment.records import (
     Arm,
     Block,
@@ -32,7 +30,8 @@ from powerprof.experiment.records import (
     pairs_of,
 )
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
-from powerprof.experiment.sweep_record import Point, Sweep
+from powerprof.experiment.sweep_rounds import Point, Sweep
+from powerprof.experiment.verdict import answer_for, judge, own_control
 from powerprof.measure.sampling import interval, phase_of
 from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
 from powerprof.model.records import (
@@ -216,7 +215,7 @@ def comparison(pairs: int = 12) -> Comparison:
         order=order,
         blocks_count=len(blocks),
         metrics=metrics,
-        verdict=answer(metrics, "c0_ms_per_query_server"),
+        verdict=answer_for(metrics, "c0_ms_per_query_server"),
         seed=11,
         offered_hz=40.0,
         plans=[

@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec.structs import replace
 
-from powerprof.experiment.sweep_record import Point, Sweep
+from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.model.records import Estimate, Kind, RunMetric
 from powerprof.report.sweep import headline, lines
 from tests.unit.report.sample_records import sweep

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow
-from powerprof.experiment.judge.cost import Claim
+from powerprof.experiment.phases import Claim
 from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Conservation, EnergySource, Estimate, IdleRun, ServerExits
 from powerprof.queries.records import QueryPlanStep

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from powerprof.experiment.judge.answer import compare_metrics
-from powerprof.experiment.judge.verdict import judge_saved
-from powerprof.experiment.measure.plan import block_order, round_order
+from powerprof.experiment.plan import block_order, round_order
+from powerprof.experiment.sweep_rounds import compare_metrics
+from powerprof.experiment.verdict import judge_saved
 from powerprof.model.records import Figures
 from powerprof.statistics import Interval, compare_pairs, mean_interval, ratio_interval, welch_interval
 from powerprof.workloads.definition import Value

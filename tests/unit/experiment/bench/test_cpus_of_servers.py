@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.cli.bench import cpu_sets
 from powerprof.database.products.options import plan
-from powerprof.experiment.bench.plans import BenchOptions, check_supported, cpus_of
+from powerprof.experiment.bench_data import BenchOptions, check_supported, cpus_of
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve

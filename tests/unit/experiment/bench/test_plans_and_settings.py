@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.bench.plans import PlanMismatch, between, check_plan, plan_text, queries_in, rows_in
-from powerprof.experiment.bench.settings import _checked, global_change, literal
+from powerprof.experiment.bench_data import PlanMismatch, check_plan, moved_between, plan_text, queries_in, rows_in
+from powerprof.experiment.bench_settings import _checked, global_change, literal
 from powerprof.system.errors import UsageError
 from powerprof.workloads.definition import Explain, PlanStep
 
@@ -37,7 +37,7 @@ def test_a_plan_in_words() -> None:
 def test_the_servers_counts_leave_out_our_own() -> None:
     before = {"Questions": 10, "Connections": 3, "Handler_read_rnd_next": 100, "Handler_read_key": 1}
     after = {"Questions": 1015, "Connections": 7, "Handler_read_rnd_next": 600, "Handler_read_key": 2}
-    moved = between(before, after)
+    moved = moved_between(before, after)
     assert queries_in(moved) == 1000  # less one reading and four COM_QUIT
     assert rows_in(moved) == 501
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from powerprof.experiment.judge import metrics
-from powerprof.experiment.measure.observers import Slicer, slices_of
+from powerprof.experiment import metrics
+from powerprof.experiment.observers import Slicer, slices_of
 
 
 def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:

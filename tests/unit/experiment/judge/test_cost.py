@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from powerprof.experiment.judge.cost import judge_cost
+from powerprof.experiment.phases import judge_cost
 
 
 def wandering(generator: random.Random, count: int, step: float, noise: float = 1.5) -> list[float]:

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from powerprof.attribution.profile import FunctionShare
-from powerprof.experiment.judge.functions import SampledWindow, function_changes
 from powerprof.experiment.records import Arm
+from powerprof.experiment.verdict import SampledWindow, function_changes
 
 _ARMS: tuple[Arm, Arm] = ("a", "b")
 

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.judge.answer import answer as answer_of
-from powerprof.experiment.judge.answer import direction, headline, is_worse
-from powerprof.experiment.judge.metrics import Baseline, compared, figures_of, measured_names, rest_percent
-from powerprof.experiment.judge.threats import crowded, disturbed_pairs, doubts_of, find_threats, leave_out
-from powerprof.experiment.judge.verdict import half_width_percent, judge_saved, own_control
-from powerprof.experiment.judge.verdict import judge as judge_compared
-from powerprof.experiment.measure.block import with_client
+from powerprof.experiment.block import with_client
+from powerprof.experiment.metrics import Baseline, compared, figures_of, measured_names, rest_percent
 from powerprof.experiment.records import Answer, Block, Metric, Threat, pairs_of
+from powerprof.experiment.threats import crowded, disturbed_pairs, doubts_of, find_threats, leave_out
+from powerprof.experiment.verdict import answer_for as answer_of
+from powerprof.experiment.verdict import direction, half_width_percent, headline, is_worse, judge_saved, own_control
+from powerprof.experiment.verdict import judge as judge_compared
 from powerprof.measure.sampling import joined
 from powerprof.model.records import EnergyReading, Figures
 from powerprof.report.answers import of_control, worded

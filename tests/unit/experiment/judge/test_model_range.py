@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.experiment.judge.metrics import baseline_of, compared
-from powerprof.experiment.judge.threats import other_models
-from powerprof.experiment.judge.verdict import judge
+from powerprof.experiment.metrics import baseline_of, compared
 from powerprof.experiment.records import Block, Metric, pairs_of
+from powerprof.experiment.threats import other_models
+from powerprof.experiment.verdict import judge
 from powerprof.model.records import EnergyReading, EstimateRange
 from tests.unit.experiment import builders
 

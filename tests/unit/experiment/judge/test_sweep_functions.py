@@ -7,13 +7,7 @@ import random
 
 import pytest
 
-from powerprof.experiment.judge.functions import (
-    FunctionWindow,
-    SampledFunction,
-    function_window,
-    parting_functions,
-    shares,
-)
+from powerprof.experiment.verdict import FunctionWindow, SampledFunction, function_window, parting_functions, shares
 from tests.unit.report.sample_records import on_cpu
 
 

@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from powerprof.database.clients.base import Login
-from powerprof.experiment.loads import choose, sysbench
-from powerprof.experiment.loads.base import Context, LoadFailed, LoadOrder
+from powerprof.experiment import load_clients, sysbench
+from powerprof.experiment.load import Context, LoadFailed, LoadOrder
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.workloads.definition import Load
 
@@ -42,7 +42,7 @@ Latency (ms):
 
 
 def test_a_report_of_sysbench_is_read() -> None:
-    result = sysbench.parse(REPORT, elapsed_s=3.1)
+    result = sysbench.parse_report(REPORT, elapsed_s=3.1)
     assert (result.queries, result.elapsed_s, result.mean_ms, result.errors) == (100, 3.0162, 0.20, 2)
     assert (result.p50_ms, result.p95_ms, result.p99_ms) == (0.1, 0.5, 1.0)
 
@@ -50,7 +50,7 @@ def test_a_report_of_sysbench_is_read() -> None:
 @pytest.mark.parametrize("text", ["", "FATAL: unable to connect", REPORT[:400]])
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(LoadFailed, match="gave no report"):
-        sysbench.parse(text, 1.0)
+        sysbench.parse_report(text, 1.0)
 
 
 def test_percentiles_of_a_histogram() -> None:
@@ -61,16 +61,16 @@ def test_percentiles_of_a_histogram() -> None:
 
 def test_a_report_of_mariadb_slap_is_read() -> None:
     text = "Benchmark\n\tAverage number of seconds to run all queries: 0.125 seconds\n\tNumber of clients"
-    result = sysbench.parse_slap(text, 0.2, 1001, Load(clients=4))
+    result = sysbench.parse_mariadb_slap(text, 0.2, 1001, Load(clients=4))
     assert (result.queries, result.elapsed_s) == (1000, 0.125)  # each client runs a whole share
     with pytest.raises(LoadFailed):
-        sysbench.parse_slap("error", 0.2, 10, Load())
+        sysbench.parse_mariadb_slap("error", 0.2, 10, Load())
 
 
 def test_a_command_may_say_what_it_did() -> None:
-    result = choose.parse("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
+    result = load_clients.parse_command("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
     assert (result.queries, result.p95_ms, result.p99_ms, result.elapsed_s) == (1200, 2.5, None, 4.0)
-    assert choose.parse("", 1.0).queries is None
+    assert load_clients.parse_command("", 1.0).queries is None
 
 
 def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_path: Path) -> None:
@@ -87,9 +87,9 @@ def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_pa
 
 
 def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
-    assert choose._fill("--socket={socket}", {"socket": "/run/s"}) == "--socket=/run/s"
+    assert load_clients._fill("--socket={socket}", {"socket": "/run/s"}) == "--socket=/run/s"
     with pytest.raises(UsageError, match=r"no such place \{sokcet\}"):
-        choose._fill("{sokcet}", {"socket": "/run/s"})
+        load_clients._fill("{sokcet}", {"socket": "/run/s"})
 
 
 def test_a_file_of_the_client_is_for_its_account_alone(tmp_path: Path) -> None:
@@ -117,27 +117,27 @@ def test_pgbenchs_log_tells_how_many_ended_within_a_window(tmp_path: Path) -> No
     second, micro = int(now_s), int(now_s % 1 * 1e6)
     lines = [f"{client} 1 {us} 0 {second + client} {micro} 10" for client, us in enumerate((1000, 2000, 3000, 4000))]
     (tmp_path / "pgbench-log.17").write_text("\n".join(lines) + "\nnonsense\n1 2\n")
-    result = choose.result(PGBENCH, 4.0, tmp_path)
+    result = load_clients.parse_pgbench(PGBENCH, 4.0, tmp_path)
     assert (result.queries, result.errors, result.mean_ms) == (4, 0, 2.5)
     assert (result.p50_ms, result.p95_ms, result.p99_ms) == (2.0, 4.0, 4.0)
     begin_s = now_s - ahead_s
     assert result.between(begin_s - 0.5, begin_s + 1.5) == 2
     assert result.between(begin_s + 10, begin_s + 20) == 0
     with pytest.raises(LoadFailed, match="gave no report"):
-        choose.result("pgbench: error: connection failed", 1.0, tmp_path)
+        load_clients.parse_pgbench("pgbench: error: connection failed", 1.0, tmp_path)
 
 
 def test_statements_become_scripts_of_pgbench() -> None:
     load = Load(kind="pgbench")
-    assert choose.texts(["SELECT {{uniform 1 9}}, {{uniform 2 3}};"], load) == [
+    assert load_clients.pgbench_scripts(["SELECT {{uniform 1 9}}, {{uniform 2 3}};"], load) == [
         "\\set powerprof0 random(1, 9)\n\\set powerprof1 random(2, 3)\nSELECT :powerprof0, :powerprof1;\n"
     ]
-    assert choose.texts(["SELECT 1", "SELECT 2"], Load(kind="pgbench", transaction=True)) == [
+    assert load_clients.pgbench_scripts(["SELECT 1", "SELECT 2"], Load(kind="pgbench", transaction=True)) == [
         "BEGIN;\nSELECT 1;\nSELECT 2;\nEND;\n"
     ]
     for statement in ("SELECT 1;\n  \\shell rm -r x", "\\setshell a id", "SELECT {{sequence}}"):
         with pytest.raises(UsageError):
-            choose.texts([statement], load)
+            load_clients.pgbench_scripts([statement], load)
 
 
 _SELECT = "SELECT Name FROM City WHERE ID = {{uniform 1 4079}} AND Population > {{uniform 5 9}}"
@@ -159,7 +159,7 @@ def _java_context(tmp_path: Path) -> Context:
 def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
     load = Load(kind="connector-j", protocol=protocol, connector=connector, sql=[_SELECT])  # type: ignore[arg-type]
     order = LoadOrder(duration_s=2.5, rate_hz=1000.0, seed=7)
-    text = choose.properties(load, [_SELECT], _java_context(tmp_path), order)
+    text = load_clients.connector_properties(load, [_SELECT], _java_context(tmp_path), order)
     assert all(word in text for word in said)
     lines = dict(line.split("=", 1) for line in text.splitlines())
     assert lines["sql"] == "SELECT Name FROM City WHERE ID = ? AND Population > ?"
@@ -183,23 +183,23 @@ def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector:
 )
 def test_what_a_java_connector_cannot_ask_is_refused(tmp_path: Path, load: Load) -> None:
     with pytest.raises(UsageError, match="connector-j"):
-        choose.properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        load_clients.connector_properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
 
 
 def test_without_a_jdk_or_the_connector_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(kind="connector-j", sql=["SELECT 1"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"^java is not installed") as caught:
-        choose.start_connectorj(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "apt install default-jdk-headless"
     # A runtime alone cannot run a source file.
-    monkeypatch.setattr(choose.programs, "need", _only_java)
+    monkeypatch.setattr(load_clients.programs, "need", _only_java)
     with pytest.raises(CapabilityError, match=r"^javac is not installed"):
-        choose.start_connectorj(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
-    monkeypatch.setattr(choose.programs, "need", lambda name, package: Path("/bin/false"))
+        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+    monkeypatch.setattr(load_clients.programs, "need", lambda name, package: Path("/bin/false"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(CapabilityError, match="mysql-connector-j has not been fetched") as caught:
-        choose.start_connectorj(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
+        load_clients.start_connector(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
     assert caught.value.hint == "powerprof servers fetch mysql-connector-j"
 
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.experiment.measure.plan import choose
 from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.plan import choose_offer
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, resolve
@@ -21,35 +21,35 @@ def _cases() -> list[Case]:
 
 
 def test_the_slower_one_decides_the_rate() -> None:
-    offer = choose(None, [20_000.0, 300.0], _cases(), OPTIONS)
+    offer = choose_offer(None, [20_000.0, 300.0], _cases(), OPTIONS)
     assert (offer.design, offer.rate_hz, offer.queries) == ("rate", 120.0, None)
 
 
 def test_the_workload_limits_the_rate() -> None:
-    assert choose(None, [20_000.0, 10_000.0], _cases(), OPTIONS).rate_hz == 200.0
+    assert choose_offer(None, [20_000.0, 10_000.0], _cases(), OPTIONS).rate_hz == 200.0
 
 
 def test_a_slow_condition_leads_to_equal_work_and_says_so() -> None:
-    offer = choose(None, [300.0, 2.0], _cases(), OPTIONS)
+    offer = choose_offer(None, [300.0, 2.0], _cases(), OPTIONS)
     assert offer.design == "work"
     assert offer.queries == 11  # 2/s × 6.4 s × 0.9
     assert "no-index does only 2 queries/s" in offer.notes[0]
 
 
 def test_a_rate_that_cannot_be_kept_is_saturation() -> None:
-    offer = choose(None, [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=290.0))
+    offer = choose_offer(None, [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=290.0))
     assert offer.design == "work"
     assert "no-index is saturated: it does 300 queries/s, 290 were to be offered" in offer.notes[0]
     with pytest.raises(PowerprofError, match="saturated"):
-        choose("rate", [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=290.0))
+        choose_offer("rate", [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=290.0))
 
 
 def test_a_given_rate_is_kept() -> None:
-    assert choose(None, [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=40.0)).rate_hz == 40.0
+    assert choose_offer(None, [20_000.0, 300.0], _cases(), replace(OPTIONS, rate_hz=40.0)).rate_hz == 40.0
 
 
 def test_equal_work_takes_the_number_that_is_asked_for() -> None:
-    assert choose("work", [20_000.0, 300.0], _cases(), replace(OPTIONS, queries=77)).queries == 77
+    assert choose_offer("work", [20_000.0, 300.0], _cases(), replace(OPTIONS, queries=77)).queries == 77
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from powerprof.experiment.measure.plan import Arm, block_order, round_order
+from powerprof.experiment.plan import Arm, block_order, round_order
 
 
 def flat(order: list[tuple[Arm, Arm]]) -> list[Arm]:

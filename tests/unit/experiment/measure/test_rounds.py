@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.measure.rounds import Gathered, complete_rounds
+from powerprof.experiment.sweep_rounds import Gathered, complete_rounds
 from powerprof.model.records import OsRates
 from powerprof.workloads.definition import Value
 from tests.unit.experiment.builders import block

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.measure.traced import repeated_until_raging
 from powerprof.experiment.records import StormShare, TraceSummary
+from powerprof.experiment.traced import repeated_until_raging
 from powerprof.report.run import traced_lines
 from tests.unit.report.sample_records import attribution
 

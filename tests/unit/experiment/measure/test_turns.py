@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.block import turn_length_s
-from powerprof.experiment.measure.plan import Offer
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.block import turn_length_s
 from powerprof.experiment.options import ExperimentOptions
+from powerprof.experiment.plan import Offer
 from powerprof.workloads.reading import Case, read_workload, resolve
 
 WORKLOAD = """\

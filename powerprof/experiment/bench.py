@@ -14,10 +14,10 @@ from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.readers import Reader
 from powerprof.database.isolation import sandbox
-from powerprof.experiment.bench import dataset, plans
-from powerprof.experiment.bench.plans import BenchOptions, check_supported
-from powerprof.experiment.bench.settings import GivenSettings, PrivateSettings, ServerSettings
-from powerprof.experiment.loads import Context
+from powerprof.experiment import bench_data
+from powerprof.experiment.bench_data import BenchOptions, check_supported
+from powerprof.experiment.bench_settings import GivenSettings, PrivateSettings, ServerSettings
+from powerprof.experiment.load import Context
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.workloads import trust
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
     from powerprof.database.isolation.runtree import RunTree
     from powerprof.database.private.server import PrivateServer
-    from powerprof.experiment.bench.plans import BenchOptions
-    from powerprof.workloads.reading import Case
 
 
 # The server of some conditions, or the topology of one, and whether it sleeps.
@@ -77,7 +75,7 @@ def private(server: Server) -> PrivateServer:
     return server
 
 
-def start(
+def start_servers(
     case: Case, cases: Sequence[Case], name: str, options: BenchOptions, stack: ExitStack, tree: RunTree
 ) -> tuple[Mapping[str, Server], Sequence[str]]:
     """The private server of a condition, or all of its topology with the one under load first, and notes on them.
@@ -88,7 +86,7 @@ def start(
     from powerprof.database.private.server import PrivateServer
     from powerprof.database.private.topology import ServerTopology
     from powerprof.database.products.options import MemberOptions, ServerOptions, plan
-    from powerprof.experiment.bench.plans import cpus_of
+    from powerprof.experiment.bench_data import cpus_of
     from powerprof.workloads.definition import TopologyMember
 
     most = max(other.load.clients for other in cases)
@@ -189,7 +187,7 @@ class Bench(Closeable):
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)
         if given is not None:
-            for schema in dict.fromkeys(dataset.database_of(case) for case in self._cases if case.load.reads_only):
+            for schema in dict.fromkeys(bench_data.database_of(case) for case in self._cases if case.load.reads_only):
                 self._readers[schema] = self._stack.enter_context(Reader(given.login, schema)).login
         for case in self._cases:
             if self.failure(case) is None:
@@ -225,7 +223,7 @@ class Bench(Closeable):
     def _members(self, case: Case, name: str) -> Mapping[str, Server]:
         if self._options.given is not None:
             return {"given": self._options.given}
-        members, notes = start(case, self._cases, name, self._options, self._stack, self._private_tree())
+        members, notes = start_servers(case, self._cases, name, self._options, self._stack, self._private_tree())
         for note in notes:
             self._note(note)
         return members
@@ -237,7 +235,7 @@ class Bench(Closeable):
                 continue
             if other.workload.folder not in made:
                 made.add(other.workload.folder)
-                dataset.make_all(
+                bench_data.make_schemas(
                     node.members, other.workload, case.topology, node.made, world_sql=self._options.world_sql
                 )
                 self._run(other, node, other.workload.definition.setup)
@@ -270,7 +268,7 @@ class Bench(Closeable):
                 self._note(note)
         finally:
             for name in node.made:
-                dataset.remove(node.server, name)
+                bench_data.remove_schema(node.server, name)
 
     def _key(self, case: Case) -> str:
         """Conditions with the same start-up settings share a server; those of a topology have their own."""
@@ -392,7 +390,7 @@ class Bench(Closeable):
 
     def login(self, case: Case) -> Login:
         """The account, with the condition's schema. On a given server one that only reads, where the load says so."""
-        schema = dataset.database_of(case)
+        schema = bench_data.database_of(case)
         login = self._readers.get(schema) if case.load.reads_only else None
         return (login or self._node(case).server.login).within(schema)
 
@@ -428,7 +426,7 @@ class Bench(Closeable):
     def _run(self, case: Case, node: Node, statements: Sequence[str]) -> None:
         if not statements:
             return
-        with node.server.connect(database=dataset.database_of(case)) as connection:
+        with node.server.connect(database=bench_data.database_of(case)) as connection:
             sql.execute(connection, *statements)
 
     def _explain(self, case: Case) -> None:
@@ -441,5 +439,5 @@ class Bench(Closeable):
             sql.execute(connection, *case.load.session)
             for wanted_plan in wanted:
                 rows = dialects.of(connection).explain(connection, wanted_plan.statement)
-                plans.check_plan(case.name, wanted_plan, rows)
+                bench_data.check_plan(case.name, wanted_plan, rows)
                 read_plans.append((wanted_plan, rows))

@@ -11,14 +11,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from powerprof.experiment.bench import plans
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.loads import LoadFailed, LoadOrder, LoadResult, RunningLoad, start_load
-from powerprof.experiment.loads.sysbench import GatedLoad, Tally, is_possible
-from powerprof.experiment.measure.observers import CaseObservers
-from powerprof.experiment.measure.plan import Offer, block_order
+from powerprof.experiment import bench_data
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.load import LoadFailed, LoadOrder, LoadResult, RunningLoad
+from powerprof.experiment.load_clients import start_load
+from powerprof.experiment.observers import CaseObservers
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
+from powerprof.experiment.plan import Offer, block_order
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
+from powerprof.experiment.sysbench import GatedLoad, Tally, is_possible
 from powerprof.measure.clock import Meters
 from powerprof.measure.sampling import WindowMeter, joined, joined_all
 from powerprof.measure.window import punctual, wait_out
@@ -30,13 +31,6 @@ from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
-    from powerprof.experiment.bench.servers import Bench
-    from powerprof.experiment.measure.plan import Offer
-    from powerprof.experiment.options import ExperimentOptions
-    from powerprof.experiment.records import Arm, Block
-    from powerprof.measure.sampling import WindowMeter
-    from powerprof.model.records import Window
-    from powerprof.workloads.reading import Case
 
 
 # What an experiment under load measures with, and what it does when a part of that fails.
@@ -136,7 +130,7 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
         measure = _work if apparatus.offer.design == "work" else _rate
         block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid, case.load.counted))
         with bench.quick_disks(case):
-            plans.check_data(control, case.qualified, case.load.checks)
+            bench_data.check_data(control, case.qualified, case.load.checks)
     bench.leave(case)
     return block
 
@@ -146,8 +140,8 @@ def counting(control: Sql, pid: int | None, counted: str | None = None) -> Calla
 
     def count() -> dict[str, int]:
         faults = minor_faults(pid)
-        own = {} if counted is None else {_DONE: plans.done(control, counted)}
-        return {**plans.counters(control), **({} if faults is None else {_FAULTS: faults}), **own}
+        own = {} if counted is None else {_DONE: bench_data.read_done(control, counted)}
+        return {**bench_data.read_counters(control), **({} if faults is None else {_FAULTS: faults}), **own}
 
     return count
 
@@ -186,14 +180,14 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
             finally:
                 running.kill()
     refuse_errors(case, result)
-    moved = plans.between(before, after)
+    moved = bench_data.moved_between(before, after)
     done = moved.pop(_DONE, None)
     if done is None:
         own = result.between(start_s, end_s)
         if answered is not None and answered_then is not None:
             own = answered_then - answered
-        done = plans.queries_in(moved, transactions=case.load.transaction) if own is None else own
-    plans.check_counters(case.qualified, case.condition.counters, moved, done)
+        done = bench_data.queries_in(moved, transactions=case.load.transaction) if own is None else own
+    bench_data.check_counters(case.qualified, case.condition.counters, moved, done)
     return block_of(
         apparatus,
         slot,
@@ -239,8 +233,10 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
             window = joined(solution, apparatus.complete(meter.measure(left_s)))
     window = with_client(window, result.client_cpu_s)
     refuse_errors(case, result)
-    moved = plans.between(before, after)
-    plans.check_counters(case.qualified, case.condition.counters, moved, result.queries or plans.queries_in(moved))
+    moved = bench_data.moved_between(before, after)
+    bench_data.check_counters(
+        case.qualified, case.condition.counters, moved, result.queries or bench_data.queries_in(moved)
+    )
     return block_of(
         apparatus,
         slot,
@@ -250,7 +246,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         moved,
         # All of the client's statements lie in the window: its own count is exact, the server's is off by a COM_QUIT
         # that came a moment before or after.
-        queries=result.queries or plans.queries_in(moved),
+        queries=result.queries or bench_data.queries_in(moved),
         solution_s=solution_s,
         solution_energy=solution.energy,
     )
@@ -308,7 +304,7 @@ def block_of(
         client_cpu_s=result.client_cpu_s,
         solution_s=solution_s,
         solution_energy=list(solution_energy),
-        rows_examined=None if queries is None else plans.rows_in(moved),
+        rows_examined=None if queries is None else bench_data.rows_in(moved),
         minor_faults_count=status.pop(_FAULTS, None),
         status=status,
         members=list(members),
@@ -385,7 +381,7 @@ def measure_alternating(
             side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
             sides[slot.arm] = side
         # What a reading adds to the counters, asked of the server that is awake.
-        own = plans.between(side.count(), side.count())
+        own = bench_data.moved_between(side.count(), side.count())
         stack.enter_context(punctual())
         for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
             for arm in pair:
@@ -397,7 +393,7 @@ def measure_alternating(
                 side.meter.open_window()
                 _turn(side.load, turn_s)
                 side.windows.append(side.meter.close_window())
-                moved = plans.between(before, side.count())
+                moved = bench_data.moved_between(before, side.count())
                 side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
     return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
 
@@ -433,7 +429,7 @@ def _turn(load: GatedLoad, turn_s: float) -> None:
 def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
     """All turns of a side as one block."""
     result = side.load.tally().since(side.start)
-    plans.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
+    bench_data.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
     return block_of(
         apparatus,
         side.slot,

@@ -2,8 +2,7 @@
 """Global variables that a condition sets with `set_global`, and restores for the next condition.
 
 A private server is removed at the end, so plain SET GLOBAL is enough. A given server is changed through `reversible`:
-a separate process restores it if powerprof is killed, and the next start of powerprof if both are killed.
-"""
+a separate process restores it if powerprof is killed, and the next start of powerprof if both are killed."""
 
 from __future__ import annotations
 
@@ -26,6 +25,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
+
 
 _VARIABLE = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}(\.[A-Za-z][A-Za-z0-9_]{0,63})?")
 _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")

@@ -13,8 +13,8 @@ from pathlib import Path
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.fetched import historical
 from powerprof.database.products import products
-from powerprof.experiment.loads import sysbench
-from powerprof.experiment.loads.base import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
+from powerprof.experiment import sysbench
+from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad, RunningLoad
 from powerprof.system import programs
 from powerprof.system.errors import UsageError
 from powerprof.system.folders import Folder
@@ -28,7 +28,7 @@ _PLACE = re.compile(r"\{([a-z_]+)\}")
 _COUNT = re.compile(r"^(queries|p50_ms|p95_ms|p99_ms)[=: ]+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 
 
-def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
+def start_command(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
 
     The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is
@@ -57,7 +57,7 @@ def start(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     program = Path(argv[0])
     if "/" in argv[0] and not program.is_absolute():
         argv[0] = str(folder.absolute() / program)
-    return ProcessLoad(argv, context, parse, env={"MYSQL_PWD": login.password}, reads=[folder.absolute()])
+    return ProcessLoad(argv, context, parse_command, env={"MYSQL_PWD": login.password}, reads=[folder.absolute()])
 
 
 def _place_lines(context: Context) -> str:
@@ -76,7 +76,7 @@ def _fill(word: str, places: dict[str, str]) -> str:
     return _PLACE.sub(value, word)
 
 
-def parse(text: str, elapsed_s: float) -> LoadResult:
+def parse_command(text: str, elapsed_s: float) -> LoadResult:
     """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not reported is unknown."""
     values = {name: float(value) for name, value in _COUNT.findall(text)}
     return LoadResult(
@@ -104,7 +104,7 @@ _POLL_S = 0.02
 _JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 
-def start_connectorj(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
+def start_connector(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
     """Start it, and wait until its clients are connected.
 
     Raises CapabilityError without a JDK or the connector, LoadFailed where it does not come so far.
@@ -115,16 +115,16 @@ def start_connectorj(load: Load, statements: Sequence[str], context: Context, or
     jar = context.file("connector.jar", historical.jar(load.connector))
     program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
     argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, STDIN]
-    running = ProcessLoad(argv, context, parse, stdin=properties(load, statements, context, order))
+    running = ProcessLoad(argv, context, parse_command, stdin=connector_properties(load, statements, context, order))
     try:
-        _wait(running)
+        _wait_for_connector(running)
     except BaseException:
         running.kill()
         raise
     return running
 
 
-def _wait(running: ProcessLoad) -> None:
+def _wait_for_connector(running: ProcessLoad) -> None:
     deadline_s = time.monotonic() + _READY_S
     while not re.search(r"^ready$", running.text(), re.MULTILINE):
         if not running.alive():
@@ -135,7 +135,7 @@ def _wait(running: ProcessLoad) -> None:
         time.sleep(_POLL_S)
 
 
-def properties(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> str:
+def connector_properties(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> str:
     """The runner's settings, as java.util.Properties reads them. Raises UsageError for what it cannot ask."""
     if len(statements) != 1 or load.session or load.reconnect or load.transaction:
         raise UsageError("a load of kind connector-j asks one statement, on connections that stay", "one in load.sql")
@@ -190,10 +190,10 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
         old.unlink()
     scripts = [
         context.file(f"pgbench-{number}.sql", text.encode())
-        for number, text in enumerate(texts(case.load_statements(), load))
+        for number, text in enumerate(pgbench_scripts(case.load_statements(), load))
     ]
     argv: list[str | Path] = [
-        _program(context),
+        _pgbench_program(context),
         "--no-vacuum",
         f"--client={load.clients}",
         "--jobs=1",
@@ -213,10 +213,10 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
         f"--username={login.user}",
         load.database or login.database or "postgres",
     ]
-    return ProcessLoad(argv, context, lambda text, elapsed_s: result(text, elapsed_s, context.place))
+    return ProcessLoad(argv, context, lambda text, elapsed_s: parse_pgbench(text, elapsed_s, context.place))
 
 
-def _program(context: Context) -> Path:
+def _pgbench_program(context: Context) -> Path:
     """The one that came with the host's server. On PATH Debian has a script that looks for clusters."""
     build = getattr(context.server, "build", None)
     if build is not None and build.root is not None:
@@ -226,7 +226,7 @@ def _program(context: Context) -> Path:
     return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
 
 
-def texts(statements: Sequence[str], load: Load) -> list[str]:
+def pgbench_scripts(statements: Sequence[str], load: Load) -> list[str]:
     """The scripts: each statement one, of which pgbench takes any, or all of them one where they are a transaction.
 
     `{{uniform A B}}` becomes a variable of pgbench's. Raises UsageError for other places, and for a backslash, also in
@@ -235,11 +235,11 @@ def texts(statements: Sequence[str], load: Load) -> list[str]:
     session = [f"{text};" for text in load.session]
     if session:
         raise UsageError("pgbench has no statements that each connection runs first", "leave load.session out")
-    scripts = [_script(statement) for statement in statements]
+    scripts = [_pgbench_script(statement) for statement in statements]
     return ["BEGIN;\n" + "".join(scripts) + "END;\n"] if load.transaction else scripts
 
 
-def _script(statement: str) -> str:
+def _pgbench_script(statement: str) -> str:
     if "\\" in statement:
         raise UsageError(
             f"{statement.strip()[:40]!r} has a backslash, which begins a command of pgbench's own",
@@ -259,7 +259,7 @@ def _script(statement: str) -> str:
     return "".join(variables) + text.rstrip().rstrip(";") + ";\n"
 
 
-def result(text: str, elapsed_s: float, directory: Path) -> LoadResult:
+def parse_pgbench(text: str, elapsed_s: float, directory: Path) -> LoadResult:
     """pgbench's report and log. Raises LoadFailed where it gave none."""
     counted = re.search(r"number of transactions actually processed: (\d+)", text)
     if not counted:
@@ -342,15 +342,15 @@ def start_load(case: Case, context: Context, order: LoadOrder) -> RunningLoad:
     if case.load.is_silent:
         return IdleLoad(context, case.load.clients if case.load.kind == "idle" else 0)
     if case.load.kind == "slap":
-        return sysbench.start_slap(case, context, order)
+        return sysbench.start_mariadb_slap(case, context, order)
     if case.load.kind == "command":
-        return start(case, context, order)
+        return start_command(case, context, order)
     if case.load.kind == "connector-j":
-        return start_connectorj(case.load, case.load_statements(), context, order)
+        return start_connector(case.load, case.load_statements(), context, order)
     if case.load.kind == "pgbench":
         return start_pgbench(case, context, order)
     if case.load.kind == "tpcc":
         return sysbench.start_tpcc(case, context, order)
     if context.login.family == "postgresql" and order.duration_s is not None:
         return sysbench.OpenGate(case.load, case.load_statements(), context, order)
-    return sysbench.start(case.load, case.load_statements(), context, order)
+    return sysbench.start_sysbench(case.load, case.load_statements(), context, order)

@@ -10,11 +10,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.bench.plans import BenchOptions
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
-from powerprof.experiment.measure.plan import Offer, capacity, check_asked, check_comparable
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.bench_data import BenchOptions
+from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
+from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
 from powerprof.measure.sampling import interval, now_text
 from powerprof.model.records import Estimate, Notes
@@ -90,7 +90,7 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
         return self.a.condition
 
 
-def trial_of(limit: Limit, block: Block, number: int, rate_hz: float) -> Trial:
+def judge_trial(limit: Limit, block: Block, number: int, rate_hz: float) -> Trial:
     """What a window at a rate says of the limit. A server that falls behind holds no limit."""
     seconds = block.window.window_s
     finished_hz = block.queries / seconds if block.queries is not None and seconds else None
@@ -106,7 +106,7 @@ def trial_of(limit: Limit, block: Block, number: int, rate_hz: float) -> Trial:
     return Trial(round=number, rate_hz=rate_hz, finished_hz=finished_hz, value=found, held=held)
 
 
-def search(trial: Callable[[float], Trial], capacity_hz: float, steps: int) -> list[Trial]:
+def halve_rates(trial: Callable[[float], Trial], capacity_hz: float, steps: int) -> list[Trial]:
     """Halve the rates between none and what the condition can do, `steps` times: below, where a trial held, the limit
     is taken to hold, and above, where it did not, not to.
 
@@ -123,7 +123,7 @@ def search(trial: Callable[[float], Trial], capacity_hz: float, steps: int) -> l
     return trials
 
 
-def highest(trials: Sequence[Trial], capacity_hz: float) -> float | None:
+def highest_rate(trials: Sequence[Trial], capacity_hz: float) -> float | None:
     """What one search found: the middle between the highest rate that held and the next above that did not."""
     held = [trial.rate_hz for trial in trials if trial.held]
     if not held:
@@ -132,11 +132,11 @@ def highest(trials: Sequence[Trial], capacity_hz: float) -> float | None:
     return (max(held) + min([*failed, capacity_hz])) / 2
 
 
-def saturated(
+def condition_rate(
     name: str, condition: ConditionRecord, capacity_hz: float, rounds: Sequence[Sequence[Trial]]
 ) -> Saturated:
     """One condition over its rounds; at least one."""
-    values = [highest(trials, capacity_hz) for trials in rounds]
+    values = [highest_rate(trials, capacity_hz) for trials in rounds]
     known = [value for value in values if value is not None]
     trials = [trial for each in rounds for trial in each]
     return Saturated(
@@ -151,7 +151,7 @@ def saturated(
     )
 
 
-def compared(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, Verdict | None]:
+def compare_rates(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, Verdict | None]:
     """b / a over the rounds that both have, with its interval; None where fewer than two have both."""
     both = [(x, y) for x, y in zip(a.values, b.values, strict=False) if x is not None and y is not None]
     if len(both) < 2:
@@ -177,17 +177,17 @@ class _SaturatedSide:
 
     def record(self, rounds: int) -> Saturated:
         """What the first `rounds` rounds found."""
-        return saturated(self.case.name, condition_record(self.case), self.capacity_hz, self.rounds[:rounds])
+        return condition_rate(self.case.name, condition_record(self.case), self.capacity_hz, self.rounds[:rounds])
 
 
-def saturate(
+def search_highest_rate(
     cases: Sequence[Case], limit: Limit, steps: int, bench_options: BenchOptions, options: ExperimentOptions, say: Say
 ) -> Saturation:
     """Search in rounds, the conditions in turn. Interrupted, it keeps the rounds that are whole.
 
     Raises UsageError for a load that cannot be asked at a rate, PowerprofError where not one round is whole.
     """
-    check_asked(cases, options)
+    check_options(cases, options)
     for case in cases:
         if case.load.kind not in _AT_A_RATE:
             raise UsageError(
@@ -207,7 +207,7 @@ def saturate(
             server = {"version": one.version, "private": one.private}
             for side in sides:
                 say(f"{side.case.name}: as fast as it goes")
-                side.capacity_hz = capacity(bench, side.case, options.calibrate_s)
+                side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
             for number in range(options.pairs):
                 # Which comes first alternates, so that a drift is no condition's own.
                 for side in sides if number % 2 == 0 else sides[::-1]:
@@ -237,13 +237,13 @@ def _round(
         apparatus = Apparatus(bench, own, Offer("rate", rate_hz, None, (), ()), None, lambda window: window, say)
         slot = Slot(number, "a", False, 1 + 1000 * options.seed + number)
         try:
-            return trial_of(limit, measure_block(apparatus, side.case, slot, 1), number, rate_hz)
+            return judge_trial(limit, measure_block(apparatus, side.case, slot, 1), number, rate_hz)
         except Retryable as error:
             # A client whose queue is full gives up: that rate does not hold.
             bench.revive(side.case)
             return Trial(round=number, rate_hz=rate_hz, finished_hz=None, value=None, held=False, failure=error.message)
 
-    return search(trial, side.capacity_hz, steps)
+    return halve_rates(trial, side.capacity_hz, steps)
 
 
 def _record(
@@ -261,7 +261,7 @@ def _record(
 
     rounds = _whole(sides)
     found = [side.record(rounds) for side in sides]
-    ratio, verdict = compared(found[0], found[1], options.seed) if len(found) == 2 else (None, None)
+    ratio, verdict = compare_rates(found[0], found[1], options.seed) if len(found) == 2 else (None, None)
     return Saturation(
         id=None,
         command="saturate",

@@ -26,7 +26,7 @@ from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
-    from powerprof.experiment.bench.servers import Bench
+    from powerprof.experiment.bench import Bench
 
 
 # What each server of a topology did in a window: CPU time, connections, relay logs, and what replication says.

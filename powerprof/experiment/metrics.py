@@ -3,8 +3,7 @@
 
 per query, gross   what the whole host used in the window / the queries finished in it
 per query, net     the same less what the idle baseline uses in as long a time
-EDP                joules/query × mean latency: what a user pays in energy and waits in time (lower is better)
-"""
+EDP                joules/query × mean latency: what a user pays in energy and waits in time (lower is better)"""
 
 from __future__ import annotations
 

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points of a sweep measured in rounds: each once a round, in another order each time.
-
-What comes and goes meanwhile (a neighbour, a clock's frequency, a backup) must not look like a point's own, as it would
-if one point came after the other. Servers that are not asked are stopped.
-"""
+"""A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
 
 from __future__ import annotations
 
+import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -20,29 +16,156 @@ from powerprof.diagnosis import asking
 from powerprof.diagnosis.collect import rows_of
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
 from powerprof.diagnosis.periodic import known, settings_of
-from powerprof.experiment.bench.dataset import schema_of
-from powerprof.experiment.judge.functions import FunctionWindow, SampledWindow, function_window
-from powerprof.experiment.loads import LoadFailed, LoadOrder, start_load
-from powerprof.experiment.measure.block import Apparatus, Slot, measure_block
-from powerprof.experiment.measure.plan import block_order, round_order
-from powerprof.experiment.measure.traced import load_at, trace_condition
+from powerprof.diagnosis.rules_replication import role_of
+from powerprof.experiment.load import LoadFailed, LoadOrder
+from powerprof.experiment.load_clients import start_load
+from powerprof.experiment.observers import CaseObservers
 from powerprof.experiment.options import RAMP_S
-from powerprof.experiment.records import Arm, Block
+from powerprof.experiment.plan import block_order
+from powerprof.experiment.records import Arm, TraceSummary
+from powerprof.experiment.verdict import SampledWindow
 from powerprof.measure.sampling import interval
 from powerprof.measure.window import wait_out
-from powerprof.model.records import Estimate, OsRates, RunMetric, Window
-from powerprof.model.text import Say, about
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
-from powerprof.workloads.definition import Value
+from powerprof.model.records import Estimate, RunMetric
+from powerprof.model.text import Say
+from powerprof.system.errors import Interrupted
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
     from powerprof.attribution.profile import OnCpuProfile
     from powerprof.database.clients.base import Server
-    from powerprof.experiment.bench.servers import Bench
-    from powerprof.experiment.records import TraceSummary
+    from powerprof.experiment.bench import Bench
+    from powerprof.model.attribution import Wakeup
     from powerprof.tracing.captures import OnCpuCapture
     from powerprof.tracing.profile import OnCpuTracer
+
+
+# A storm that was active for less than this in the traced window is not what the other windows measured.
+RAGED_PERCENT = 50.0
+_ATTEMPTS = 3
+_FRAMES = 10  # of a stack that is named
+
+# Server, thread, whether it is one of replication.
+Key = tuple[str, str, bool]
+
+
+def trace_condition(
+    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None = None
+) -> TraceSummary:
+    """Trace every server of `case` for so long, while its statements are asked at `rate_hz`, or its clients are idle.
+
+    Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Where a storm
+    was to rage and did not, it is traced again. Raises CapabilityError, PowerprofError.
+    """
+    return repeated_until_raging(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
+
+
+def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
+    """The first window in which the storm was active, or has none to rage; the last of three where none did.
+
+    A storm that cannot be started is tried once more: there are servers that back off from it.
+    """
+    for attempt in range(1, _ATTEMPTS + 1):
+        window = trace()
+        storm = window.storm
+        if storm is None or storm.raged_percent >= RAGED_PERCENT or (attempt > 1 and not storm.began):
+            break
+        if attempt < _ATTEMPTS:
+            say(f"{name}: the storm was active {storm.raged_percent:.0f} % of the traced window: traced again")
+    return window
+
+
+def _traced(
+    bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None
+) -> TraceSummary:
+
+    from powerprof.attribution import attribute
+    from powerprof.attribution.requests import AttributeRequest
+    from powerprof.system.processes import Target
+
+    bench.enter(case)
+    members = {name: server.pid for name, server in bench.members(case).items() if server.pid is not None}
+
+    def names() -> Mapping[int, str]:
+        names: dict[int, str] = {}
+        for server in bench.members(case).values():
+            names.update(server.thread_names())
+        return names
+
+    pids = tuple(members.values())
+    label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
+    with CaseObservers(bench, case) as beside, load_at(bench, case, rate_hz):
+        beside.start()
+        taken = attribute.trace_target(
+            Target(pids, label, roots=pids), AttributeRequest(duration_s=duration_s), names, say
+        )
+        _, storm = beside.finish(os.cpu_count() or 1)
+    bench.leave(case)
+    say(f"unwinding {case.name}")
+    return TraceSummary(arm=arm, members=members, attribution=attribute.analyse(taken), storm=storm)
+
+
+@contextmanager
+def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
+    """The condition's clients at work, or silent where they are to be, for as long as the context lasts."""
+    from powerprof.experiment.load import LoadOrder
+    from powerprof.experiment.load_clients import start_load
+    from powerprof.experiment.sysbench import GatedLoad, is_possible
+
+    context = bench.context(case)
+    if case.load.is_silent:
+        held = start_load(case, context, LoadOrder())
+        try:
+            yield
+        finally:
+            held.kill()
+    elif case.load.kind == "statements" and rate_hz and is_possible():
+        with GatedLoad(case.load, case.load_statements(), context, rate_hz, seed=1) as load:
+            load.open()
+            yield
+    else:
+        yield
+
+
+def role(row: Wakeup) -> str | None:
+    """The part that the row's thread plays in replication; None for none."""
+    return role_of(row.thread.server_name, [frame.label for frame in row.stack])
+
+
+def by_thread(window: TraceSummary) -> Counter[Key]:
+    """Idle exits by (server, thread, of replication), most first."""
+    counts: Counter[Key] = Counter()
+    for row in window.attribution.wakeups:
+        counts[_key(window, row)] += row.count
+    return counts
+
+
+def _key(window: TraceSummary, row: Wakeup) -> Key:
+    server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
+    part = role(row)
+    label = row.thread.label
+    if part is None and row.thread.server_name is None and any("handle_one_connection" in f.label for f in row.stack):
+        label = "connections"
+    return server, part or label, part is not None
+
+
+def top_stack(window: TraceSummary, key: Key) -> list[str]:
+    """The stack that most idle exits of these threads were blamed on, innermost first."""
+    rows = [row for row in window.attribution.wakeups if row.stack and _key(window, row) == key]
+    return [frame.label.partition("(")[0] for frame in rows[0].stack[:_FRAMES]] if rows else []
+
+
+def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:
+    """Of the idle exits/s that B has more than A: how many are blamed on threads of replication."""
+
+    def rates(window: TraceSummary) -> tuple[float, float]:
+        seconds = window.attribution.window_s
+        counts = by_thread(window)
+        own = sum(count for (_, _, of), count in counts.items() if of)
+        return sum(counts.values()) / seconds, own / seconds
+
+    (all_a, own_a), (all_b, own_b) = rates(a), rates(b)
+    return 100.0 * (own_b - own_a) / (all_b - all_a) if all_b > all_a else None
 
 
 # How often each thread of a server wakes, over several traced windows, and which setting is known to change that.
@@ -164,8 +287,8 @@ def _rate(values: Sequence[float]) -> Estimate:
 
 # Windows of two conditions in turns, in each of which the functions that the servers ran are sampled.
 
-WINDOWS = 8
-WINDOW_S = 1.5
+SAMPLED_WINDOWS = 8
+SAMPLED_WINDOW_S = 1.5
 # Ten samples for each that attribute takes: the windows are short, and none of their joules count. A prime: nothing
 # runs in step with it.
 _FREQUENCY_HZ = 997
@@ -173,7 +296,7 @@ _RUN_IN_S = 0.3
 # More than a window and the sampler's start take: what is left is killed.
 _LOAD_S = 30
 # With the load's start and the sampler's.
-SAMPLED_S = WINDOW_S + 2.0
+SAMPLED_S = SAMPLED_WINDOW_S + 2.0
 
 
 def sample_functions(
@@ -181,17 +304,17 @@ def sample_functions(
 ) -> list[SampledWindow]:
     """WINDOWS windows of each condition in pairs of random order. Raises CapabilityError, PowerprofError."""
     sampled = []
-    for pair in block_order(WINDOWS, seed):
-        sampled += [_window(bench, cases[0 if arm == "a" else 1], arm, rate_hz, say) for arm in pair]
+    for pair in block_order(SAMPLED_WINDOWS, seed):
+        sampled += [_sample(bench, cases[0 if arm == "a" else 1], arm, rate_hz, say) for arm in pair]
     return sampled
 
 
-def _window(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say) -> SampledWindow:
+def _sample(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say) -> SampledWindow:
     bench.enter(case)
     with _sampler(bench, case, say) as tracer:
         with load_at(bench, case, rate_hz):
             time.sleep(_RUN_IN_S)
-            capture = tracer.measure(WINDOW_S)
+            capture = tracer.measure(SAMPLED_WINDOW_S)
         profile = _profile(capture)
     bench.leave(case)
     return SampledWindow(arm, profile.window_s, profile.functions)
@@ -207,7 +330,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
         running = start_load(case, bench.context(case), LoadOrder(duration_s=_LOAD_S, rate_hz=rate_hz, seed=seed))
         try:
             wait_out((), RAMP_S)
-            capture = tracer.measure(WINDOW_S)
+            capture = tracer.measure(SAMPLED_WINDOW_S)
             if not running.alive():
                 raise LoadFailed(f"{case.qualified}: the client ended before the samples did")
         finally:
@@ -232,141 +355,3 @@ def _profile(capture: OnCpuCapture) -> OnCpuProfile:
         # The signal ended the window and is spent: without this the windows that are left would still be measured.
         raise Interrupted("interrupted")
     return build_on_cpu_profile(capture, server_names={})
-
-
-# Statistics are recomputed ten seconds after tables were filled; a stopped server would do that in its own window.
-START_S = 12.0
-# PostgreSQL's background writer wakes five times a second until it has been once around its buffers, which it lets take
-# two minutes (scan_whole_pool_milliseconds, bufmgr.c); then it sleeps for ten seconds at a time.
-POSTGRESQL_START_S = 130.0
-# Timers that ran out while it was stopped fire at once.
-_WOKEN_S = 1.5
-_READY_S = 0.5
-
-
-@dataclass
-class Gathered:
-    """What there is of one point so far. `first_round`: the number of its first round.
-
-    A point that failed and is tried again later shares no round with those that were measured before.
-    """
-
-    blocks: list[Block] = field(default_factory=list)
-    rates: list[OsRates] = field(default_factory=list)
-    traced: list[PaceWindow] = field(default_factory=list)
-    sampled: list[FunctionWindow] = field(default_factory=list)
-    version: str | None = None
-    error: str | None = None
-    first_round: int = 0
-
-    def cut(self, rounds: int) -> None:
-        """Keep so many rounds."""
-        for kept in (self.blocks, self.rates, self.traced, self.sampled):
-            del kept[rounds:]
-
-
-def complete_rounds(gathered: Mapping[Value, Gathered]) -> None:
-    """Take away what was measured of a round that was cut short: its other points would be of another time.
-
-    Points that are rounds behind, which failed, go on in rounds of their own.
-    """
-    most = max((len(had.blocks) for had in gathered.values()), default=0)
-    abreast = [had for had in gathered.values() if len(had.blocks) >= most - 1 and had.error is None]
-    rounds = min((len(had.blocks) for had in abreast), default=0)
-    last = max((block.pair for had in gathered.values() for block in had.blocks), default=-1)
-    for had in gathered.values():
-        if any(had is one for one in abreast):
-            had.cut(rounds)
-        else:
-            had.first_round = last + 1
-        had.error = None
-
-
-def measure_rounds(
-    apparatus: Mapping[Value, Apparatus],
-    cases: Mapping[Value, Case],
-    gathered: Mapping[Value, Gathered],
-    baseline: list[Window] | None,
-    save: Callable[[], object],
-) -> None:
-    """The rounds that are missing, saving after each. A point that fails is noted and the others go on.
-
-    `baseline`: each round begins with a window in which all servers are stopped, which goes there. Raises UsageError,
-    CapabilityError, and PowerprofError where the one server of all points is lost.
-    """
-    one = next(iter(apparatus.values()))
-    bench, options, say = one.bench, one.options, one.say
-    values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
-    start_s = _settle_s(cases, shared=shared)
-    say(f"letting {'the server' if shared else f'{len(cases)} servers'} settle for {start_s:g} s")
-    wait_out((), start_s)
-    started_s, first = time.monotonic(), None
-    for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):
-        missing = [
-            value
-            for value in (values[place] for place in order)
-            if len(gathered[value].blocks) <= number and gathered[value].error is None
-        ]
-        if not missing:
-            continue
-        first = number if first is None else first
-        left = to_go(number - first, options.pairs - first, time.monotonic() - started_s)
-        label = f"round {number + 1} of {options.pairs}{left}"
-        if baseline is not None:
-            say(f"{label}: no server")
-            baseline.append(_without(one))
-        for value in missing:
-            say(f"{label}: {value}")
-            try:
-                _measure(apparatus[value], cases[value], gathered[value], number, woken=not shared)
-            except (UsageError, CapabilityError):
-                raise
-            except PowerprofError as error:
-                gathered[value].error = error.message
-                if shared:
-                    bench.revive(cases[value])
-        save()
-
-
-def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
-    if all(case.server.kind == "postgresql" and case.load.is_silent for case in cases.values()):
-        return POSTGRESQL_START_S
-    filled = any(schema_of(case.workload) is not None for case in cases.values())
-    return START_S if filled or not shared else _READY_S
-
-
-def to_go(measured: int, of: int, passed_s: float) -> str:
-    """How long the rest takes, where its rounds are as long as those that are measured. Empty before the first."""
-    return f", {about(passed_s / measured * (of - measured))} to go" if measured else ""
-
-
-def _without(apparatus: Apparatus) -> Window:
-    """A window in which all servers are stopped."""
-    apparatus.bench.hush()
-    time.sleep(_READY_S)
-    with apparatus.meter(()) as meter:
-        return apparatus.complete(meter.measure(apparatus.options.window_s))
-
-
-def _measure(apparatus: Apparatus, case: Case, gathered: Gathered, number: int, *, woken: bool) -> None:
-    bench, options = apparatus.bench, apparatus.options
-    server = bench.server(case)
-    gathered.version = server.version
-    bench.enter(case)
-    if woken:
-        time.sleep(_WOKEN_S)
-    slot = Slot(gathered.first_round + number, "a", False, 1 + 1000 * options.seed + number)
-    block = apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot)
-    if options.attribute_s is not None:
-        in_force = settings_in_force(server)
-        window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
-        if window.attribution.interrupted:
-            # A trace that is cut short is kept by who shows it; here it would be one of several, and not as long.
-            raise Interrupted("interrupted")
-        family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
-        gathered.traced.append(pace_window(window, family, in_force))
-    if options.on_cpu:
-        profile = sample_window(bench, case, apparatus.offer.rate_hz, slot.seed, apparatus.say)
-        gathered.sampled.append(function_window(profile.functions, profile.window_s))
-    gathered.blocks.append(block)
-    gathered.rates.append(block.window.system or OsRates())

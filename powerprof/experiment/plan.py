@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from powerprof.experiment.bench import plans
-from powerprof.experiment.bench.servers import Bench
-from powerprof.experiment.loads import LoadFailed, LoadOrder, start_load
+from powerprof.experiment import bench_data
+from powerprof.experiment.bench import Bench
+from powerprof.experiment.load import LoadFailed, LoadOrder
+from powerprof.experiment.load_clients import start_load
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import Design
 from powerprof.measure.residency import open_source
@@ -56,18 +57,18 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
     capacities = []
     for case in cases:
         say(f"calibrating {case.name}")
-        capacities.append(capacity(bench, case, options.calibrate_s))
-    return choose(design, capacities, cases, options)
+        capacities.append(measure_capacity(bench, case, options.calibrate_s))
+    return choose_offer(design, capacities, cases, options)
 
 
-def capacity(bench: Bench, case: Case, duration_s: float) -> float:
+def measure_capacity(bench: Bench, case: Case, duration_s: float) -> float:
     """Queries/s of a condition with all its clients busy, by the server's count. Raises LoadFailed."""
     bench.enter(case)
     order = LoadOrder(duration_s=duration_s, seed=1)
     if case.load.kind == "slap":
         order = LoadOrder(queries=max(case.load.queries or 0, 20 * case.load.clients))
     with bench.connect(case) as control:
-        before = plans.counters(control)
+        before = bench_data.read_counters(control)
         running = start_load(case, bench.context(case), order)
         # A client that takes seconds to come up (Java) is waited for until it is connected.
         start_s = time.monotonic()
@@ -77,8 +78,8 @@ def capacity(bench: Bench, case: Case, duration_s: float) -> float:
             running.kill()
             raise
         elapsed_s = time.monotonic() - start_s
-        moved = plans.between(before, plans.counters(control))
-        done = plans.queries_in(moved, transactions=case.load.transaction)
+        moved = bench_data.moved_between(before, bench_data.read_counters(control))
+        done = bench_data.queries_in(moved, transactions=case.load.transaction)
     bench.leave(case)
     done = max(done, result.queries or 0)
     if done == 0:
@@ -86,7 +87,7 @@ def capacity(bench: Bench, case: Case, duration_s: float) -> float:
     return done / elapsed_s
 
 
-def choose(
+def choose_offer(
     design: Design | None, capacities: Sequence[float], cases: Sequence[Case], options: ExperimentOptions
 ) -> Offer:
     """Pure: the offer that follows from the capacities."""
@@ -185,7 +186,7 @@ def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
 # Requests that change nothing or cannot be met, reported before a server starts.
 
 
-def check_asked(cases: Sequence[Case], options: ExperimentOptions) -> None:
+def check_options(cases: Sequence[Case], options: ExperimentOptions) -> None:
     """Raises UsageError for options that these loads do not heed, and what `open_source` raises."""
     open_source(options.residency_source).close()
     for case in cases:

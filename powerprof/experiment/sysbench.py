@@ -3,8 +3,7 @@
 
 Checked with 1.0.20: with --rate a generator of its own puts events into a queue at exponentially distributed
 times, whether or not the workers keep up, and the latency histogram counts from there. That is an open loop:
-waiting is not left out. --time takes whole seconds.
-"""
+waiting is not left out. --time takes whole seconds."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from powerprof.database.clients.base import Login
-from powerprof.experiment.loads.base import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
+from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
 from powerprof.measure.window import wait_out
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
@@ -37,7 +36,7 @@ from powerprof.workloads.reading import Case
 _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 
 
-def start(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
+def start_sysbench(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
     """Start sysbench on these statements. Raises CapabilityError where it is not installed."""
     program = programs.need("sysbench", "sysbench")
     pacing = [
@@ -47,7 +46,7 @@ def start(load: Load, statements: Sequence[str], context: Context, order: LoadOr
         "--histogram=on",
     ]
     argv = arguments(program, load, statements, context, order.seed, pacing)
-    return ProcessLoad(argv, context, parse, stdin=config(load, context))
+    return ProcessLoad(argv, context, parse_report, stdin=config(load, context))
 
 
 def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
@@ -67,7 +66,7 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         _script("tpcc.lua", context),
         "run",
     ]
-    return ProcessLoad(argv, context, parse, stdin=config(load, context))
+    return ProcessLoad(argv, context, parse_report, stdin=config(load, context))
 
 
 def arguments(
@@ -137,7 +136,7 @@ def _postgresql(load: Load, login: Login) -> str:
     )
 
 
-def parse(text: str, elapsed_s: float) -> LoadResult:
+def parse_report(text: str, elapsed_s: float) -> LoadResult:
     """sysbench's report. Raises LoadFailed where it is not one."""
     events = re.search(r"total number of events:\s+(\d+)", text)
     total = re.search(r"total time:\s+(\d+(?:\.\d+)?)s", text)
@@ -383,7 +382,7 @@ def _unexpected(text: str) -> LoadResult:
 _DELIMITER = ";\n"
 
 
-def start_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
+def start_mariadb_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
     """Start mariadb-slap with `order.queries` queries. Raises CapabilityError where it is not installed."""
     program = programs.which("mariadb-slap") or programs.which("mysqlslap")
     if program is None:
@@ -407,11 +406,14 @@ def start_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         argv.append(f"--init-command={'; '.join(load.session)}")
     queries = order.queries
     return ProcessLoad(
-        argv, context, lambda text, elapsed_s: parse_slap(text, elapsed_s, queries, load), stdin=_config(context)
+        argv,
+        context,
+        lambda text, elapsed_s: parse_mariadb_slap(text, elapsed_s, queries, load),
+        stdin=_slap_config(context),
     )
 
 
-def _config(context: Context) -> str:
+def _slap_config(context: Context) -> str:
     login = context.login
     place = (
         f"socket={login.socket}"
@@ -421,7 +423,7 @@ def _config(context: Context) -> str:
     return f'[client]\nuser={login.user}\npassword="{login.password}"\n{place}\n'
 
 
-def parse_slap(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
+def parse_mariadb_slap(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
     """mariadb-slap's report. Raises LoadFailed where it is not one."""
     match = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
     if not match:

@@ -74,7 +74,7 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
     return energies
 
 
-def values(windows: Sequence[Window], metric: str) -> list[float]:
+def window_values(windows: Sequence[Window], metric: str) -> list[float]:
     """A figure of every window; empty where any does not know it."""
     numbers: list[Any] = [getattr(window, metric) for window in windows]
     return [] if None in numbers else numbers
@@ -130,7 +130,7 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
             )
 
     for metric in COMPARED:
-        add(metric, values(before.windows, metric), values(after.windows, metric))
+        add(metric, window_values(before.windows, metric), window_values(after.windows, metric))
     for state in after.states:
         if not state.polling:
             add(metric_of("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
@@ -196,8 +196,8 @@ def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     for metric in ("wakeups_hz", "c0_percent"):
         delta = delta_of(run, first.name, last.name, metric)
         if delta is not None:
-            at_end = values(after.windows, metric) if after is not None and first.name == "baseline" else []
-            before, measured = (values(phase.windows, metric) for phase in (first, last))
+            at_end = window_values(after.windows, metric) if after is not None and first.name == "baseline" else []
+            before, measured = (window_values(phase.windows, metric) for phase in (first, last))
             # A record that keeps no windows has only what was made of them.
             whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
             judged.append(Claim(metric, delta.difference, whole))

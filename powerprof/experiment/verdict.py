@@ -1,0 +1,528 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pure: from the values of two conditions to metrics with intervals, verdicts, and the control from A's own blocks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import msgspec
+
+from powerprof.attribution.profile import FunctionShare
+from powerprof.experiment.metrics import Compared
+from powerprof.experiment.records import (
+    Answer,
+    Arm,
+    ControlRecord,
+    Difference,
+    FunctionChange,
+    FunctionChanges,
+    Metric,
+    Range,
+    Ratio,
+    Side,
+)
+from powerprof.model.records import Figures
+from powerprof.statistics import (
+    FAMILY_LEVEL,
+    FUNCTIONS_LEVEL,
+    PRIMARY_LEVEL,
+    Interval,
+    PairedResult,
+    Verdict,
+    bounded_interval,
+    compare_pairs,
+    compare_unpaired,
+    judge_control,
+    primary_verdict,
+    survivors,
+)
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def judge(
+    compared: Sequence[Compared],
+    primary: str,
+    seed: int,
+    *,
+    paired: bool = True,
+    by_model: Sequence[Sequence[Compared]] = (),
+    level: float = PRIMARY_LEVEL,
+) -> list[Metric]:
+    """Every metric that has a value on both sides; the primary, at its `level`, first, the others' verdicts a family's.
+
+    `by_model` are the same metrics by every model of the estimate that is possible: their doubt widens the intervals.
+    """
+    judged = []
+    for each in compared:
+        result = _result(each, seed, paired=paired)
+        if result is not None:
+            metric = _metric(each, result)
+            if each.a.kind == "estimated":
+                metric = _widened(metric, _by_name(by_model, each.a.name, seed))
+            judged.append((metric, result.p_value))
+    return _as_a_family(judged, primary, level)
+
+
+def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:
+    """What two saved conditions have in common; in pairs where they were measured in pairs."""
+    of_b = {figures.name: figures for figures in b}
+    both = [Compared(figures, of_b[figures.name]) for figures in a if figures.name in of_b]
+    alike = [each for each in both if (each.a.kind, each.a.source) == (each.b.kind, each.b.source)]
+    return judge(alike, primary, seed, paired=paired)
+
+
+def _both_known(compared: Compared) -> list[tuple[float, float]]:
+    """The pairs of which both values are known."""
+    values = zip(compared.a.values, compared.b.values, strict=True)
+    return [(x, y) for x, y in values if x is not None and y is not None]
+
+
+def _result(compared: Compared, seed: int, *, paired: bool = True) -> PairedResult | None:
+    if not paired:
+        a, b = compared.a.known, compared.b.known
+        return compare_unpaired(a, b, seed=seed) if a and b else None
+    both = _both_known(compared)
+    return compare_pairs([x for x, _ in both], [y for _, y in both], seed=seed, step=compared.step) if both else None
+
+
+def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> list[PairedResult]:
+    found = (_result(each, seed) for model in by_model for each in model if each.a.name == name)
+    return [result for result in found if result is not None]
+
+
+def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, level: float) -> list[Metric]:
+    """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
+    kept = claimed([(metric, p) for metric, p in judged if metric.name != primary])
+    first = [
+        msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p, level))
+        for metric, p in judged
+        if metric.name == primary
+    ]
+    return [_bounded(metric) for metric in (*first, *kept)]
+
+
+def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
+    """What was judged, with its p-values: those keep their verdicts that survive together, the rest is inconclusive."""
+    sure = survivors([p for _, p in judged], level)
+    return [
+        each if stays else msgspec.structs.replace(each, verdict="inconclusive")
+        for (each, _), stays in zip(judged, sure, strict=True)
+    ]
+
+
+def _bounded(metric: Metric) -> Metric:
+    """A difference that was not found with the most that it may be: what was not seen is not nothing."""
+    difference, ends = metric.difference, metric.difference.ci95
+    most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)
+    return msgspec.structs.replace(metric, difference=msgspec.structs.replace(difference, less_than=most))
+
+
+def _range(interval: Interval | None) -> Range | None:
+    return None if interval is None else (interval.low, interval.high)
+
+
+def _metric(compared: Compared, result: PairedResult) -> Metric:
+    a, b = compared.a, compared.b
+    return Metric(
+        name=a.name,
+        unit=a.unit,
+        kind=a.kind,
+        source=a.source,
+        a=Side(mean=result.a_mean, ci95=_possible(a, result.a_interval), values=a.values),
+        b=Side(mean=result.b_mean, ci95=_possible(b, result.b_interval), values=b.values),
+        difference=Difference(
+            b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
+        ),
+        ratio=None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=_range(result.ratio_interval)),
+        verdict=result.verdict,
+        minimum_detectable_percent=result.minimum_detectable_percent,
+    )
+
+
+def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
+    """The interval; where it reaches what cannot be, Student's within what can."""
+    floor, ceiling = figures.limits
+    if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
+        return _range(of_mean)
+    return _range(bounded_interval(figures.known, floor, ceiling))
+
+
+def _widened(metric: Metric, others: Sequence[PairedResult]) -> Metric:
+    """The metric with the doubt of the model in its intervals, which `others` were judged by."""
+    if not others:
+        return metric
+    difference, ratio = metric.difference, metric.ratio
+    ends = _hull([difference.ci95, *(_range(other.difference_interval) for other in others)])
+    if ratio is not None:
+        ratios = _hull([ratio.ci95, *(_range(other.ratio_interval) for other in others if other.ratio is not None)])
+        ratio = msgspec.structs.replace(ratio, ci95=ratios)
+    unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
+    detectable = metric.minimum_detectable_percent
+    if unclear and detectable is not None and difference.ci95 is not None and ends is not None and metric.a.mean:
+        # A difference has to stand out of the model's doubt as well.
+        further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
+        detectable += 100 * further / abs(metric.a.mean)
+    return msgspec.structs.replace(
+        metric,
+        difference=msgspec.structs.replace(difference, ci95=ends, sampling_ci95=difference.ci95),
+        ratio=ratio,
+        verdict="inconclusive" if unclear else metric.verdict,
+        minimum_detectable_percent=detectable,
+    )
+
+
+def _hull(ranges: Sequence[Range | None]) -> Range | None:
+    known = [span for span in ranges if span is not None]
+    return (min(low for low, _ in known), max(high for _, high in known)) if known else None
+
+
+def own_control(metric: Metric, seed: int) -> ControlRecord | None:
+    """A against A at no cost: neighbouring windows of A taken as pairs. None for fewer than six windows of A."""
+    values = [value for value in metric.a.values if value is not None]
+    if len(values) < 6:
+        return None
+    # Which of the two comes first alternates, so that a drift does not look like a difference.
+    pairs = zip(values[0::2], values[1::2], strict=False)
+    return _control("own_blocks", [(y, x) if index % 2 else (x, y) for index, (x, y) in enumerate(pairs)], seed)
+
+
+def run_control(again: Sequence[Compared], primary: str, seed: int) -> ControlRecord | None:
+    """A against A by windows of its own, by the primary metric; None where they have no value of it."""
+    pairs = [pair for each in again if each.a.name == primary for pair in _both_known(each)]
+    return _control("run", pairs, seed) if pairs else None
+
+
+def _control(kind: Literal["own_blocks", "run"], pairs: Sequence[tuple[float, float]], seed: int) -> ControlRecord:
+    judged = judge_control(compare_pairs([x for x, _ in pairs], [y for _, y in pairs], seed=seed))
+    return ControlRecord(
+        kind=kind,
+        pairs_count=len(pairs),
+        sound=judged.sound,
+        half_width_percent=judged.half_width_percent,
+        difference_percent=judged.difference_percent,
+    )
+
+
+def half_width_percent(metric: Metric) -> float | None:
+    """Half of the interval of the difference, in percent of A: what `--precision` is held against."""
+    interval = metric.difference.ci95
+    if interval is None or not metric.a.mean:
+        return None
+    return 100 * (interval[1] - interval[0]) / 2 / abs(metric.a.mean)
+
+
+ENERGY = "joules_per_query"
+# The CPU time that stands for energy where no meter is → that energy.
+_STANDS_FOR = {
+    "c0_ms_per_query_server": ENERGY,
+    "c0_ms_per_query": ENERGY,
+    "c0_ms_per_query_net": ENERGY,
+    "cpu_s_per_execution": "joules_per_execution",
+}
+
+# More of these is better.
+_MORE = ("queries_hz",)
+# Neither is better by itself: time in one idle state says nothing without the others, and these are what was done.
+_NEITHER = (
+    "residency_percent",
+    "storm_raged_percent",
+    "storm_counter_hz",
+    "connections_hz",
+    "commits_hz",
+    "relay_log_bytes_hz",
+)
+
+
+def headline(asked: str, measured: Collection[str]) -> str:
+    """The metric of the answer: energy where a meter has `measured` it and the workload asks for the CPU time that
+    stands for it, else what the workload asks for. Chosen by what there is, never by how it came out."""
+    energy = _STANDS_FOR.get(asked)
+    return energy if energy is not None and energy in measured else asked
+
+
+def better_direction(name: str) -> Literal["less", "more"] | None:
+    """Which is better of a metric; None where neither is."""
+    what = name.partition(":")[0]
+    if what in _NEITHER:
+        return None
+    return "more" if what in _MORE else "less"
+
+
+def direction(name: str, verdict: Verdict) -> str:
+    """B compared with A: better, worse or inconclusive; higher or lower where neither is better."""
+    if verdict == "inconclusive":
+        return verdict
+    good = better_direction(name)
+    if good is None:
+        return verdict.removeprefix("b_")
+    return "better" if (verdict == "b_lower") == (good == "less") else "worse"
+
+
+def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
+    """True where the primary metric says that B is worse, beyond its interval."""
+    metric = metric_named(metrics, primary)
+    return metric is not None and direction(metric.name, metric.verdict) == "worse"
+
+
+def metric_named(metrics: Sequence[Metric], name: str | None) -> Metric | None:
+    """The metric of that name; None where it was not measured."""
+    return next((metric for metric in metrics if metric.name == name), None)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The metrics that an answer is made of; None where one was not measured, or says nothing.
+
+    `ground`: the CPU time that measured energy rests on, or the energy that CPU time stands for. Speed and power are
+    apart from the chosen metric: one does not follow from the other.
+    """
+
+    chosen: Metric | None
+    ground: Metric | None
+    speed: Metric | None
+    power: Metric | None
+
+
+SPEED = ("time_to_solution_s", "latency_p95_ms", "time_s_per_execution")
+POWER = ("watts", "c0_percent")
+
+
+def answered(metrics: Sequence[Metric], asked: str | None) -> Answered:
+    """What answers for the metric `asked`."""
+    chosen = metric_named(metrics, asked)
+    if chosen is None:
+        return Answered(None, None, None, None)
+    # Energy rests on the CPU time, and CPU time is what energy is asked by where no meter is.
+    rests_on = [cpu_time for cpu_time, energy in _STANDS_FOR.items() if energy == asked]
+    others = [_STANDS_FOR[chosen.name]] if chosen.name in _STANDS_FOR else rests_on
+    named = {metric.name: metric for metric in metrics}
+    return Answered(
+        chosen,
+        next((named[name] for name in others if name in named and named[name].difference.ci95), None),
+        next((named[name] for name in SPEED if name in named), None),
+        next((named[name] for name in POWER if name in named), None),
+    )
+
+
+def answer_for(metrics: Sequence[Metric], asked: str) -> Answer:
+    """The answer as it is recorded; report words it."""
+    chosen = metric_named(metrics, asked)
+    return Answer(metric=chosen.name if chosen else None, asked=asked)
+
+
+# A function with fewer samples in all windows together is not judged.
+_FEWEST_SAMPLES = 10
+_MOST_FUNCTIONS = 200
+
+FunctionKey = tuple[str, str, bool]
+
+
+@dataclass(frozen=True)
+class SampledWindow:
+    """The functions that one condition's servers ran in one window."""
+
+    arm: Arm
+    window_s: float
+    functions: Sequence[FunctionShare]
+
+
+def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionChanges:
+    """Every function in percent of one CPU, in both conditions, and whether it changed: the largest change first.
+
+    The n-th window of A and the n-th of B are a pair. The verdicts are a family. A function that a window has not is 0
+    there; where it was itself running is what is judged, where it was anywhere on the stack is given as well.
+    """
+    a, b = ([_percents_by_key(window) for window in windows if window.arm == arm] for arm in ("a", "b"))
+    pairs = list(zip(a, b, strict=False))
+    counts: dict[FunctionKey, int] = {}
+    for window in windows:
+        for function in window.functions:
+            key = (function.function, function.module, function.kernel)
+            counts[key] = counts.get(key, 0) + function.total_count
+    judged = [_change(key, pairs, seed) for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
+    changes = claimed(judged, FUNCTIONS_LEVEL)
+    changes.sort(
+        key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
+    )
+    return FunctionChanges(
+        windows_count=len(pairs),
+        window_s=sum(window.window_s for window in windows) / len(windows) if windows else None,
+        samples_count=sum(function.self_count for window in windows for function in window.functions),
+        functions=changes[:_MOST_FUNCTIONS],
+    )
+
+
+_Percents = dict[FunctionKey, tuple[float, float]]
+
+
+def _percents_by_key(window: SampledWindow) -> _Percents:
+    """Percent of one CPU, itself and with what it called."""
+    sampled = (function for function in window.functions if function.self_count and function.self_ms is not None)
+    first = next(sampled, None)
+    period_ms = first.self_ms / first.self_count if first is not None and first.self_ms is not None else 0.0
+    each = 0.1 * period_ms / window.window_s  # ms a second are tenths of a percent
+    return {
+        (function.function, function.module, function.kernel): (each * function.self_count, each * function.total_count)
+        for function in window.functions
+    }
+
+
+def _change(
+    key: FunctionKey, pairs: Sequence[tuple[_Percents, _Percents]], seed: int
+) -> tuple[FunctionChange, float | None]:
+    a, b = ([pair[side].get(key, (0.0, 0.0)) for pair in pairs] for side in (0, 1))
+    result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed)
+    return function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
+
+
+def function_change(
+    key: FunctionKey, result: PairedResult, a_total: Sequence[float], b_total: Sequence[float]
+) -> FunctionChange:
+    """A function as it was judged where it ran itself, with its mean shares anywhere on the stack."""
+    interval = result.difference_interval
+    return FunctionChange(
+        function=key[0],
+        module=key[1],
+        kernel=key[2],
+        a_percent=result.a_mean,
+        b_percent=result.b_mean,
+        b_minus_a_percent=result.difference,
+        ci95=None if interval is None else (interval.low, interval.high),
+        a_total_percent=sum(a_total) / len(a_total),
+        b_total_percent=sum(b_total) / len(b_total),
+        verdict=result.verdict,
+    )
+
+
+# Pure: what share of the server's running time each function has at a point, and which shares grew between sweeps.
+
+# Of one window; more are in no thousandth of its samples.
+_MOST_SAMPLED = 500
+# A function below that share in both sweeps is not judged.
+_LEAST_PERCENT = 0.1
+_MOST_CHANGES = 200
+
+
+class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
+    """A function in percent of the server's samples of a window: where it ran itself, and with what it called."""
+
+    function: str
+    module: str
+    kernel: bool
+    percent: float
+    total_percent: float
+
+
+class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """What the server ran in one window of a point."""
+
+    window_s: float
+    samples_count: int
+    functions: list[SampledFunction]
+
+
+class PartingFunction(FunctionChange, frozen=True, kw_only=True):
+    """A function's share, in percent of the server's samples, over the values at which two sweeps diverge.
+
+    `elsewhere_percent` is b − a over the other values; None where there is none that was sampled.
+    """
+
+    elsewhere_percent: float | None
+
+
+def function_window(functions: Iterable[FunctionShare], window_s: float) -> FunctionWindow:
+    """One window as it is kept in a point: the functions with most samples."""
+    kept = sorted(functions, key=lambda one: (-one.self_count, -one.total_count, one.function))
+    return FunctionWindow(
+        window_s=window_s,
+        samples_count=sum(one.self_count for one in kept),
+        functions=[
+            SampledFunction(
+                function=one.function,
+                module=one.module,
+                kernel=one.kernel,
+                percent=one.self_percent,
+                total_percent=one.total_percent,
+            )
+            for one in kept[:_MOST_SAMPLED]
+        ],
+    )
+
+
+def shares(windows: Sequence[FunctionWindow]) -> dict[FunctionKey, float]:
+    """Each function's mean share over the windows of a point, the largest first."""
+    mean = _mean_shares([_shares_by_key(window) for window in windows])
+    return dict(sorted(((key, share) for key, (share, _) in mean.items()), key=lambda item: (-item[1], item[0])))
+
+
+SweepWindows = tuple[Sequence[FunctionWindow], Sequence[FunctionWindow]]
+
+
+def parting_functions(
+    apart: Sequence[SweepWindows], elsewhere: Sequence[SweepWindows], seed: int
+) -> list[PartingFunction]:
+    """Which functions' shares differ where the sweeps diverge: a family of verdicts, the largest difference first.
+
+    `apart` and `elsewhere` are the windows of both sweeps, a pair for each value. A round's share is the mean over the
+    values: two sweeps of five rounds are five figures against five. A function that a window has not is 0 there.
+    """
+    known = [pair for pair in apart if pair[0] and pair[1]]
+    if not known:
+        return []
+    others = [pair for pair in elsewhere if pair[0] and pair[1]]
+    here, there = _rounds(known), _rounds(others)
+    keys = {key for side in here for own in side for key, (share, _) in own.items() if share >= _LEAST_PERCENT}
+    judged = [_parting(key, here, there if others else None, seed) for key in sorted(keys)]
+    changes = claimed(judged, FUNCTIONS_LEVEL)
+    changes.sort(key=lambda change: (change.verdict == "inconclusive", -abs(change.b_minus_a_percent), change.function))
+    return changes[:_MOST_CHANGES]
+
+
+_Shares = dict[FunctionKey, tuple[float, float]]
+_Sides = tuple[list[_Shares], list[_Shares]]
+
+
+def _shares_by_key(window: FunctionWindow) -> _Shares:
+    return {(one.function, one.module, one.kernel): (one.percent, one.total_percent) for one in window.functions}
+
+
+def _rounds(pairs: Sequence[SweepWindows]) -> _Sides:
+    """Of each sweep every round's shares, the mean over the values."""
+
+    def side(number: int) -> list[_Shares]:
+        rounds = min((len(pair[number]) for pair in pairs), default=0)
+        return [_mean_shares([_shares_by_key(pair[number][at]) for pair in pairs]) for at in range(rounds)]
+
+    return side(0), side(1)
+
+
+def _mean_shares(every: Sequence[_Shares]) -> _Shares:
+    none = (0.0, 0.0)
+    keys = {key for own in every for key in own}
+    return {
+        key: (
+            statistics.fmean(own.get(key, none)[0] for own in every),
+            statistics.fmean(own.get(key, none)[1] for own in every),
+        )
+        for key in keys
+    }
+
+
+def _parting(key: FunctionKey, here: _Sides, there: _Sides | None, seed: int) -> tuple[PartingFunction, float | None]:
+    a, b = _values(key, here, 0)
+    result = compare_unpaired(a, b, seed=seed)
+    beside = None
+    if there is not None and all(there):
+        before, after = _values(key, there, 0)
+        beside = statistics.fmean(after) - statistics.fmean(before)
+    change = function_change(key, result, *_values(key, here, 1))
+    return PartingFunction(**msgspec.structs.asdict(change), elsewhere_percent=beside), result.p_value
+
+
+def _values(key: FunctionKey, sides: _Sides, which: int) -> tuple[list[float], list[float]]:
+    a, b = ([own.get(key, (0.0, 0.0))[which] for own in side] for side in sides)
+    return a, b
