@@ -58,7 +58,7 @@ _RANKS = {REPOSITORY / name: rank for rank, name in enumerate(_BEGUN_FIRST)}
 
 def _needs_a_server_that_is_not_fetched(item: pytest.Item) -> bool:
     marker = item.get_closest_marker("historical")
-    return marker is not None and not all(historical.is_fetched(historical.find(name)) for name in marker.args)
+    return marker is not None and not all(historical.is_fetched(historical.find_release(name)) for name in marker.args)
 
 
 # A hypervisor decides whether its guests have a cpuidle driver: what judges that driver needs one.
@@ -211,7 +211,7 @@ def mariadbd() -> Path:
 def historical_build(request: pytest.FixtureRequest) -> ServerBuild:
     """The fetched server that the test's marker `historical` names."""
     marker = request.node.get_closest_marker("historical")
-    return historical.build(marker.args[0])
+    return historical.load_build(marker.args[0])
 
 
 def each_release(*names: str) -> pytest.MarkDecorator:

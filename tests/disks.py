@@ -22,6 +22,6 @@ def slows_loop_devices() -> bool:
 def slows_disks() -> bool:
     """Can a control group delay the disk that temporary files are on?"""
     try:
-        return bool(limits.hierarchy() and limits.disk_of(Path(tempfile.gettempdir())))
+        return bool(limits.find_group_root() and limits.find_disk(Path(tempfile.gettempdir())))
     except PowerprofError:
         return False

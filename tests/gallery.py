@@ -131,7 +131,7 @@ def _diagnose(folder: Path) -> None:
 def _ask(server: PrivateServer, stop: threading.Event) -> None:
     with suppress(PowerprofError), server.connect() as connection:
         while not stop.wait(_POLL_S):
-            sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+            sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)
 
 
 def _account(server: PrivateServer, folder: Path) -> Path:

@@ -162,17 +162,17 @@ def _resolved(chosen: TargetChoice) -> Target:
 
 def _names_of(server: ServerChoice, target: Target) -> Callable[[], Mapping[int, str]]:
     """How to ask the server for its threads' names; for a server that cannot be asked there are none."""
-    from powerprof.database.clients.given import connect_given
+    from powerprof.database.clients.given import given_server
 
     if any(part is not None for part in (server.server, server.socket, server.defaults_file)):
-        return connect_given(server.server, server.socket, server.defaults_file).thread_names
+        return given_server(server.server, server.socket, server.defaults_file).thread_names
 
     def quietly() -> Mapping[int, str]:
-        from powerprof.database.products.products import names_of_local_server
+        from powerprof.database.products.products import read_local_thread_names
 
         names: dict[int, str] = {}
         for pid in target.pids:
-            names.update(names_of_local_server(pid))
+            names.update(read_local_thread_names(pid))
         return names
 
     return quietly

@@ -332,10 +332,10 @@ def _put_back_left_behind() -> None:
     with suppress(OSError):
         # A recorded host's processes say nothing about those of this one.
         if paths.is_this_host() and any(_has_files(place) for place in paths.changed_dirs()):
-            from powerprof.database.clients.readers import sweep_left_accounts
+            from powerprof.database.clients.readers import drop_left_accounts
             from powerprof.reversible.journal import put_back_left_behind
 
-            for text in [*put_back_left_behind(), *sweep_left_accounts()]:
+            for text in [*put_back_left_behind(), *drop_left_accounts()]:
                 say(f"note: {text}", error=True)
 
 

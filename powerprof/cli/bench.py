@@ -101,9 +101,9 @@ def _given(bench: BenchChoice) -> Iterator[Server | None]:
             "are for a private server",
             "leave out --server, --socket and --defaults-file",
         )
-    from powerprof.database.clients.given import connect_given
+    from powerprof.database.clients.given import given_server
 
-    with connect_given(url, socket=socket, defaults_file=defaults_file) as server:
+    with given_server(url, socket=socket, defaults_file=defaults_file) as server:
         yield server
 
 
@@ -115,7 +115,7 @@ def _build(bench: BenchChoice) -> ServerBuild | None:
     if bench.server_binary is not None or bench.server_basedir is not None:
         raise UsageError("--server-binary or --server-basedir and --server-build name two servers", "use one of them")
     try:
-        return historical.build(bench.server_build)
+        return historical.load_build(bench.server_build)
     except UsageError as error:
         raise UsageError(f"--server-build: {error.message}", error.hint) from error
 

@@ -240,7 +240,7 @@ def _is_saved(store: RunStore, name: str) -> bool:
 
 def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: bool) -> None:
     """By statement. Raises WorseError where that is asked for and one became more expensive."""
-    from powerprof.queries.comparison import became, compare_queries
+    from powerprof.queries.comparison import compare_queries, select_changes
     from powerprof.queries.records import Queries
     from powerprof.report.kinds import check_files, load_saved
 
@@ -251,7 +251,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
     assert isinstance(second, Queries)  # noqa: S101
     compared = compare_queries(first, second, max(first.started_at, second.started_at))
     deliver(compared, "compare", saving, files)
-    worse = became(compared, "more expensive")
+    worse = select_changes(compared, "more expensive")
     if judged and worse:
         raise WorseError(f"{len(worse)} of {len(compared.statements)} statements became more expensive")
 

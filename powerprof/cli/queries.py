@@ -150,14 +150,15 @@ def command(
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
-    from powerprof.queries import reach, session
+    from powerprof.queries import session
+    from powerprof.queries import target as reach
     from powerprof.report.queries import lines
     from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
         columns_of(columns)
     if by is not None:
-        reach.way(by)
+        reach.parse_grouping(by)
         if columns is not None:
             raise UsageError("--by sets the columns", "leave out --columns")
 
@@ -219,11 +220,11 @@ def _check_watching(
 
 def _check_folder(folder: Path) -> None:
     """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
-    from powerprof.queries.samples import check_name
+    from powerprof.queries.client_texts import check_workload_name
     from powerprof.report.files import check_output
 
     place = Path(os.path.realpath(folder))  # Path's own raises where links go round
-    check_name(place.name)
+    check_workload_name(place.name)
     if os.path.lexists(place / "workload.toml"):
         raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")
     if os.path.lexists(folder) and not place.is_dir():

@@ -53,9 +53,9 @@ def command(
         ]
         lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
-        servers = [historical.find(name)]
+        servers = [historical.find_release(name)]
         state = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
-        historical.fetch(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
+        historical.fetch_release(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
         lines = catalogue.ready(servers[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")

@@ -21,7 +21,7 @@ from powerprof.cure.remedies import (
 )
 from powerprof.cure.session import target_of
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
-from powerprof.database.products.products import is_server, names_of_local_server
+from powerprof.database.products.products import is_server_name, read_local_thread_names
 from powerprof.diagnosis.collect import rows_of
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.model import text
@@ -54,7 +54,7 @@ def candidates(request: CureRequest, say: Say) -> list[Candidate]:
     target = target_of(request.pid)
     pid = target.pids[0]
     findings: Sequence[Finding] = ()
-    if is_server(name_of(pid)):
+    if is_server_name(name_of(pid)):
         diagnosis = _diagnosed(pid, request, say)
         findings, rows = diagnosis.findings, diagnosis.evidence.wakeups
         if diagnosis.evidence.exits_hz is None and not findings:
@@ -195,7 +195,7 @@ def set_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackSet:
             target = target_of(pid)
             # While the service is away a process of any account may have its name.
             if time.monotonic() >= until_s or not may_be_forged(pid) or uids_of(target.pids[0]) == {caller().uid}:
-                thread = find_thread(target.pids[0], choice.thread, names_of_local_server(target.pids[0]))
+                thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
                 break
         except UsageError:
             if time.monotonic() >= until_s:
@@ -220,7 +220,7 @@ def set_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackSet:
 def planned(pid: str, choice: SlackChoice) -> tuple[Target, Thread]:
     """Which process and thread are meant, for a text that sets it later. Raises as `set_slack`."""
     target = target_of(pid)
-    thread = find_thread(target.pids[0], choice.thread, names_of_local_server(target.pids[0]))
+    thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
     check_slack(target.pids[0], thread)
     return target, thread
 

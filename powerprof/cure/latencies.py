@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from powerprof.database.products.products import is_server
+from powerprof.database.products.products import is_server_name
 from powerprof.measure.window import Part
-from powerprof.queries.join import latency
+from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
@@ -38,12 +38,12 @@ class Took:
     @property
     def statements_ms(self) -> Latency | None:
         """Percentiles of all."""
-        return latency(self.statements)
+        return estimate_latency(self.statements)
 
     @property
     def commits_ms(self) -> Latency | None:
         """Percentiles of those that commit."""
-        return latency(self.commits)
+        return estimate_latency(self.commits)
 
 
 def took(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> Took:
@@ -70,7 +70,7 @@ class StatementLatencies(Closeable):
         self.why_not: str | None = None
 
     def _open(self) -> None:
-        if not is_server(name_of(self._pid)):
+        if not is_server_name(name_of(self._pid)):
             self.why_not = "the process is no MariaDB or MySQL server"
             return
         try:
@@ -137,7 +137,7 @@ class Watch:
 
 
 def _p95(windows: Sequence[Took], what: str) -> float:
-    found = [each.p95 for one in windows if (each := latency(getattr(one, what))) is not None]
+    found = [each.p95 for one in windows if (each := estimate_latency(getattr(one, what))) is not None]
     return max(found)
 
 

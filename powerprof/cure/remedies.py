@@ -14,7 +14,12 @@ from powerprof.cure.records import Remedy
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.products.products import IN_PROCESSES, enter, is_server, names_of_local_server
+from powerprof.database.products.products import (
+    POSTGRES_PROGRAM,
+    is_server_name,
+    log_in_locally,
+    read_local_thread_names,
+)
 from powerprof.energy.domains import AS_SEEN, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.attribution import Thread
@@ -196,17 +201,17 @@ def plan(pid: int, request: CureRequest) -> PlannedChange:
     options = None if file is None else str(file.absolute())
     connections = None
     if isinstance(setting, Variable) and setting.keeps_copies:
-        connections = NewConnections(Login.of_fields(setting.login))
+        connections = NewConnections(Login.from_fields(setting.login))
     return PlannedChange(setting, before, remedy, Held(setting, before, pid, started, options), connections)
 
 
 def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
     if request.server_named:
-        from powerprof.database.clients.given import connect_given
+        from powerprof.database.clients.given import given_server
 
-        with connect_given(request.server_url, request.socket, request.defaults_file) as server:
+        with given_server(request.server_url, request.socket, request.defaults_file) as server:
             return server.thread_names()
-    return names_of_local_server(pid)
+    return read_local_thread_names(pid)
 
 
 def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Setting, str, Remedy]:
@@ -270,13 +275,13 @@ def slack_text(nanoseconds: int) -> str:
 
 def _check_server(pid: int, option: str, what: str) -> None:
     label = name_of(pid) or str(pid)
-    if label == IN_PROCESSES and option == "--set":
+    if label == POSTGRES_PROGRAM and option == "--set":
         raise UsageError(
             f"--set: no setting of PostgreSQL ({pid}) can be tried: its processes take them from files "
             "(postgresql.conf, ALTER SYSTEM), which stay changed where powerprof and the host are killed",
             "to keep one: its line in postgresql.conf, then SELECT pg_reload_conf(); to try live: --thread and --slack",
         )
-    if not is_server(label):
+    if not is_server_name(label):
         raise UsageError(
             f"{option}: {label} ({pid}) is not a MariaDB or MySQL server, which has {what}",
             "--thread NAME --slack TIME",
@@ -315,7 +320,7 @@ def _lasting_login(login: Login, pid: int) -> Login:
         if known is not None and here is not None and (known.device, known.inode) == (here.device, here.inode):
             place = outside
     fields = login.fields() | {"pid": None, "socket": None if place is None else str(place)}
-    return Login.of_fields(fields)
+    return Login.from_fields(fields)
 
 
 def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
@@ -326,7 +331,7 @@ def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[S
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
     setting.check_suits(before)
-    with sql.connect(login, limits=sql.A_WORD) as connection:
+    with sql.connect(login, limits=sql.WORD_LIMITS) as connection:
         copied = has_session_copies(connection, choice.name)
     delays = "what the variable does, for the whole server and all its clients, while it is changed"
     if copied:
@@ -349,9 +354,9 @@ def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[S
 def _login(pid: int, request: CureRequest) -> Login:
     """How the variable is set: as the account that was named, else by the server's own socket as who we are."""
     if request.server_named:
-        from powerprof.database.clients.given import connect_given
+        from powerprof.database.clients.given import given_server
 
-        with connect_given(request.server_url, request.socket, request.defaults_file) as server:
+        with given_server(request.server_url, request.socket, request.defaults_file) as server:
             if server.pid != pid:
                 raise UsageError(
                     f"--pid is {pid}, but the server that was named is "
@@ -364,7 +369,7 @@ def _login(pid: int, request: CureRequest) -> Login:
             "under sudo a server is changed with an account of the caller's own only, and none is named",
             "--socket PATH, --server URL or --defaults-file FILE; or run as root itself",
         )
-    entered = enter(pid, sql.A_LOOK)
+    entered = log_in_locally(pid, sql.LOOK_LIMITS)
     if entered is None:
         raise PowerprofError(
             f"server {pid} does not let this user in by its socket", "name an account with --defaults-file"

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from powerprof.cure.remedies import CureRequest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, StatementError
-from powerprof.database.private.replication import ReplicationStatus, read_status
-from powerprof.database.products.products import enter, is_server
+from powerprof.database.private.replication import ReplicationStatus, read_replication_status
+from powerprof.database.products.products import is_server_name, log_in_locally
 from powerprof.measure.window import Part
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -95,7 +95,7 @@ class ReplicaLooks(Closeable, Part):
         self.why_not: str | None = None
 
     def _open(self) -> None:
-        if not is_server(name_of(self._pid)):
+        if not is_server_name(name_of(self._pid)):
             self.why_not = "the process is no MariaDB or MySQL server"
             return
         try:
@@ -106,19 +106,19 @@ class ReplicaLooks(Closeable, Part):
 
     def _connect(self) -> None:
         if self._request.server_named:
-            from powerprof.database.clients.given import connect_given
+            from powerprof.database.clients.given import given_server
 
             asked = self._request
-            with connect_given(asked.server_url, asked.socket, asked.defaults_file) as server:
+            with given_server(asked.server_url, asked.socket, asked.defaults_file) as server:
                 if server.pid != self._pid:
                     raise PowerprofError("the server that was named is another process", "name the one of --pid")
                 self._connection = server.connect(limits=_LIMITS)
         else:
-            entered = enter(self._pid, _LIMITS)
+            entered = log_in_locally(self._pid, _LIMITS)
             if entered is None:
                 raise PowerprofError("the server does not let this user in by its socket", "--defaults-file")
             self._connection = entered[1]
-        if not read_status(self._connection):
+        if not read_replication_status(self._connection):
             self.close()
             self.why_not = "the server replicates from no other"
             return
@@ -130,7 +130,7 @@ class ReplicaLooks(Closeable, Part):
     def _own_thread(self, connection: Sql) -> int | None:
         for statement in _OWN_THREAD:
             with suppress(StatementError):
-                inner = sql.count(sql.scalar(connection, statement))
+                inner = sql.parse_count(sql.fetch_scalar(connection, statement))
                 if inner:
                     return outer_ids(self._pid).get(inner, inner)
         return None
@@ -161,7 +161,7 @@ class ReplicaLooks(Closeable, Part):
         if self._connection is None:
             return
         try:
-            self._looks.append(_ChannelsSeen(time.monotonic(), read_status(self._connection)[:_CHANNELS]))
+            self._looks.append(_ChannelsSeen(time.monotonic(), read_replication_status(self._connection)[:_CHANNELS]))
             if self._has_times:
                 self._applied |= self._ask_times(self._connection)
         except PowerprofError as error:  # it has ended, or hangs: no window waits for it again
@@ -174,8 +174,8 @@ class ReplicaLooks(Closeable, Part):
 
     def _ask_times(self, connection: Sql) -> _Applied:
         found: _Applied = {}
-        for worker, channel, ended, delay_us in sql.rows(connection, _APPLIED, columns=4):
-            delay = sql.number(delay_us)
+        for worker, channel, ended, delay_us in sql.fetch_rows(connection, _APPLIED, columns=4):
+            delay = sql.parse_number(delay_us)
             if delay is not None:
                 found[(str(channel), str(worker), str(ended))] = delay / 1000
         return found

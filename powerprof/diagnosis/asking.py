@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.database.private.replication import status_of, status_rows
+from powerprof.database.private.replication import parse_status, read_status_rows
 from powerprof.diagnosis.evidence import (
     Client,
     DeniedAccount,
@@ -26,7 +26,7 @@ from powerprof.diagnosis.evidence import (
     seconds,
 )
 from powerprof.diagnosis.periodic import SETTINGS
-from powerprof.statements.text import NO_TEXT, NormalText, normal, normal_logged
+from powerprof.statements.text import NO_TEXT, NormalText, normalise, normalise_logged_event
 from powerprof.system.files import printable
 from powerprof.system.tasks import outer_ids
 
@@ -299,8 +299,10 @@ def quietly(ask: Callable[[], T], otherwise: T, what: str, notes: list[str]) -> 
 def status(connection: Sql) -> dict[str, int]:
     """The counters that rules read."""
     likes = "".join(f" OR Variable_name LIKE '{pattern}'" for pattern in _COUNTERS_LIKE)
-    answer = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({_listed(_COUNTERS)}){likes}", columns=2)
-    counted = {str(name): sql.count(value) for name, value in answer}
+    answer = sql.fetch_rows(
+        connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({_listed(_COUNTERS)}){likes}", columns=2
+    )
+    counted = {str(name): sql.parse_count(value) for name, value in answer}
     counted[DUMPS] = _dumps(connection)
     return {name: value for name, value in counted.items() if value is not None}
 
@@ -309,7 +311,7 @@ def variables(connection: Sql) -> dict[str, str]:
     """The settings that rules read."""
     return {
         str(name).lower(): str(value)[:_TEXT]
-        for name, value in sql.rows(
+        for name, value in sql.fetch_rows(
             connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({_listed(_VARIABLES)})", columns=2
         )
     }
@@ -318,8 +320,8 @@ def variables(connection: Sql) -> dict[str, str]:
 def _dumps(connection: Sql) -> int | None:
     """How often replicas started to read the binary log; None without performance_schema."""
     try:
-        return sql.count(
-            sql.scalar(
+        return sql.parse_count(
+            sql.fetch_scalar(
                 connection,
                 "SELECT SUM(COUNT_STAR) FROM performance_schema.events_statements_summary_global_by_event_name "
                 "WHERE EVENT_NAME LIKE 'statement/com/Binlog Dump%'",
@@ -344,7 +346,7 @@ def statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
     where performance_schema is off or may not be read."""
     counts: dict[int, dict[str, int]] = {}
     try:
-        rows = sql.rows(connection, _STATEMENTS, columns=3)
+        rows = sql.fetch_rows(connection, _STATEMENTS, columns=3)
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:
             raise
@@ -352,7 +354,7 @@ def statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
     for number, event, value in rows:
         name = str(event).rpartition("/")[2]
         counter = "Com_admin_commands" if name == "Ping" else f"Com_{name}"
-        connection_id, count = sql.count(number), sql.count(value)
+        connection_id, count = sql.parse_count(number), sql.parse_count(value)
         if connection_id is not None and count is not None:
             counts.setdefault(connection_id, {})[counter] = count
     return counts
@@ -361,7 +363,7 @@ def statements_by_connection(connection: Sql) -> dict[int, dict[str, int]]:
 def last_statements(connection: Sql) -> dict[int, NormalText]:
     """The beginning of what each connection asked last, without values; empty without performance_schema."""
     try:
-        rows = sql.rows(
+        rows = sql.fetch_rows(
             connection,
             f"SELECT t.PROCESSLIST_ID, LEFT(e.SQL_TEXT, {_TEXT}) "  # noqa: S608 - ours
             "FROM performance_schema.events_statements_current e JOIN performance_schema.threads t "
@@ -372,7 +374,7 @@ def last_statements(connection: Sql) -> dict[int, NormalText]:
         if error.number >= 2000 or error.number == 0:
             raise
         return {}
-    texts = [(sql.count(number), _statement(text)) for number, text in rows]
+    texts = [(sql.parse_count(number), _statement(text)) for number, text in rows]
     return {number: text for number, text in texts if number is not None}
 
 
@@ -382,8 +384,8 @@ def _listed(names: Iterable[str]) -> str:
 
 def channels(connection: Sql) -> list[ReplicationChannel]:
     """Every replication channel with the file that is being applied."""
-    rows = status_rows(connection)[:_MOST_CHANNELS]
-    return [ReplicationChannel(status=status_of(row), relay_log_file=_relay_file(row)) for row in rows]
+    rows = read_status_rows(connection)[:_MOST_CHANNELS]
+    return [ReplicationChannel(status=parse_status(row), relay_log_file=_relay_file(row)) for row in rows]
 
 
 def _relay_file(row: dict[str, Any]) -> str | None:
@@ -402,7 +404,7 @@ def clients(connection: Sql) -> list[Client]:
 
 def raw_clients(connection: Sql) -> list[RawClient]:
     """Read the process list as `clients`, in less time: `with_statements` does the rest."""
-    own = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+    own = sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()"))
     listed = [_client({name.lower(): value for name, value in row.items()}) for row in _process_list(connection)]
     return _of_interest([one for one in listed if one[0].id != own])
 
@@ -415,7 +417,7 @@ def with_statements(listed: Iterable[RawClient]) -> list[Client]:
 def _process_list(connection: Sql) -> list[dict[str, Any]]:
     for more in _CLIENT_COLUMNS:
         try:
-            return sql.records(
+            return sql.fetch_records(
                 connection,
                 f"SELECT ID, USER, HOST, COMMAND, TIME, STATE, {more}LEFT(INFO, {_TEXT}) AS INFO "  # noqa: S608 - ours
                 "FROM information_schema.processlist",
@@ -423,7 +425,7 @@ def _process_list(connection: Sql) -> list[dict[str, Any]]:
         except StatementError as error:
             if error.number not in (1054, 1109, 1146, 1049):
                 raise
-    return sql.records(connection, "SHOW PROCESSLIST")
+    return sql.fetch_records(connection, "SHOW PROCESSLIST")
 
 
 def _of_interest(listed: list[RawClient]) -> list[RawClient]:
@@ -443,17 +445,17 @@ def _of_interest(listed: list[RawClient]) -> list[RawClient]:
 
 
 def _client(row: dict[str, Any]) -> RawClient:
-    precise = sql.number(row.get("time_ms"))
+    precise = sql.parse_number(row.get("time_ms"))
     client = Client(
-        id=sql.count(row.get("id")) or 0,
+        id=sql.parse_count(row.get("id")) or 0,
         user=_short(row.get("user")),
         host=_short(row.get("host")),
         command=_short(row.get("command")),
-        time_s=sql.number(row.get("time")) if precise is None else precise / 1e3,
+        time_s=sql.parse_number(row.get("time")) if precise is None else precise / 1e3,
         state=_short(row.get("state")),
         statement=NO_TEXT,
-        tid=sql.count(row.get("tid")),
-        query_id=sql.count(row.get("query_id")),
+        tid=sql.parse_count(row.get("tid")),
+        query_id=sql.parse_count(row.get("query_id")),
     )
     return client, _short(row.get("info"))
 
@@ -464,13 +466,13 @@ def _short(value: Any) -> str:
 
 def _statement(value: Any) -> NormalText:
     """A statement that may be cut off, or may have failed."""
-    return normal(_short(value), is_whole=False)
+    return normalise(_short(value), is_whole=False)
 
 
 def connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
     """The kernel's number of each connection's thread, by the connection's; empty without performance_schema."""
     try:
-        rows = sql.rows(
+        rows = sql.fetch_rows(
             connection,
             "SELECT PROCESSLIST_ID, THREAD_OS_ID FROM performance_schema.threads WHERE PROCESSLIST_ID IS NOT NULL "
             "LIMIT 20000",
@@ -481,14 +483,14 @@ def connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
             raise
         return {}
     outer = outer_ids(pid)
-    numbers = [(sql.count(one), sql.count(thread)) for one, thread in rows]
+    numbers = [(sql.parse_count(one), sql.parse_count(thread)) for one, thread in rows]
     return {one: outer.get(thread, thread) for one, thread in numbers if one is not None and thread}
 
 
 def replica_accounts(connection: Sql) -> list[str]:
     """Accounts that may replicate and are no administrator's; empty where they may not be read."""
     try:
-        rows = sql.rows(
+        rows = sql.fetch_rows(
             connection,
             # Unlike mysql.user, which may be a view, nobody can replace this table.
             "SELECT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE PRIVILEGE_TYPE = 'REPLICATION SLAVE' "
@@ -505,13 +507,13 @@ def replica_accounts(connection: Sql) -> list[str]:
 
 def replicas(connection: Sql) -> list[ReplicaHost]:
     """The replicas that this server knows of."""
-    rows = sql.first_known(partial(sql.records, connection), "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
+    rows = sql.run_first_known(partial(sql.fetch_records, connection), "SHOW SLAVE HOSTS", "SHOW REPLICAS") or []
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
     return [
         ReplicaHost(
-            server_id=sql.count(row.get("server_id")) or 0,
+            server_id=sql.parse_count(row.get("server_id")) or 0,
             host=_short(row.get("host")),
-            port=sql.count(row.get("port")) or 0,
+            port=sql.parse_count(row.get("port")) or 0,
         )
         for row in plain
     ]
@@ -522,7 +524,7 @@ _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86_400, "WEEK": 604_
 
 def events(connection: Sql) -> list[ScheduledEvent]:
     """Recurring events with an interval in seconds to weeks."""
-    rows = sql.rows(
+    rows = sql.fetch_rows(
         connection,
         "SELECT EVENT_SCHEMA, EVENT_NAME, INTERVAL_VALUE, INTERVAL_FIELD, STATUS, LAST_EXECUTED "
         "FROM information_schema.events WHERE EVENT_TYPE = 'RECURRING' LIMIT 1000",
@@ -544,9 +546,9 @@ def events(connection: Sql) -> list[ScheduledEvent]:
 
 def log_end(connection: Sql) -> tuple[str, int] | None:
     """File and position where the binary log ends; None where there is none."""
-    ask = partial(sql.rows, connection, columns=2)
-    rows = sql.first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
-    position = sql.count(rows[0][1]) if rows else None
+    ask = partial(sql.fetch_rows, connection, columns=2)
+    rows = sql.run_first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS")
+    position = sql.parse_count(rows[0][1]) if rows else None
     return None if not rows or position is None else (str(rows[0][0]), position)
 
 
@@ -555,14 +557,14 @@ def logged(connection: Sql, since: tuple[str, int]) -> list[LoggedEvent]:
     file, position = since
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,120}", file):
         return []
-    rows = sql.records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {_MOST_LOGGED}")
+    rows = sql.fetch_records(connection, f"SHOW BINLOG EVENTS IN '{file}' FROM {position} LIMIT {_MOST_LOGGED}")
     plain = [{name.lower(): value for name, value in row.items()} for row in rows]
     numbers: dict[str, int] = {}
     return [
         LoggedEvent(
-            server_id=sql.count(row.get("server_id")) or 0,
+            server_id=sql.parse_count(row.get("server_id")) or 0,
             kind=_short(row.get("event_type")),
-            info=normal_logged(_short(row.get("event_type")), _short(row.get("info"))),
+            info=normalise_logged_event(_short(row.get("event_type")), _short(row.get("info"))),
             text_number=numbers.setdefault(str(row.get("info")), len(numbers)),
         )
         for row in plain[:_MOST_LOGGED]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.database.products.products import is_server, names_of_local_server
+from powerprof.database.products.products import is_server_name, read_local_thread_names
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import (
     ASKABLE,
@@ -27,7 +27,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import pass_window
 from powerprof.model.text import Say
-from powerprof.statements.text import bounded, normal_replication_error
+from powerprof.statements.text import limit_texts, normalise_replication_error
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, try_text, whole
@@ -58,14 +58,14 @@ _DENIED = (
 def denied(connection: Sql) -> list[DeniedAccount]:
     """Since the server was started; empty where it does not count them, or may not be asked."""
     try:
-        rows = sql.rows(connection, _DENIED, columns=5)
+        rows = sql.fetch_rows(connection, _DENIED, columns=5)
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
             raise
         return []
     found = []
     for user, host, total, last_s, span_s in rows:
-        count = sql.count(total)
+        count = sql.parse_count(total)
         if count:
             name = printable(f"{str(user)[:_MOST_NAME]}@{str(host or '')[:_MOST_NAME]}")
             found.append(
@@ -73,8 +73,8 @@ def denied(connection: Sql) -> list[DeniedAccount]:
                     account=name,
                     count=count,
                     window_count=0,
-                    last_s=max(sql.number(last_s) or 0.0, 0.0),
-                    span_s=max(sql.number(span_s) or 0.0, 0.0),
+                    last_s=max(sql.parse_number(last_s) or 0.0, 0.0),
+                    span_s=max(sql.parse_number(span_s) or 0.0, 0.0),
                 )
             )
     return found
@@ -165,7 +165,7 @@ def summarise(text: str, now_s: float | None = None) -> LogSummary:
         dump_last_s={key: lasts[key] for key in _most(dumps)},
         denied=_most(denied),
         denied_last_s={key: denied_lasts[key] for key in _most(denied)},
-        sql_error=None if sql_error is None else normal_replication_error(sql_error),
+        sql_error=None if sql_error is None else normalise_replication_error(sql_error),
         sql_errors_count=sql_errors,
         sql_error_last_s=sql_last,
     )
@@ -344,7 +344,7 @@ def _family(subject: Subject) -> str:
     """`mariadb`, `mysql`, else the name of the program."""
     if "mariadb" in subject.version.lower():
         return "mariadb"
-    return "mysql" if subject.connection is not None or is_server(subject.label) else subject.label
+    return "mysql" if subject.connection is not None or is_server_name(subject.label) else subject.label
 
 
 def timers_hz(attribution: Attribution) -> float | None:
@@ -422,9 +422,9 @@ class Asked:
         """performance_schema's names of the server's threads."""
         if self._connection is not None:
             self._named_count += 1
-            self.names = sql.thread_names(self._connection, self._pid)
+            self.names = sql.read_thread_names(self._connection, self._pid)
         elif self._pid is not None:
-            self.names = names_of_local_server(self._pid)
+            self.names = read_local_thread_names(self._pid)
         return self.names
 
     def _ask(self, what: str, question: Callable[[Sql], Any], otherwise: Any) -> Any:
@@ -433,7 +433,7 @@ class Asked:
         connection = self._connection
         return asking.quietly(lambda: question(connection), otherwise, what, self._notes)
 
-    @bounded(_MOST_WORDS)
+    @limit_texts(_MOST_WORDS)
     def before(self) -> None:
         """Everything that needs two readings; the counters last."""
         if self._connection is None:
@@ -450,7 +450,7 @@ class Asked:
         self.facts["status_before"] = asking.status(self._connection)
         self._began_s = time.monotonic()
 
-    @bounded(_MOST_WORDS)
+    @limit_texts(_MOST_WORDS)
     def after(self) -> None:
         """The counters first."""
         if self._connection is None:

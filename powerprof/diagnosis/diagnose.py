@@ -200,10 +200,10 @@ def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> S
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     if asked:
         from powerprof.database.clients import sql
-        from powerprof.database.clients.given import connect_given
+        from powerprof.database.clients.given import given_server
 
-        server = stack.enter_context(connect_given(request.server_url, request.socket, request.defaults_file))
-        connection = stack.enter_context(server.connect(limits=sql.A_LOOK))
+        server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))
+        connection = stack.enter_context(server.connect(limits=sql.LOOK_LIMITS))
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
         own = pid if pid is not None else server.pid
@@ -213,11 +213,11 @@ def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> S
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    from powerprof.database.products.products import enter, is_server
+    from powerprof.database.products.products import is_server_name, log_in_locally
 
-    entered = enter(pid)
+    entered = log_in_locally(pid)
     if entered is None:
-        if not is_server(label):
+        if not is_server_name(label):
             shown = target.label if target is not None else label
             return Subject(pid, shown, None, shown, None, target)
         notes.append(
@@ -225,7 +225,7 @@ def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> S
             "(name an account with --defaults-file)"
         )
         return Subject(pid, label, None, label, None)
-    from powerprof.database.clients.given import version_of
+    from powerprof.database.clients.given import read_version
 
     own_connection = stack.enter_context(entered[1])
-    return Subject(pid, label, own_connection, version_of(own_connection), None)
+    return Subject(pid, label, own_connection, read_version(own_connection), None)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.readers import Reader
+from powerprof.database.clients.readers import ReadOnlyAccount
 from powerprof.database.isolation import sandbox
 from powerprof.experiment import bench_data
 from powerprof.experiment.bench_data import BenchOptions, check_supported
@@ -85,7 +85,7 @@ def start_servers(
     from powerprof.database.fetched import historical
     from powerprof.database.private.server import PrivateServer
     from powerprof.database.private.topology import ServerTopology
-    from powerprof.database.products.options import MemberOptions, ServerOptions, plan
+    from powerprof.database.products.options import MemberOptions, ServerOptions, plan_topology
     from powerprof.experiment.bench_data import cpus_of
     from powerprof.workloads.definition import TopologyMember
 
@@ -100,12 +100,12 @@ def start_servers(
         affinity=options.server_cpus,
         binary=options.server_binary,
         basedir=options.server_basedir,
-        build=historical.build(case.server.build) if case.server.build else options.server_build,
+        build=historical.load_build(case.server.build) if case.server.build else options.server_build,
     )
     wanted = case.topology
     if wanted.kind == "standalone":
         return {name: stack.enter_context(PrivateServer(wanted_options, tree=tree))}, ()
-    affinities = {member.name: cpus_of(member, options) for member in plan(wanted.kind, wanted.count)}
+    affinities = {member.name: cpus_of(member, options) for member in plan_topology(wanted.kind, wanted.count)}
     declared = {**{name: TopologyMember() for name in affinities}, **wanted.members}
     members = {
         name: MemberOptions(
@@ -173,13 +173,13 @@ class Bench(Closeable):
         self._tree = self._stack.enter_context(RunTree())
         # The client of a workload may be another account: it gets a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
-        gap = sandbox.gap()
+        gap = sandbox.describe_gap()
         if gap is not None:
             self._note(gap)
         given = self._options.given
         account = given.login.account if given is not None else None
         # The clients of a caller under sudo are the caller's.
-        owner = sandbox.user_of(account)
+        owner = sandbox.choose_user(account)
         self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
             launch.let_pass(self._tree, owner)
@@ -188,7 +188,7 @@ class Bench(Closeable):
                 self._trying(case, self._start)
         if given is not None:
             for schema in dict.fromkeys(bench_data.database_of(case) for case in self._cases if case.load.reads_only):
-                self._readers[schema] = self._stack.enter_context(Reader(given.login, schema)).login
+                self._readers[schema] = self._stack.enter_context(ReadOnlyAccount(given.login, schema)).login
         for case in self._cases:
             if self.failure(case) is None:
                 self._trying(case, self._explain)
@@ -331,7 +331,7 @@ class Bench(Closeable):
         while time.monotonic() < deadline:
             try:
                 with server.connect() as connection:
-                    sql.scalar(connection, "SELECT 1")
+                    sql.fetch_scalar(connection, "SELECT 1")
                 return True
             except PowerprofError:
                 if server.private and not getattr(server, "alive", lambda: False)():
@@ -438,6 +438,6 @@ class Bench(Closeable):
         with self.connect(case) as connection:
             sql.execute(connection, *case.load.session)
             for wanted_plan in wanted:
-                rows = dialects.of(connection).explain(connection, wanted_plan.statement)
+                rows = dialects.dialect_of(connection).explain(connection, wanted_plan.statement)
                 bench_data.check_plan(case.name, wanted_plan, rows)
                 read_plans.append((wanted_plan, rows))

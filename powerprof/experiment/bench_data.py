@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from powerprof.database.clients import dialects, sql
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.private import topology as routing
-from powerprof.database.products.options import MemberPlan, plan
+from powerprof.database.products.options import MemberPlan, plan_topology
 from powerprof.experiment.bench_settings import global_change
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
@@ -72,7 +72,7 @@ def plan_text(row: Mapping[str, Any]) -> str:
 
 def read_counters(connection: Sql) -> dict[str, int]:
     """The server's counters of statements and rows; the reading itself adds to them. Raises PowerprofError."""
-    return dialects.of(connection).counters(connection)
+    return dialects.dialect_of(connection).counters(connection)
 
 
 def moved_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -105,7 +105,7 @@ def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[s
 
 def read_done(connection: Sql, counted: str) -> int:
     """What a workload's own statement says was done until now. Raises PowerprofError where it says no number."""
-    count = sql.count(sql.scalar(connection, counted))
+    count = sql.parse_count(sql.fetch_scalar(connection, counted))
     if count is None:
         raise PowerprofError(f"load.counted: {counted[:60]!r} gave no whole number", "one row with one number")
     return count
@@ -114,7 +114,7 @@ def read_done(connection: Sql, counted: str) -> int:
 def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
     """Ask what has to have no rows. Raises PowerprofError with the first row of the first that has."""
     for number, statement in enumerate(checks, 1):
-        rows = sql.rows(connection, statement)
+        rows = sql.fetch_rows(connection, statement)
         if rows:
             row = ", ".join(str(value) for value in rows[0])
             raise PowerprofError(
@@ -208,7 +208,7 @@ def _check_globals(case: Case) -> None:
 
 
 def _plans(case: Case) -> Sequence[MemberPlan]:
-    return [] if case.topology.kind == "standalone" else plan(case.topology.kind, case.topology.count)
+    return [] if case.topology.kind == "standalone" else plan_topology(case.topology.kind, case.topology.count)
 
 
 def cpus_of(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
@@ -279,7 +279,7 @@ def make_schemas(
         make_schema(members[host], workload, dataset, [], world_sql)
     with first.connect() as connection:
         sql.execute(connection, f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1", f"USE `{name}`")
-        routing.route(connection, name, {str(host): tables for host, tables in topology.routes.items()})
+        routing.create_routed_tables(connection, name, {str(host): tables for host, tables in topology.routes.items()})
 
 
 def make_schema(
@@ -295,7 +295,7 @@ def make_schema(
     remove_schema(server, name)
     signals.hold()  # between its statements nobody could say whose schema it is
     try:
-        dialects.of_server(server).create(server, name)
+        dialects.dialect_of_server(server).create(server, name)
         made.append(name)
     finally:
         signals.release()
@@ -332,7 +332,7 @@ def load_official(server: Server, path: Path) -> str:
     with server.connect() as connection:
         _run(connection, split_statements(read_outside_text(path, SQL_LIMIT_BYTES)), str(path))
     with server.connect() as connection:
-        tables = sql.rows(connection, "SHOW TABLES FROM world")
+        tables = sql.fetch_rows(connection, "SHOW TABLES FROM world")
     if "city" not in {str(row[0]) for row in tables}:
         raise PowerprofError(f"{path} made no table world.city", "is it the official world.sql?")
     return "world"
@@ -340,7 +340,7 @@ def load_official(server: Server, path: Path) -> str:
 
 def remove_schema(server: Server, name: str) -> None:
     """Drop the schema if powerprof made it. Raises UsageError where it is somebody else's."""
-    dialect = dialects.of_server(server)
+    dialect = dialects.dialect_of_server(server)
     ours = dialect.owner_of(server, name)
     if ours is False:
         raise UsageError(f"the server has a schema {name} that powerprof did not make", "rename or drop it")

@@ -19,7 +19,7 @@ from powerprof.reversible import kinds
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Held, Journal
 from powerprof.reversible.kinds import Changed, NewConnections, Variable, has_session_copies, kept_text, started_ticks
-from powerprof.statements.text import without_strings
+from powerprof.statements.text import replace_strings
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
 
@@ -71,7 +71,7 @@ class PrivateSettings:
                 _set_global(connection, name, value)
             for name, value in wanted.items():
                 if name not in self._original:
-                    self._original[name] = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
+                    self._original[name] = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
                 # Which other variables move is looked up once per value, because this may come before every window.
                 before = {} if (name, value) in self._looked else kinds.all_of(connection)
                 _set_global(connection, name, value)
@@ -249,7 +249,9 @@ class GivenSettings:
 
     def _values(self, names: Sequence[str]) -> list[str]:
         with self._server.connect() as connection:
-            row = sql.rows(connection, f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in names)}", columns=len(names))
+            row = sql.fetch_rows(
+                connection, f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in names)}", columns=len(names)
+            )
         return [str(value) for value in row[0]]
 
 
@@ -282,7 +284,7 @@ def global_change(text: str) -> str | None:
     """
     if not _GLOBAL.search(text):
         return None
-    plain = without_strings(text, "mysql")
+    plain = replace_strings(text, "mysql")
     if _DYNAMIC.search(plain):
         plain = re.sub(r"['\"]", " ", text)
     plain = _EXECUTED_COMMENT.sub(" ", plain)

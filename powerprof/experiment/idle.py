@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from powerprof import __version__
 from powerprof.database.clients.base import Server
 from powerprof.database.clients.connections import IdleConnections, check_connections
-from powerprof.database.clients.given import GivenServer, given_login
+from powerprof.database.clients.given import GivenServer, build_login
 from powerprof.database.isolation import limits
-from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.private.server import PrivateServer, check_room
 from powerprof.database.products import products
 from powerprof.energy.domains import AS_SEEN, EnergyRequest
@@ -439,12 +439,12 @@ class IdleExperiment:
 def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     """How the server is opened. What would refuse it after the baseline is looked at here, before it."""
     if plan.given:
-        login = given_login(plan.server_url, plan.socket, plan.defaults_file)
+        login = build_login(plan.server_url, plan.socket, plan.defaults_file)
         if plan.clients:
             limits.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
-    build = products.find("mysql", plan.server_binary, None)
-    account = server_account()
+    build = products.find_program("mysql", plan.server_binary, None)
+    account = find_server_account()
     limits.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
     limits.raise_open_files(plan.clients)
     check_room()

@@ -61,7 +61,7 @@ class Context:
 
     def file(self, name: str, data: bytes) -> Path:
         """Write a file that the client program alone can read; one of the same name is replaced. Raises OSError."""
-        owner = sandbox.user_of(self.login.account)
+        owner = sandbox.choose_user(self.login.account)
         with Folder.open(self.directory) as ours:
             with suppress(FileExistsError):
                 ours.make(self.place.name)
@@ -159,7 +159,7 @@ class ProcessLoad:
         self._children_s = children_cpu_s()
         self._started_s = time.monotonic()
         own = context.sandbox(reads)
-        theirs = _pipe_with(stdin, sandbox.user_of(own.account))
+        theirs = _pipe_with(stdin, sandbox.choose_user(own.account))
         try:
             self._process: subprocess.Popen[bytes] = sandbox.start(
                 argv,

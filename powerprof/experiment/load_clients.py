@@ -112,7 +112,7 @@ def start_connector(load: Load, statements: Sequence[str], context: Context, ord
     java = programs.need("java", "default-jdk-headless")
     # `java FILE.java` is the compiler's doing (JEP 330), which a mere runtime has not.
     programs.need("javac", "default-jdk-headless")
-    jar = context.file("connector.jar", historical.jar(load.connector))
+    jar = context.file("connector.jar", historical.read_jar(load.connector))
     program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
     argv: list[str | Path] = [java, *_JAVA, "-cp", jar, program, STDIN]
     running = ProcessLoad(argv, context, parse_command, stdin=connector_properties(load, statements, context, order))
@@ -221,7 +221,7 @@ def _pgbench_program(context: Context) -> Path:
     build = getattr(context.server, "build", None)
     if build is not None and build.root is not None:
         # One client for all releases.
-        build = products.find_build()
+        build = products.find_postgres_build()
     beside = build.binary.with_name("pgbench") if build is not None else None
     return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_status
+from powerprof.database.private.replication import read_replication_status
 from powerprof.experiment.records import MemberShare, Slices, StormShare
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.procfs import process_cpu_ns
@@ -119,7 +119,7 @@ class MembersMeter(Closeable):
                     connections_hz=moved.get("Connections", 0) / elapsed_s,
                     commits_hz=moved["Binlog_commits"] / elapsed_s if "Binlog_commits" in moved else None,
                     relay_log_bytes_hz=None if written is None else written / elapsed_s,
-                    replication=read_status(self._connections[name]),
+                    replication=read_replication_status(self._connections[name]),
                 )
             )
         return shares
@@ -137,10 +137,10 @@ class MembersMeter(Closeable):
 
 def _counters(connection: Sql) -> dict[str, int]:
     try:
-        rows = sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)
+        rows = sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)
     except PowerprofError as error:
         raise Retryable(f"a server of the topology is gone: {error.message}", error.hint) from error
-    counted = {str(name): sql.count(value) for name, value in rows if name in _COUNTED}
+    counted = {str(name): sql.parse_count(value) for name, value in rows if name in _COUNTED}
     return {name: value for name, value in counted.items() if value is not None}
 
 
@@ -321,8 +321,8 @@ class StormWatch(Closeable):
         """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
         if self._connection is None:
             raise RuntimeError("the storm is not watched")
-        rows = sql.rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
-        counted = sql.count(rows[0][1]) if rows else None
+        rows = sql.fetch_rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
+        counted = sql.parse_count(rows[0][1]) if rows else None
         if counted is None:
             raise PowerprofError(
                 f"the server has no counter {self._storm.counter}", "storm.counter is a name of SHOW GLOBAL STATUS"

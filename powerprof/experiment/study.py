@@ -411,7 +411,7 @@ def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measure
     if step.command == "idle":
         return measure_idle(options.idle(step), say)
     loaded = options.loaded(step)
-    where = BenchOptions(server_build=None if step.build is None else historical.build(step.build))
+    where = BenchOptions(server_build=None if step.build is None else historical.load_build(step.build))
     if step.command == "compare":
         a, b = step.conditions
         return compare_conditions(a, b, where, loaded, extra=(), say=say)

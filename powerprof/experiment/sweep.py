@@ -15,7 +15,7 @@ import msgspec
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.fetched import historical
 from powerprof.database.isolation import limits
-from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.products import products
 from powerprof.energy.domains import Vcpu
 from powerprof.experiment.bench import Bench
@@ -131,15 +131,15 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
         if bench_options.server_build or bench_options.server_binary or bench_options.server_basedir:
             raise UsageError("--set server=… and --server-build are two servers", "leave --server-build out")
         for value in sweep.values:
-            historical.build(str(value))
+            historical.load_build(str(value))
     cases = [resolve(workload, sweep.condition.name, {sweep.key: value}) for value in sweep.values]
     most = max(case.load.clients for case in cases)
     if bench_options.server_binary or bench_options.server_basedir:
-        products.find(cases[0].server.kind, bench_options.server_binary, bench_options.server_basedir)
+        products.find_program(cases[0].server.kind, bench_options.server_binary, bench_options.server_basedir)
     if bench_options.given is not None:
         check_connections(bench_options.given, most)
     else:
-        account = server_account()
+        account = find_server_account()
         limits.check_threads(most, server_uid=account[0] if account else os.geteuid())
 
 

@@ -12,12 +12,12 @@ from powerprof.energy.windows import WindowEnergy
 from powerprof.live.intervals import ServedStatement, ServedStatements
 from powerprof.model import text
 from powerprof.model.records import Window
-from powerprof.queries.probing import COSTLY_PERCENT, Probes, ProbeTrial
-from powerprof.queries.reach import Reach, reach
-from powerprof.queries.record import record_of
+from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import COSTLY_PERCENT, Probes, ProbeTrial
 from powerprof.queries.records import Method, Queries, Statement
-from powerprof.queries.sampling import Samples
-from powerprof.statements.text import NormalText, bounded
+from powerprof.queries.samples import Samples
+from powerprof.queries.target import TracedServer, find_server
+from powerprof.statements.text import NormalText, limit_texts
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -97,13 +97,13 @@ class ServedServer(Closeable):
         if self._way is None or not self._is_on:
             return ServedStatements(server=self._label or printable(self._name)[:_MOST_SERVER])
         try:
-            with bounded():
+            with limit_texts():
                 measured = self._way.taken(energy.complete(window)).measured
                 if measured.process_cpu_s is None:
                     raise PowerprofError(f"{self._server.label} has ended", "start it again: it is found by its name")
                 # Energy and C0 are the whole interval's, of which what naming and blaming take was not traced.
                 whole = replace(measured, window_s=window.window_s or measured.window_s)
-                record = record_of(self._server, whole, energy)
+                record = build_record(self._server, whole, energy)
         except PowerprofError as error:
             self._lose(error)
             return ServedStatements(server=self._label or printable(self._name)[:_MOST_SERVER])
@@ -114,9 +114,9 @@ class ServedServer(Closeable):
         )
         return _served(self._label, record, measured.window_s, measured.bpf_s)
 
-    def _reached(self) -> Reach:
+    def _reached(self) -> TracedServer:
         is_path = self._name.startswith("/")
-        found = reach(None if is_path else self._name, None, Path(self._name) if is_path else None, None)
+        found = find_server(None if is_path else self._name, None, Path(self._name) if is_path else None, None)
         return found if self._ask else replace(found, login=None)
 
     def _labelled(self) -> str:

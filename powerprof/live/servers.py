@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.database.private.replication import ReplicationStatus
-from powerprof.database.products.products import enter, is_server, listening_sockets
+from powerprof.database.products.products import is_server_name, list_listening_sockets, log_in_locally
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 def owner_of_server(pid: int) -> ProcessOwner:
     """Return the account and program of a server, and the reason not to query it unless it is named, if any."""
     owner = owner_of(pid)
-    for place in listening_sockets(pid) if owner.distrust is None else ():
+    for place in list_listening_sockets(pid) if owner.distrust is None else ():
         info = shared().status(place, follow=False)
         if info is not None and not (stat.S_ISSOCK(info.mode) and is_servers_account(pid, info.uid)):
             return replace(owner, distrust=f"its socket belongs to {account_name(info.uid)}")
@@ -86,7 +86,7 @@ class _AskedServer:
         if self.account is not None:
             self.connection = _by_account(self.account)[0]
         else:
-            entered = enter(self.pid)
+            entered = log_in_locally(self.pid)
             self.connection = None if entered is None else entered[1]
         if self.connection is None:
             self.down()
@@ -107,12 +107,12 @@ class _AskedServer:
 
     def after(self, record: Attribution) -> None:
         """Ask again and judge; the window between is the traced one."""
-        from powerprof.database.clients.given import version_of
+        from powerprof.database.clients.given import read_version
 
         if self.asked is None:
             return
         self.asked.after()
-        version = version_of(self.connection) if self.connection is not None else self.label
+        version = read_version(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
         evidence = evidence_of(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
         self.state = self._state_of(evidence)
@@ -224,7 +224,9 @@ class Servers:
             self._asked_s = float("-inf")
 
     def _find(self) -> None:
-        here = [pid for pid in processes() if (self._only is None or pid in self._only) and is_server(name_of(pid))]
+        here = [
+            pid for pid in processes() if (self._only is None or pid in self._only) and is_server_name(name_of(pid))
+        ]
         for pid in set(self._servers) - set(here):
             self._servers.pop(pid).close()
         known_accounts = {server.account for server in self._servers.values()}
@@ -301,11 +303,11 @@ def _not_asked(strange: Mapping[int, str], known: Sequence[int]) -> tuple[str, .
 def _by_account(account: Path) -> tuple[Sql | None, int | None]:
     """A connection by an option file, and the server's process; (None, None) where it cannot be had."""
     from powerprof.database.clients import sql
-    from powerprof.database.clients.given import connect_given
+    from powerprof.database.clients.given import given_server
 
     try:
-        with connect_given(defaults_file=account) as given:
-            return given.connect(limits=sql.A_LOOK), given.pid
+        with given_server(defaults_file=account) as given:
+            return given.connect(limits=sql.LOOK_LIMITS), given.pid
     except (PowerprofError, OSError):
         return None, None
 

@@ -15,12 +15,12 @@ from powerprof.live.intervals import IntervalRow, LiveInterval, RowKey
 from powerprof.live.totals import merged
 from powerprof.measure.procfs import process_cpu_ns
 from powerprof.model.text import Say
-from powerprof.queries.probing import Probes
-from powerprof.queries.reach import Reach, reach
-from powerprof.queries.record import record_of
+from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import Probes
 from powerprof.queries.records import Queries, Statement
 from powerprof.queries.session import QueriesRequest
-from powerprof.statements.text import bounded
+from powerprof.queries.target import TracedServer, find_server
+from powerprof.statements.text import limit_texts
 from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -120,13 +120,13 @@ class StatementMonitor(Closeable):
         self._energy.close()
 
     @property
-    def server(self) -> Reach:
+    def server(self) -> TracedServer:
         """The one that is watched now."""
         return self._server
 
-    def _reached(self) -> Reach:
+    def _reached(self) -> TracedServer:
         asked = self._request
-        return reach(asked.pid, asked.server_url, asked.socket, asked.defaults_file)
+        return find_server(asked.pid, asked.server_url, asked.socket, asked.defaults_file)
 
     def intervals(self) -> Iterator[Queries | None]:
         """One window after the other, until an interrupt, which is raised; None while the server is away."""
@@ -139,7 +139,7 @@ class StatementMonitor(Closeable):
             time.sleep(min(_LOOK_EVERY_S, self._request.duration_s))
             return None
         assert self._probes is not None  # noqa: S101  found again
-        with bounded() as texts:
+        with limit_texts() as texts:
             made = self._window(self._probes)
         return None if made is None else msgspec.structs.replace(made, notes=[*made.notes, *texts.notes()])
 
@@ -155,7 +155,7 @@ class StatementMonitor(Closeable):
         if taken is None or taken.measured.process_cpu_s is None:
             self._lose()
             return None
-        return record_of(self._server, taken.measured, self._energy)
+        return build_record(self._server, taken.measured, self._energy)
 
     def _is_there(self) -> bool:
         return process_cpu_ns(self._server.pid) is not None

@@ -15,7 +15,7 @@ from powerprof.queries.records import Method, Queries, Statement
 from powerprof.statements.text import NormalText
 from powerprof.system.errors import UsageError
 
-Became = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
+Verdict = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95
 _FEWEST_CALLS = 5
 _ALIKE = 0.10  # a change of all statements from which on a note names it
@@ -38,7 +38,7 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     text: NormalText
     schema_name: str | None
-    became: Became
+    became: Verdict
     change_percent_of_cpu: float
     a: StatementSide | None = None
     b: StatementSide | None = None
@@ -144,7 +144,7 @@ def _change(
     ratio, spread = None, None
     if a is not None and b is not None:
         ratio, spread = _ratio(a, b)
-    became: Became = "new" if a is None else "gone" if b is None else "unknown"
+    became: Verdict = "new" if a is None else "gone" if b is None else "unknown"
     low = high = None
     if ratio is not None and spread is not None:
         usual = NormalDist().inv_cdf(0.5 + _CONFIDENCE / 2)
@@ -207,6 +207,6 @@ def _counted(*records: Queries) -> Iterable[Statement]:
     return (one for record in records if record.method == "probes" for one in record.statements if not one.began_before)
 
 
-def became(record: QueriesComparison, what: Became) -> Sequence[StatementChange]:
+def select_changes(record: QueriesComparison, what: Verdict) -> Sequence[StatementChange]:
     """Those, the largest change of CPU time a second first."""
     return [one for one in record.statements if one.became == what]

@@ -14,10 +14,10 @@ from functools import cache
 
 import msgspec
 
-from powerprof.database.clients.performance import MOST_TEXT, Account, Known, own_texts
-from powerprof.queries.reach import askers_of
+from powerprof.database.clients.performance import MOST_TEXT, Account, ServerReport, list_own_statements
 from powerprof.queries.records import Background, Latency, Share, Statement, Waits
-from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, key, labelled, normal
+from powerprof.queries.target import rank_askers
+from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
 from powerprof.system.files import printable
 from powerprof.system.processes import database_of
 from powerprof.tracing.bpf.shared_numbers import (
@@ -31,7 +31,7 @@ from powerprof.tracing.bpf.shared_numbers import (
 )
 from powerprof.tracing.captures import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
 
-UNKNOWN_PREPARED = labelled("(prepared before the window, or its number not seen: text unknown)")
+UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"
 # A thread of its own, or one of a pool's (MariaDB's, MySQL's).
 _CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")
@@ -100,12 +100,12 @@ class Parts:
     connections_count: int
 
 
-def parts_of(trace: StatementTrace, known: Known) -> Parts:
+def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     """Put a window together with what the server reported of it."""
     if trace.family == "postgresql":
         trace, known = _without_autovacuum(trace, known)
     sums: dict[tuple[str, str | None], _Sum] = {}
-    name_of = naming(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known)
+    name_of = make_namer(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known)
     in_statements: dict[int, int] = defaultdict(int)
     calls_of: dict[int, int] = defaultdict(int)
     for use in trace.uses:
@@ -113,7 +113,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     several = {text.id for text in trace.texts if text.may_be_several}
     for use in trace.uses:
         text, schema = name_of(use.id, use.tid)
-        total = sums.setdefault((key(text, trace.family), schema), _Sum(text))
+        total = sums.setdefault((make_key(text, trace.family), schema), _Sum(text))
         total.several |= use.id in several
         total.calls += use.calls
         total.unfinished += use.open_count
@@ -131,8 +131,10 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     for thread in connections:
         if (running := known.running.get(thread.tid)) is not None:
             used = thread.before_ns if thread.statements else thread.cpu_ns
-            text = labelled(f"{BEGAN_BEFORE} ", normal(running, trace.family, is_whole=len(running) < MOST_TEXT))
-            total = sums.setdefault((key(text, trace.family), known.schemas.get(thread.tid)), _Sum(text, before=True))
+            text = label_text(f"{BEGAN_BEFORE} ", normalise(running, trace.family, is_whole=len(running) < MOST_TEXT))
+            total = sums.setdefault(
+                (make_key(text, trace.family), known.schemas.get(thread.tid)), _Sum(text, before=True)
+            )
             if not _is_helper(thread, known):
                 total.calls += 1
                 total.unfinished += not thread.statements
@@ -151,7 +153,7 @@ def parts_of(trace: StatementTrace, known: Known) -> Parts:
     )
 
 
-def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementTrace, Known]:
+def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[StatementTrace, ServerReport]:
     """Its workers say what they do as a client's process does, in words that are no SQL: they are background."""
     texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
     tids = {use.tid for use in trace.uses if use.id in texts and use.tid}
@@ -167,8 +169,8 @@ def _without_autovacuum(trace: StatementTrace, known: Known) -> tuple[StatementT
     return quiet, dataclasses.replace(known, threads=names, running=running)
 
 
-def naming(
-    texts: Iterable[TextSeen], family: Family, met: Iterable[tuple[int, int]], known: Known
+def make_namer(
+    texts: Iterable[TextSeen], family: Family, met: Iterable[tuple[int, int]], known: ServerReport
 ) -> Callable[[int, int], tuple[NormalText, str | None]]:
     """What tells the text and the schema of an identity that a thread executed; `met` are the identities of threads."""
     named = {text.id: _text_of(text, known, family) for text in texts if text.id > _MOST_COMMANDS}
@@ -185,27 +187,27 @@ def naming(
         if id in named:
             others = where.get(id, set())
             return named[id], known.schemas.get(tid) or (next(iter(others)) if len(others) == 1 else None)
-        return labelled(f"({commands.get(id, f'command {id}')})"), None
+        return label_text(f"({commands.get(id, f'command {id}')})"), None
 
     return name_of
 
 
-def _text_of(seen: TextSeen, known: Known, family: Family) -> NormalText:
+def _text_of(seen: TextSeen, known: ServerReport, family: Family) -> NormalText:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
-        return UNKNOWN_PREPARED if text is None else normal(text, is_whole=len(text) < MOST_TEXT)
+        return UNKNOWN_PREPARED if text is None else normalise(text, is_whole=len(text) < MOST_TEXT)
     original, event = seen.text.decode("utf-8", "surrogateescape"), ""
     if seen.command == COM_EVENT and (found := _EVENT.match(original)) is not None:
         original, event = original[found.end() :], f"(event {printable(found[2])}) "
-    text = labelled(event, normal(original, family, is_whole=not seen.is_cut))
-    if family == "mysql" and is_own(text):
-        text = labelled(OWN, text)
+    text = label_text(event, normalise(original, family, is_whole=not seen.is_cut))
+    if family == "mysql" and is_own_statement(text):
+        text = label_text(OWN, text)
     if text == UNREADABLE:
         # The identity sees no values.
-        text = labelled(f"(statement {seen.id:016x}: the values in it cannot be recognised)")
+        text = label_text(f"(statement {seen.id:016x}: the values in it cannot be recognised)")
     if seen.is_cut:  # another one may begin with the same
-        text = labelled("", text, f" … ({seen.hashed:,} bytes, {seen.id >> 40:06x})")
-    return labelled("(prepare) ", text) if seen.command == COM_STMT_PREPARE else text
+        text = label_text("", text, f" … ({seen.hashed:,} bytes, {seen.id >> 40:06x})")
+    return label_text("(prepare) ", text) if seen.command == COM_STMT_PREPARE else text
 
 
 OWN = "(powerprof) "
@@ -213,13 +215,13 @@ OWN = "(powerprof) "
 
 @cache
 def _own() -> frozenset[str]:
-    return frozenset(key(text) for text in own_texts())
+    return frozenset(make_key(text) for text in list_own_statements())
 
 
-def is_own(text: str) -> bool:
+def is_own_statement(text: str) -> bool:
     """Whether a text without values is one that powerprof asks: this one's looks lie outside of the window, others'
     (of watch and export) within."""
-    return key(text) in _own()
+    return make_key(text) in _own()
 
 
 def is_connection_name(name: str) -> bool:
@@ -227,7 +229,7 @@ def is_connection_name(name: str) -> bool:
     return name.startswith(_CONNECTIONS)
 
 
-def _is_connection(thread: ThreadUse, known: Known) -> bool:
+def _is_connection(thread: ThreadUse, known: ServerReport) -> bool:
     name = known.threads.get(thread.tid, "")
     return (
         bool(thread.statements)
@@ -237,12 +239,12 @@ def _is_connection(thread: ThreadUse, known: Known) -> bool:
     )
 
 
-def _is_helper(thread: ThreadUse, known: Known) -> bool:
+def _is_helper(thread: ThreadUse, known: ServerReport) -> bool:
     """Whether it works for a statement that another process executes."""
     return known.threads.get(thread.tid) == "parallel worker"
 
 
-def _background(trace: StatementTrace, known: Known) -> list[Background]:
+def _background(trace: StatementTrace, known: ServerReport) -> list[Background]:
     groups: dict[str, list[ThreadUse]] = defaultdict(list)
     for thread in trace.threads:
         if not _is_connection(thread, known):
@@ -259,7 +261,7 @@ def _background(trace: StatementTrace, known: Known) -> list[Background]:
     return sorted(rows, key=lambda background: (-background.c0_s, background.thread))
 
 
-def row_id(name: str, schema: str | None) -> str:
+def make_row_id(name: str, schema: str | None) -> str:
     """Of a row: six digits of its key and schema."""
     return hashlib.sha256(f"{schema or ''}\0{name}".encode("utf-8", "replace")).hexdigest()[:6]
 
@@ -268,7 +270,7 @@ def _statement(total: _Sum, name: str, schema: str | None, trace: StatementTrace
     calls, window_s = total.calls or 1, trace.window_s
     return Statement(
         text=total.text,
-        id=row_id(name, schema),
+        id=make_row_id(name, schema),
         schema_name=schema,
         calls_count=total.calls,
         calls_hz=total.calls / window_s if window_s > 0 else None,
@@ -281,8 +283,8 @@ def _statement(total: _Sum, name: str, schema: str | None, trace: StatementTrace
         wakeups_per_call=None if total.before else total.wakeups / calls,
         page_faults_count=None if total.before else total.faults,
         c0_ms_deviation=_deviation(total),
-        latency_ms=latency(total.latencies),
-        askers=askers_of({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
+        latency_ms=estimate_latency(total.latencies),
+        askers=rank_askers({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
         waits_ms=None if total.before else _waits(total.waits_ns, calls, trace),
     )
 
@@ -307,7 +309,7 @@ def _waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:
     return Waits(**known)  # type: ignore[arg-type]
 
 
-def latency(classes: Mapping[int, float]) -> Latency | None:
+def estimate_latency(classes: Mapping[int, float]) -> Latency | None:
     """The median, the 95th and the 99th percentile of counted classes, within 7 %; None where none ended."""
     total = sum(classes.values())
     if not total:

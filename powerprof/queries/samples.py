@@ -1,285 +1,227 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole texts that clients sent, with their values: only for who consented, and never saved with a run."""
+"""The way by samples: which statement each thread is at, by its text in the server's memory."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
 
 import msgspec
 
-from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.readers import Reader, explain, reader_of_file
-from powerprof.queries.join import UNKNOWN_PREPARED, is_own
-from powerprof.queries.records import QueryPlanStep, Statement
-from powerprof.statements.text import key
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.files import printable
-from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures import TextSeen
-from powerprof.tracing.statement_places import TEXT_BYTES
+from powerprof.database.clients.performance import Account, ServerReport, merge_reports
+from powerprof.energy.windows import WindowEnergy
+from powerprof.measure.sampling import WindowMeter
+from powerprof.measure.window import Part, pass_window
+from powerprof.model.records import Window
+from powerprof.queries import probes as probing
+from powerprof.queries.join import Parts, is_connection_name, make_namer, make_row_id
+from powerprof.queries.pricing import MeasuredStatements
+from powerprof.queries.probes import TracedWindow
+from powerprof.queries.records import Background, Share, Statement
+from powerprof.queries.target import ServerTime, TracedServer, ask_server, rank_askers
+from powerprof.statements.text import Family, NormalText, make_key
+from powerprof.statistics.rates import proportion
+from powerprof.system.closeable import Closeable
+from powerprof.system.processes import database_of
+from powerprof.tracing.statements import Met, Moments, MomentSampler, ServerProcesses
 
-_READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
-_NAMED = 5
-_EXECUTES = re.compile(r"EXECUTE\b", re.IGNORECASE)
-_PREPARED = "prepared: its values are not in its text, and others could have another plan"
-# Servers execute what stands in such a comment (MariaDB: also /*M!).
-_EXECUTED = re.compile(r"/\*M?!", re.IGNORECASE)
-# Words of statements that write, lock or wait, and functions that change something.
-_ACTS = re.compile(
-    r"\b(into|insert|update|delete|replace|truncate|drop|alter|create|grant|revoke|set|call|do|handler|procedure|lock|share"
-    r"|setval|nextval|lastval|next\s+value|load_file|get_lock|release_lock|release_all_locks|is_free_lock|sleep"
-    r"|master_pos_wait|master_gtid_wait|wait_for_executed_gtid_set|source_pos_wait)\b|:=|;\s*\S",
-    re.IGNORECASE,
-)
-_FUNCTIONS = re.compile(r"\b(replace|insert)\s*\(", re.IGNORECASE)
-# Where one of these stands, what is quoted depends on the server's mode and character set, or on where a comment ends.
-_UNCLEAR = re.compile(r"\\|--|#|/\*|[^\x00-\x7f]")
-_QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
-_REFUSED = {
-    1044: "it reads another schema",
-    1142: "it reads another schema",
-    1143: "it reads another schema",
-    1345: "it reads a view",
-    1370: "it calls a stored function",
-    1356: "it reads a view",
-}
+# Pure: how often a server was met at what → its parts, each with the interval of its share.
+
+_ENDED = "ended processes"
 
 
-@dataclass(frozen=True)
-class StatementSample:
-    """A statement of the record with a text of it as a client sent it."""
+@dataclass
+class SampleCounts:
+    """Samples by what they met."""
 
-    number: int
-    statement: Statement
-    text: str
+    family: Family = "mysql"
+    several: set[tuple[str, str | None]] = field(default_factory=set)
+    statements: Counter[tuple[str, str | None]] = field(default_factory=Counter)
+    texts: dict[tuple[str, str | None], NormalText] = field(default_factory=dict)
+    background: Counter[str] = field(default_factory=Counter)
+    threads: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    askers: dict[tuple[str, str | None], Counter[Account | None]] = field(default_factory=lambda: defaultdict(Counter))
+    connections: int = 0
+    _keys: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """All."""
+        return self.clients + self.background.total()
+
+    @property
+    def clients(self) -> int:
+        """Those of clients' threads."""
+        return self.statements.total() + self.connections
+
+    def add_statement(
+        self,
+        text: NormalText,
+        schema: str | None,
+        count: int,
+        *,
+        account: Account | None = None,
+        may_be_several: bool = False,
+    ) -> None:
+        """A thread was met at a statement, of a client of this account."""
+        if text not in self._keys:
+            self._keys[text] = make_key(text, self.family)
+        which = self._keys[text], schema
+        self.statements[which] += count
+        self.texts.setdefault(which, text)
+        self.askers[which][account] += count
+        if may_be_several:
+            self.several.add(which)
+
+    def add_background(self, name: str, tid: int, count: int) -> None:
+        """A thread that executes no client's statement was met."""
+        self.background[name] += count
+        self.threads[name].add(tid)
 
 
-def samples(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], most: int) -> list[StatementSample]:
-    """Of the first statements those that only read, and whose text is whole and has its values."""
-    texts: dict[str, str] = {}
-    for seen in seen_texts:
-        if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
-            text = seen.text.decode("utf-8", "replace")
-            name = key(text)
-            if (
-                _READS.match(name)
-                and not is_own(name)
-                and only_reads(text)
-                and "?" not in text
-                and "\ufffd" not in text
-            ):
-                texts.setdefault(name, text)
-    chosen = [
-        StatementSample(number, statement, texts[key(statement.text)])
-        for number, statement in enumerate(statements)
-        if key(statement.text) in texts and not statement.began_before
+def _parts_of(
+    counts: SampleCounts, known: ServerReport, cpu_s: float, window_s: float, connections_count: int
+) -> Parts:
+    """Each sample stands for an equal part of the server's CPU time; percentages are of the counts themselves."""
+    total, inside = counts.total, counts.clients
+
+    def part_s(count: int) -> float:
+        return cpu_s * (count / total) if total else 0.0
+
+    def percent(count: int) -> float | None:
+        return 100 * count / total if total else None
+
+    calls = _calls(known, counts.family)
+    rows = Counter(text for text, _ in counts.statements)
+    statements = []
+    for (name, schema), count in counts.statements.items():
+        share = proportion(count, inside, of=total)
+        statement = Statement(
+            text=counts.texts[name, schema],
+            id=make_row_id(name, schema),
+            schema_name=schema,
+            may_be_several=(name, schema) in counts.several,
+            c0_s=part_s(count),
+            c0_percent=share.percent,
+            low_percent=share.low_percent,
+            high_percent=share.high_percent,
+            askers=rank_askers({account: (part_s(met), None) for account, met in counts.askers[name, schema].items()}),
+        )
+        # Without its schema it has all calls, unless there is another row of it.
+        made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
+        if made:
+            statement = msgspec.structs.replace(
+                statement, calls_count=made, calls_hz=made / window_s, c0_ms_per_call=1e3 * statement.c0_s / made
+            )
+        statements.append(statement)
+    background = [
+        Background(thread=name, threads_count=len(counts.threads[name]), c0_s=part_s(count), c0_percent=percent(count))
+        for name, count in counts.background.items()
     ]
-    return chosen[:most]
+    return Parts(
+        statements=sorted(statements, key=lambda statement: (-statement.c0_s, statement.text)),
+        background=sorted(background, key=lambda background: (-background.c0_s, background.thread)),
+        connections=Share(c0_s=part_s(counts.connections), c0_percent=percent(counts.connections)),
+        connections_count=connections_count,
+    )
 
 
-LeftOut = dict[str, list[Statement]]
-"""Statements of which there is no text to use, by the reason."""
-
-
-def left_out(
-    seen_texts: Iterable[TextSeen], statements: Sequence[Statement], chosen: Sequence[StatementSample]
-) -> LeftOut:
-    """Why the others of `statements` are not among the chosen. Commands and our own questions need no reason."""
-    raw: dict[str, TextSeen] = {}
-    for seen in seen_texts:
-        if seen.command == COM_QUERY and not seen.prepared_number:
-            raw.setdefault(key(seen.text.decode("utf-8", "replace")), seen)
-    taken = {sample.number for sample in chosen}
-    reasons: LeftOut = {}
-    for number, statement in enumerate(statements):
-        if number not in taken and not statement.began_before:
-            reason = _reason(statement.text, raw.get(key(statement.text)))
-            if reason is not None:
-                reasons.setdefault(reason, []).append(statement)
-    return reasons
-
-
-def _reason(text: str, seen: TextSeen | None) -> str | None:
-    if text == UNKNOWN_PREPARED:
-        return "prepared before the window, its text is unknown"
-    if text.startswith("(event "):
-        return "an event executes it"
-    if text.startswith("(") and not _READS.match(text):
-        return None  # a command, preparing, a question of ours
-    if _EXECUTES.match(text):
-        return _PREPARED
-    if not _READS.match(text):
-        return "it does more than read"
-    if seen is None:
-        return "no text with its values was seen: prepared before the window, or executed within a procedure"
-    if seen.length >= TEXT_BYTES:
-        return f"its text has {TEXT_BYTES:,} bytes or more"
-    decoded = seen.text.decode("utf-8", "replace")
-    if "?" in decoded:
-        return _PREPARED
-    return "its text is not UTF-8" if "\ufffd" in decoded else "it may do more than read"
-
-
-def no_plans(reasons: LeftOut) -> list[str]:
-    """A sentence a reason, with the ids of its statements."""
-    sentences = []
-    for reason, statements in reasons.items():
-        ids = ", ".join(f"#{statement.id}" for statement in statements[:_NAMED])
-        more = f" and {len(statements) - _NAMED:,} more" if len(statements) > _NAMED else ""
-        sentences.append(f"no plan of {ids}{more}: {reason}")
-    return sentences
-
-
-def only_reads(text: str) -> bool:
-    """Whether no word of the text could be one that does more than read, however the server takes its quotes.
-
-    It is not what keeps such a text from doing more: the account is under which it is explained and executed.
-    """
-    if _EXECUTED.search(text):
-        return False
-    plain = text if _UNCLEAR.search(text) else _QUOTED.sub("''", text)
-    return not _ACTS.search(_FUNCTIONS.sub("(", plain))
-
-
-def with_plans(
-    statements: Sequence[Statement], chosen: Sequence[StatementSample], login: Login, explain_as: Path | None = None
-) -> tuple[list[Statement], list[str]]:
-    """The statements with the plans of the chosen ones, and what could not be explained.
-
-    Plans are made by an account that only reads: the one in `explain_as`, else one per schema that `login` makes. A
-    single account for all schemas would explain to the sender of a text the tables that the sender may not read.
-    """
-    planned, notes = list(statements), list[str]()
-    if not chosen:
-        return planned, notes
-    try:
-        if explain_as is not None:
-            _plan(planned, notes, chosen, reader_of_file(login, explain_as))
+def join_moments(moments: Moments, known: ServerReport, cpu_s: float, window_s: float) -> tuple[Parts, int]:
+    """The parts, and on how many samples they stand."""
+    family = moments.family
+    name_of = make_namer(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
+    clients = {met.tid for met in moments.met if _is_client(met, known, family)}
+    counts = SampleCounts(family)
+    several = {text.id for text in moments.texts if text.may_be_several}
+    for met in moments.met:
+        # Threads of MariaDB and MySQL that work by themselves execute statements as well, a replica's for one.
+        if met.id and (met.tid in clients or family == "postgresql"):
+            who = known.accounts.get(met.tid)
+            is_several = met.id in several
+            counts.add_statement(*name_of(met.id, met.tid), met.count, account=who, may_be_several=is_several)
+        elif met.tid in clients:
+            counts.connections += met.count
         else:
-            for schema in dict.fromkeys(sample.statement.schema_name for sample in chosen):
-                own = [sample for sample in chosen if sample.statement.schema_name == schema]
-                with Reader(login, schema) as reader:
-                    _plan(planned, notes, own, reader.login)
-    except PowerprofError as error:
-        notes.append(f"plans: {error.message}")
-        if error.hint:
-            notes.append(f"plans: {error.hint}")
-    return planned, notes
+            name = known.threads.get(met.tid) or (_ENDED if family == "postgresql" else met.comm)
+            counts.add_background(name, met.tid, met.count)
+    return _parts_of(counts, known, cpu_s, window_s, len(clients)), counts.total
 
 
-def _plan(planned: list[Statement], notes: list[str], chosen: Sequence[StatementSample], reader: Login) -> None:
-    for sample in chosen:
-        try:
-            steps = explain(reader, sample.text, sample.statement.schema_name)
-        except StatementError as error:
-            # Not in the server's words: they quote the text with its values.
-            reason = _REFUSED.get(error.number, f"the server refused it, error {error.number}")
-            notes.append(f"no plan of {sample.statement.text[:60]}: {reason}")
-            continue
-        plan = [
-            QueryPlanStep(table=s.table, access=s.access, key=s.key, rows_count=s.rows, extra=s.extra) for s in steps
-        ]
-        planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
+def _is_client(met: Met, known: ServerReport, family: Family) -> bool:
+    name = known.threads.get(met.tid)
+    if family == "postgresql":
+        return met.is_client or (name is not None and database_of(name) is not None)
+    # One without a name came and went, or no thread's is known: then only a client's has a statement.
+    return is_connection_name(name) if name is not None else bool(met.id or known.threads)
 
 
-# A workload.toml made of statements that a server executed, for `compare` after somebody has changed something.
+def _calls(known: ServerReport, family: Family) -> dict[tuple[str | None, str], int]:
+    """By schema (None: all of them) and key of the text: how often the server counted it."""
+    calls: dict[tuple[str | None, str], int] = defaultdict(int)
+    for (schema, text), (count, *_) in known.digests.items():
+        for where in {(schema, make_key(text, family)), (None, make_key(text, family))}:
+            calls[where] += count
+    for (schema, text), counts in known.statistics.items():
+        for where in {(schema, make_key(text, family)), (None, make_key(text, family))}:
+            calls[where] += counts.calls
+    return calls
 
-_MOST_SLOTS, _MOST_SHOWN = 200, 120
-_ELSEWHERE = "in another schema than the workload's"
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
+class Samples(Closeable):
+    """The sampler of one server; a context manager that removes it. Raises CapabilityError, PowerprofError."""
 
-def check_name(name: str) -> None:
-    """Raises UsageError for a folder that no workload can be called by."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"--save-workload: no workload can be called {name[:60]!r}",
-            "a folder's name of lower case letters, digits and -, such as ./slow-orders",
+    def __init__(self, server: TracedServer) -> None:
+        self._server = server
+        self._sampler = MomentSampler(server.pid, server.family)
+        members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
+        self._used = ServerTime(server.label, members.cpu_ns)
+        self._known = ServerReport()
+
+    def close(self) -> None:
+        self._sampler.close()
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What observes a window, for a runner."""
+        return self._used, self._sampler
+
+    def ready(self) -> None:
+        """A window is near: the server is asked."""
+        self._known = ask_server(self._server, running=False)
+
+    def window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
+        """One window. The server is asked before and after it, never within.
+
+        Raises PowerprofError where the server ended.
+        """
+        self.ready()
+        with WindowMeter(meters=energy.meters) as meter:
+            passed = pass_window(duration_s, *self.parts, *meter.parts)
+            window = meter.collect(passed)
+        return self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
+
+    def taken(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
+        """What was sampled in a window that has ended, with the texts as clients sent them; `window` is the host in it,
+        with its energy. Raises PowerprofError where the server ended."""
+        server = self._server
+        cpu_s, window_s = self._used.collect()
+        moments = self._sampler.collect()
+        known = merge_reports(self._known, ask_server(server, running=False))
+        parts, count = join_moments(moments, known, cpu_s, window_s)
+        measured = MeasuredStatements(
+            method="samples",
+            parts=parts,
+            known=known,
+            window=window,
+            window_s=window_s,
+            process_cpu_s=cpu_s,
+            cost_s=moments.cost_s,
+            bpf_s=moments.bpf_s,
+            seen_count=0,
+            notes=probing.note_samples(moments, count, known, server),
+            lost_count=moments.lost_count,
+            unreadable_count=moments.unreadable_count,
+            cut_count=moments.cut_count,
+            interrupted=interrupted,
         )
-
-
-def workload_toml(
-    name: str, label: str, samples: Sequence[StatementSample], clients: int, others: LeftOut | None = None
-) -> str:
-    """The text of workload.toml; `others` are named in it with the reason why they are not its. Raises PowerprofError
-    where there is nothing to put into it."""
-    usable = [sample for sample in samples if "{{" not in sample.text]
-    if not usable:
-        raise PowerprofError(
-            "no statement for a workload: none only reads and was seen whole, with its values",
-            "a longer --duration, or write one (docs/how-to/write-a-workload.md)",
-        )
-    schema = Counter(sample.statement.schema_name for sample in usable).most_common(1)[0][0]
-    missing = {**(others or {}), _ELSEWHERE: [one.statement for one in usable if one.statement.schema_name != schema]}
-    usable = [sample for sample in usable if sample.statement.schema_name == schema]
-    rate = sum(sample.statement.calls_hz or 0.0 for sample in usable)
-    texts = "".join(f"  {_text(sample.text)},\n" for sample in mixed(usable))
-    database = f"database = {_text(schema)}\n" if schema else "# database = the schema of these statements\n"
-    return f"""schema = "powerprof.workload/1"
-name = {_text(name)}
-title = {_text(f"Statements of {label}")}
-description = \"\"\"
-{len(usable)} statements as clients sent them, with their values, each as often
-as it was seen beside the others. Change something for the second condition (a table
-with an index, another statement), then: powerprof compare as-is changed --workloads DIR --socket PATH\"\"\"
-
-# The tables are those of the server that --socket or --server names. For a private server put their SQL into files:
-# [dataset]
-# kind = "sql"
-# files = ["tables.sql"]
-[dataset]
-kind = "none"
-
-[load]
-{database}sql = [
-{texts}]
-{_comments(missing)}clients = {max(1, min(clients, 64))}
-rate_hz = {max(rate, 0.1):.6g}
-# On a server of yours these run under an account that may only SELECT, made for it and dropped afterwards.
-reads_only = true
-
-[conditions.as-is]
-title = "as the server executes them now"
-
-[conditions.changed]
-title = "after the change: put it here"
-# setup = [
-#   "CREATE TABLE t_indexed LIKE t", "INSERT INTO t_indexed SELECT * FROM t", "ALTER TABLE t_indexed ADD INDEX (c)",
-# ]
-# load.sql = ["the statements on t_indexed"]
-"""  # noqa: S608  it is written for a person to read and change, not executed here
-
-
-def _comments(missing: LeftOut) -> str:
-    """A line for each statement that is not in the workload, without its values."""
-    lines = []
-    for reason, statements in missing.items():
-        for statement in statements:
-            share = "" if statement.c0_percent is None else f", {statement.c0_percent:.1f} % of the server's CPU time"
-            shown = printable(" ".join(statement.text.split()))[:_MOST_SHOWN]
-            lines.append(f"# left out: {shown} (#{statement.id}{share}): {reason}\n")
-    return "".join(lines)
-
-
-def mixed(samples: Sequence[StatementSample]) -> list[StatementSample]:
-    """Each as often as its rate is to the others', spread evenly; the rarest at least once."""
-    rates = [sample.statement.calls_hz or 0.0 for sample in samples]
-    total, least = sum(rates), min((rate for rate in rates if rate > 0), default=0.0)
-    if not total or not least:
-        return list(samples)
-    slots = min(total / least, _MOST_SLOTS)
-    places = []
-    for number, (sample, rate) in enumerate(zip(samples, rates, strict=True)):
-        times = max(round(slots * rate / total), 1)
-        places += [((turn + 0.5) / times, number, sample) for turn in range(times)]
-    return [sample for _, _, sample in sorted(places, key=lambda place: place[:2])]
-
-
-def _text(value: str) -> str:
-    """A basic string of TOML, whose escapes are JSON's."""
-    return json.dumps(value)
+        return TracedWindow(measured, moments.texts)

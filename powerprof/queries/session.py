@@ -14,14 +14,20 @@ from powerprof.energy.domains import AS_SEEN, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
-from powerprof.queries.join import naming
-from powerprof.queries.probing import Probes, ProbeTrial, Taken
-from powerprof.queries.reach import Reach, reach
-from powerprof.queries.record import record_of
+from powerprof.queries.client_texts import (
+    add_plans,
+    choose_texts,
+    explain_left_out,
+    format_workload,
+    list_missing_plans,
+)
+from powerprof.queries.join import make_namer
+from powerprof.queries.pricing import build_record
+from powerprof.queries.probes import Probes, ProbeTrial, TracedWindow
 from powerprof.queries.records import Queries, SampledStack, Statement
-from powerprof.queries.samples import left_out, no_plans, samples, with_plans, workload_toml
-from powerprof.queries.sampling import Samples
-from powerprof.statements.text import Family, bounded, key
+from powerprof.queries.samples import Samples
+from powerprof.queries.target import TracedServer, find_server
+from powerprof.statements.text import Family, limit_texts, make_key
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.tracing.captures import OnCpuCapture
 from powerprof.tracing.profile import PathNames
@@ -32,7 +38,7 @@ INCOMPLETE, OTHERS = "[incomplete]", "[other paths]"
 _STATEMENTS, _PATHS = 20, 400
 
 
-def with_stacks(
+def add_stacks(
     statements: Sequence[Statement],
     capture: OnCpuCapture,
     name_of: Callable[[int, int], tuple[str, str | None]],
@@ -53,11 +59,11 @@ def with_stacks(
                 modules[labels[-1]] = frame.module
             if state not in ("complete", "kernel"):
                 labels.insert(0, INCOMPLETE)
-            counters[key(text, family), schema][tuple(labels)] += row.count
+            counters[make_key(text, family), schema][tuple(labels)] += row.count
     most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_STATEMENTS])
     with_paths = [
         msgspec.structs.replace(statement, stacks=_largest(most[name]))
-        if (name := (key(statement.text, family), statement.schema_name)) in most and not statement.began_before
+        if (name := (make_key(statement.text, family), statement.schema_name)) in most and not statement.began_before
         else statement
         for statement in statements
     ]
@@ -117,7 +123,7 @@ def run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Qu
 
     `consent` is called before texts of clients are used with their values; it raises where that is not agreed to.
     """
-    with bounded() as texts:
+    with limit_texts() as texts:
         result = _run(request, say, consent)
     noted = msgspec.structs.replace(result.record, notes=[*result.record.notes, *texts.notes()])
     return QueriesResult(noted, result.workload)
@@ -128,7 +134,7 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         raise UsageError("--method history is no more", "--method samples, which needs no account")
     if request.method not in METHODS:
         raise UsageError(f"--method {request.method} is no choice", f"one of {', '.join(METHODS)}")
-    server = reach(request.pid, request.server_url, request.socket, request.defaults_file)
+    server = find_server(request.pid, request.server_url, request.socket, request.defaults_file)
     if server.family == "postgresql":
         _check_postgresql(request)
     if request.explain:
@@ -142,27 +148,27 @@ def _run(request: QueriesRequest, say: Say, consent: Callable[[str], None]) -> Q
         consent(f"About to write the statements of clients, with their values, to {request.workload}")
     with WindowEnergy(request.energy) as energy:
         taken = _take(request, server, energy, say)
-        record = record_of(server, taken.measured, energy)
+        record = build_record(server, taken.measured, energy)
     if taken.sampled is not None and taken.trace is not None:
         say("naming the functions")
         met = ((use.id, use.tid) for use in taken.trace.uses)
-        named = naming(taken.texts, server.family, met, taken.measured.known)
-        statements, modules, stack_notes = with_stacks(record.statements, taken.sampled, named, server.family)
+        named = make_namer(taken.texts, server.family, met, taken.measured.known)
+        statements, modules, stack_notes = add_stacks(record.statements, taken.sampled, named, server.family)
         record = msgspec.structs.replace(
             record, statements=statements, modules=modules, notes=[*record.notes, *stack_notes]
         )
-    chosen = samples(taken.texts, record.statements, _SAVED)
-    others = left_out(taken.texts, record.statements[:_SAVED], chosen)
+    chosen = choose_texts(taken.texts, record.statements, _SAVED)
+    others = explain_left_out(taken.texts, record.statements[:_SAVED], chosen)
     if request.explain and server.login is not None:
         say("asking for plans")
-        statements, plan_notes = with_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
+        statements, plan_notes = add_plans(record.statements, chosen[:_EXPLAINED], server.login, request.explain_as)
         record = msgspec.structs.replace(
-            record, statements=statements, notes=[*record.notes, *plan_notes, *no_plans(others)]
+            record, statements=statements, notes=[*record.notes, *plan_notes, *list_missing_plans(others)]
         )
     if request.workload is None:
         return QueriesResult(record, None)
     return QueriesResult(
-        record, workload_toml(request.workload, server.label, chosen, record.connections_count, others)
+        record, format_workload(request.workload, server.label, chosen, record.connections_count, others)
     )
 
 
@@ -180,7 +186,7 @@ def _check_postgresql(request: QueriesRequest) -> None:
         )
 
 
-def _take(request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say) -> Taken:
+def _take(request: QueriesRequest, server: TracedServer, energy: WindowEnergy, say: Say) -> TracedWindow:
     """By the first way that can of those that are asked for, else why none can."""
     refused: list[PowerprofError] = []
     costly: list[Note] = []
@@ -212,8 +218,13 @@ def _take(request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say
 
 
 def _by(
-    way: str, request: QueriesRequest, server: Reach, energy: WindowEnergy, say: Say, costly: list[Note] | None = None
-) -> Taken | None:
+    way: str,
+    request: QueriesRequest,
+    server: TracedServer,
+    energy: WindowEnergy,
+    say: Say,
+    costly: list[Note] | None = None,
+) -> TracedWindow | None:
     """One window. `costly`: the probes are tried before, and where they take too much of the server there is none, and
     a note of it here."""
     if way == "probes":

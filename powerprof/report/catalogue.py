@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.attribution.symbols import SymbolFile, Symbols
 from powerprof.database.fetched import historical
-from powerprof.database.fetched.historical import Connector, HistoricalServer, is_fetched, size_text
+from powerprof.database.fetched.historical import Connector, HistoricalServer, format_size, is_fetched
 from powerprof.host.describe import Capability
 from powerprof.model import text
 from powerprof.report.answers import words
@@ -133,7 +133,7 @@ def historical_listing(things: Sequence[HistoricalServer | Connector]) -> list[s
     printed = []
     for thing in things:
         machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
-        size = f"{machine}, {size_text(thing)}" if machine else size_text(thing)
+        size = f"{machine}, {format_size(thing)}" if machine else format_size(thing)
         state = f"fetched: {thing.place}" if is_fetched(thing) else f"powerprof servers fetch {thing.name}"
         printed += [f"{thing.name}  {thing.description}", f"  {size} to download, {thing.licence} · {state}"]
     return printed
@@ -141,7 +141,7 @@ def historical_listing(things: Sequence[HistoricalServer | Connector]) -> list[s
 
 def ready(server: HistoricalServer, state: str) -> list[str]:
     """That it is there, where, and under which licence."""
-    build = historical.build(server.name)
+    build = historical.load_build(server.name)
     return [
         f"{server.name} {state}: {server.place}",
         f"{build.name}, licence {server.licence} ({server.licence_text}). {server.doubt}.",

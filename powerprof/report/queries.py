@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.queries.reach import By, way
 from powerprof.queries.records import Queries, QueryPlanStep, Share, Statement
+from powerprof.queries.target import Grouping, parse_grouping
 from powerprof.report import labels
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
@@ -110,7 +110,7 @@ def lines(
     spare: Mapping[str, int] = {} if columns is not None else _OPTIONAL_COLUMNS
     printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
     if by is not None:
-        printed += _group_lines(record, way(by), width, top)
+        printed += _group_lines(record, parse_grouping(by), width, top)
     else:
         printed += _statement_lines(record, width, top, keys, spare, is_whole)
     if columns is not None and by is None:
@@ -140,7 +140,7 @@ _SAMPLED_KEYS = ("joules", "percent", "range", "calls", "c0")
 _OPTIONAL_COLUMNS = {"id": 22, "who": 40}
 
 
-def _group_lines(record: Queries, by: By, width: int, top: int) -> Iterator[str]:
+def _group_lines(record: Queries, by: Grouping, width: int, top: int) -> Iterator[str]:
     table = groups_table(record, by)
     keys = [column.key for column in table.columns if column.key != "joules" or record.joules is not None]
     heads = {column.key: column.heading for column in table.columns}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from markupsafe import Markup
 
 from powerprof.model import text
-from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, became
+from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
 from powerprof.report.labels import texts
@@ -22,7 +22,7 @@ _HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
 
 def headline(record: QueriesComparison) -> str:
     """Return how many statements became more expensive, and the statement with most CPU time among them."""
-    worse = became(record, "more expensive")
+    worse = select_changes(record, "more expensive")
     if worse:
         change = worse[0]
         subject = "One statement became" if len(worse) == 1 else f"{len(worse)} statements became"
@@ -31,8 +31,8 @@ def headline(record: QueriesComparison) -> str:
             f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
             f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.cut(change.text, 200)}"
         )
-    better = became(record, "cheaper")
-    new = became(record, "new")
+    better = select_changes(record, "cheaper")
+    new = select_changes(record, "new")
     if better:
         change = better[0]
         subject = "One statement became" if len(better) == 1 else f"{len(better)} statements became"

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from powerprof.model import text
 from powerprof.queries.comparison import StatementChange
 from powerprof.queries.history import HistoryStatement
-from powerprof.queries.reach import UNKNOWN, By, asker_name, groups
 from powerprof.queries.records import Background, Queries, Statement
+from powerprof.queries.target import UNKNOWN, Grouping, group_statements, name_asker
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words
 from powerprof.system.errors import UsageError
 
@@ -231,14 +231,14 @@ def _statement_row(places: Places, at: str, statement: Statement) -> TableRow:
     return TableRow(cells, key="statement", look="statement")
 
 
-def _askers_text(statement: Statement, by: By) -> str:
+def _askers_text(statement: Statement, by: Grouping) -> str:
     """Return the account with most CPU time, and the number of others."""
-    names = list(dict.fromkeys(asker_name(asker, by) for asker in statement.askers if asker.user is not None))
+    names = list(dict.fromkeys(name_asker(asker, by) for asker in statement.askers if asker.user is not None))
     more = f" +{len(names) - 1}" if len(names) > 1 else ""
     return f"{names[0]}{more}" if names else ""
 
 
-def groups_table(record: Queries, by: By) -> Table:
+def groups_table(record: Queries, by: Grouping) -> Table:
     """Return one row per user, host, account or database, most CPU time first."""
     estimated = ", est." if record.kind == "estimated" else ""
     columns = [
@@ -251,7 +251,7 @@ def groups_table(record: Queries, by: By) -> Table:
         Column("text", "costliest statement", left=True),
     ]
     rows = []
-    for group in groups(record, by):
+    for group in group_statements(record, by):
         rate = group.calls / record.window_s if group.calls is not None and record.window_s > 0 else None
         each = 1e3 * group.c0_s / group.calls if group.calls else None
         share = 100 * (group.c0_s / record.server_c0_s) if record.server_c0_s > 0 else None
@@ -268,9 +268,9 @@ def groups_table(record: Queries, by: By) -> Table:
     return Table(columns, rows, f"statements by {by}")
 
 
-def unknown_askers(record: Queries, by: By) -> str | None:
+def unknown_askers(record: Queries, by: Grouping) -> str | None:
     """Return the reason for missing accounts; None if an account is known."""
-    if not record.statements or any(group.name != UNKNOWN for group in groups(record, by)):
+    if not record.statements or any(group.name != UNKNOWN for group in group_statements(record, by)):
         return None
     if not any(statement.askers for statement in record.statements):
         return "an older powerprof saved this run without it"

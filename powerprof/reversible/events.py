@@ -22,8 +22,8 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.database.clients.given import server_pid
-from powerprof.database.clients.wire import account_of_process
+from powerprof.database.clients.given import find_server_pid
+from powerprof.database.clients.wire import read_process_account
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
@@ -55,7 +55,7 @@ class ServerProcess(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, pid: int) -> ServerProcess | None:
         """Return the identity of a running process; None if it has ended."""
-        stat, uid = process_stat(pid), account_of_process(pid)
+        stat, uid = process_stat(pid), read_process_account(pid)
         if stat is None or uid is None or has_ended(pid):
             return None
         base = paths.procfs() / str(pid)
@@ -186,7 +186,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         that could not be put back as it was."""
         name = f"event {shown(database, event)}"
         with sql.connect(login, limits=_LIMITS) as connection:
-            pid = server_pid(connection, login)
+            pid = find_server_pid(connection, login)
             process = None if pid is None else ServerProcess.of(pid)
             if process is None:
                 raise PowerprofError(
@@ -270,7 +270,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             )
 
     def _connect(self) -> Sql:
-        connection = self.process.connect(Login.of_fields(self.login), _LIMITS)
+        connection = self.process.connect(Login.from_fields(self.login), _LIMITS)
         try:
             found = _identity(_settings(connection))
             if any(found.get(name) != self.server.get(name) for name in _SAME):
@@ -321,7 +321,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def _shown(self, connection: Sql) -> sql.Row | None:
         try:
             name = f"{quoted(self.database)}.{quoted(self.event)}"
-            return next(iter(sql.rows(connection, f"SHOW CREATE EVENT {name}", columns=7)), None)
+            return next(iter(sql.fetch_rows(connection, f"SHOW CREATE EVENT {name}", columns=7)), None)
         except StatementError as error:
             if error.number in _GONE:
                 return None
@@ -336,7 +336,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         """Why it would not be as before once it was put back; None where it would."""
         texts = self.database + self.event + now.definer + now.comment + now.body
         plain = texts.isascii() and _OF_ASCII.fullmatch(now.charset)
-        collations = sql.rows(
+        collations = sql.fetch_rows(
             connection,
             "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s",
             (self.database,),
@@ -358,13 +358,13 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
 
     def _passing(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
         """Return the reason that a later ALTER EVENT could not restore it; None if it can."""
-        listed = sql.rows(connection, _LISTED, (self.database, self.event), columns=2)
+        listed = sql.fetch_rows(connection, _LISTED, (self.database, self.event), columns=2)
         if len(listed) != 1:
             return "it is not listed: the account needs the right EVENT on its schema"
         originator, soon = str(listed[0][0]), listed[0][1] in (1, "1")
         _statement(connection, "SET SESSION time_zone = %s", now.time_zone)
         moments = re.findall(r"'([0-9: -]{19})'", now.schedule)
-        twice = any(sql.rows(connection, _SHOWN_TWICE, (at, at), columns=1)[0][0] for at in moments)
+        twice = any(sql.fetch_rows(connection, _SHOWN_TWICE, (at, at), columns=1)[0][0] for at in moments)
         reasons = {
             "it ends within two days": soon,
             f"it was made on server {originator}": originator != settings.get("server_id"),
@@ -383,7 +383,7 @@ def _identity(settings: dict[str, str]) -> dict[str, str]:
 
 
 def _settings(connection: Sql) -> dict[str, str]:
-    answer = sql.rows(
+    answer = sql.fetch_rows(
         connection,
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'server_uuid', 'server_id', 'log_bin', 'wsrep_on')",
         columns=2,
@@ -392,7 +392,7 @@ def _settings(connection: Sql) -> dict[str, str]:
 
 
 def _statement(connection: Sql, statement: str, *arguments: str) -> None:
-    sql.rows(connection, statement, arguments or None)
+    sql.fetch_rows(connection, statement, arguments or None)
 
 
 def _on(value: str | None) -> bool:

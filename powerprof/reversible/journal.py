@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import password_in
+from powerprof.database.clients.given import read_password
 from powerprof.reversible.events import Event
 from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, started_ticks
 from powerprof.system import paths
@@ -337,6 +337,6 @@ def _with_password(held: Held) -> Setting:
     if held.options is None or not isinstance(setting, Variable | Event) or setting.login.get("password"):
         return setting
     with suppress(PowerprofError, OSError):
-        password = password_in(Path(held.options), Login.of_fields(setting.login).account)
+        password = read_password(Path(held.options), Login.from_fields(setting.login).account)
         return msgspec.structs.replace(setting, login={**setting.login, "password": password})
     return setting

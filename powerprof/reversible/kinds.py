@@ -47,7 +47,7 @@ class OtherVariablesMoved(UsageError):
 
 def all_of(connection: Sql) -> dict[str, str]:
     """All global variables as the server shows them."""
-    return {str(name): str(value) for name, value in sql.rows(connection, "SHOW GLOBAL VARIABLES", columns=2)}
+    return {str(name): str(value) for name, value in sql.fetch_rows(connection, "SHOW GLOBAL VARIABLES", columns=2)}
 
 
 def moved(before: Mapping[str, str], after: Mapping[str, str], but: str) -> dict[str, tuple[str, str]]:
@@ -78,7 +78,7 @@ def has_session_copies(connection: Sql, name: str) -> bool:
     if name.casefold() in _RUN_IN_SESSIONS:
         return True
     try:
-        sql.rows(connection, f"SELECT @@SESSION.{name}")
+        sql.fetch_rows(connection, f"SELECT @@SESSION.{name}")
     except StatementError as error:
         if error.number == _GLOBAL_ONLY:
             return False
@@ -127,20 +127,20 @@ class NewConnections:
         with sql.connect(self.login, limits=_SESSIONS_LIMITS) as connection:
             try:
                 # Without the right PROCESS the list below has only the account's own connections, without an error.
-                sql.rows(connection, "SHOW ENGINE InnoDB MUTEX")
+                sql.fetch_rows(connection, "SHOW ENGINE InnoDB MUTEX")
             except StatementError as error:
                 if error.number == _DENIED:
                     return None
                 raise
-            rows = sql.rows(connection, "SELECT ID, USER, HOST FROM information_schema.PROCESSLIST", columns=3)
-        found = [OpenConnection(sql.count(number) or 0, str(user), str(host)) for number, user, host in rows]
+            rows = sql.fetch_rows(connection, "SELECT ID, USER, HOST FROM information_schema.PROCESSLIST", columns=3)
+        found = [OpenConnection(sql.parse_count(number) or 0, str(user), str(host)) for number, user, host in rows]
         return sorted(
             (one for one in found if any(first < one.id < last for first, last in self._spans)), key=lambda one: one.id
         )
 
     def _next_number(self) -> int:
         with sql.connect(self.login, limits=_SESSIONS_LIMITS) as connection:
-            return sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()")) or 0
+            return sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()")) or 0
 
 
 def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -> str:
@@ -243,7 +243,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         """Return the other global variables that differ from `before`: old and present value. Raise PowerprofError."""
         if self._has_ended():
             return {}
-        with sql.connect(Login.of_fields(self.login), limits=_LIMITS) as connection:
+        with sql.connect(Login.from_fields(self.login), limits=_LIMITS) as connection:
             return moved(before, all_of(connection), self.name)
 
     def check_suits(self, before: str) -> None:
@@ -262,7 +262,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
 
     def _connect(self) -> Sql:
         """A connection to the process that has the variable: another account may listen there by now."""
-        login = Login.of_fields(self.login)
+        login = Login.from_fields(self.login)
         return sql.connect(login if self.pid is None else login.at(self.pid), limits=_LIMITS)
 
     def _has_ended(self) -> bool:
@@ -331,16 +331,16 @@ Setting = Variable | TimerSlack | Event
 
 
 def _value(connection: Sql, name: str) -> str | None:
-    found = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
+    found = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
     return None if found is None else str(found)
 
 
 def _set(connection: Sql, name: str, value: str) -> str | None:
     """Set it, and say what it reads."""
     if _LITERAL.fullmatch(value):
-        sql.rows(connection, _WRITE.format(name, value))
+        sql.fetch_rows(connection, _WRITE.format(name, value))
     else:
-        sql.rows(connection, _WRITE.format(name, "%s"), (value,))
+        sql.fetch_rows(connection, _WRITE.format(name, "%s"), (value,))
     return _value(connection, name)
 
 

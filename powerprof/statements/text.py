@@ -121,7 +121,7 @@ def _string(state: int, plain: int, byte: int, shift: int, family: Family) -> tu
     return _quoted(byte, quote, state, escape + shift, _AFTER + shift)
 
 
-def step(state: int, byte: int, family: Family = "mysql") -> tuple[int, int]:
+def next_state(state: int, byte: int, family: Family = "mysql") -> tuple[int, int]:
     """(next state, what is mixed into the hash; 0: nothing)."""
     shift = _LIST if state >= _AFTER + _LIST else 0
     plain = state - shift
@@ -152,15 +152,15 @@ def step(state: int, byte: int, family: Family = "mysql") -> tuple[int, int]:
 
 
 @cache
-def table(family: Family = "mysql") -> bytes:
+def build_table(family: Family = "mysql") -> bytes:
     """What the kernel program goes by: 256 next states for each state, then as many values to mix in."""
-    steps = [step(state, byte, family) for state in range(STATES) for byte in range(256)]
+    steps = [next_state(state, byte, family) for state in range(STATES) for byte in range(256)]
     return bytes(state for state, _ in steps) + bytes(mixed for _, mixed in steps)
 
 
-def identity(text: bytes, family: Family = "mysql") -> int:
+def hash_statement(text: bytes, family: Family = "mysql") -> int:
     """The number of the statement that a text is, as the kernel program computes it."""
-    how, state, value = table(family), 0, _OFFSET
+    how, state, value = build_table(family), 0, _OFFSET
     for byte in text:
         at = state << 8 | byte
         state, mixed = how[at], how[STATES * 256 + at]
@@ -205,7 +205,7 @@ _STRING, _QUOTING_COMMENT = 1, 2
 _INSTEAD = {_STRING: b"'0'", _QUOTING_COMMENT: b" "}
 
 
-def without_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
+def replace_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
     """The text with every string as `'0'` and without its comments, but those that MySQL and MariaDB execute.
 
     Bytes that were no UTF-8 are there as surrogates (PEP 383). If the text may be cut off (not `is_whole`), ways in
@@ -389,7 +389,7 @@ class TextBudget:
             f"their statements are in the row {LEFT_OUT}"
         ]
 
-    def normal(self, text: str, family: Family, is_whole: bool) -> NormalText:
+    def normalise(self, text: str, family: Family, is_whole: bool) -> NormalText:
         """As `normal`, or LEFT_OUT."""
         known = self._known.get((text, family, is_whole))
         if known is None:
@@ -407,7 +407,7 @@ _BUDGET: ContextVar[TextBudget | None] = ContextVar("texts of a window", default
 
 
 @contextmanager
-def bounded(words: int = MOST_WORDS) -> Iterator[TextBudget]:
+def limit_texts(words: int = MOST_WORDS) -> Iterator[TextBudget]:
     """In this block all texts together have so many words; what they are is remembered until its end."""
     budget = TextBudget(words)
     token = _BUDGET.set(budget)
@@ -428,7 +428,7 @@ def _dialect(family: Family) -> Any:
     return type("Words", (Postgres.Tokenizer,), {"COMMANDS": set()})(dialect=Postgres())
 
 
-def normal(text: str, family: Family = "mysql", *, is_whole: bool = True) -> NormalText:
+def normalise(text: str, family: Family = "mysql", *, is_whole: bool = True) -> NormalText:
     """Return the statement with each value as `?` and lists of values as `?, …`; comments are left out.
 
     What a server or a client says is made printable. A text that no tokenizer takes is not kept: nobody could say what
@@ -439,11 +439,11 @@ def normal(text: str, family: Family = "mysql", *, is_whole: bool = True) -> Nor
     text, budget = text[:_MOST_BYTES], _BUDGET.get()
     if budget is None or text == LEFT_OUT:
         return _normal(text, family, is_whole)
-    return budget.normal(text, family, is_whole)
+    return budget.normalise(text, family, is_whole)
 
 
 def _normal(text: str, family: Family, is_whole: bool) -> NormalText:
-    text = without_strings(text, family, is_whole=is_whole)
+    text = replace_strings(text, family, is_whole=is_whole)
     if family == "postgresql":
         text = _PARAMETER.sub("?", text)
     for closer in _CLOSERS:
@@ -452,12 +452,12 @@ def _normal(text: str, family: Family, is_whole: bool) -> NormalText:
     return UNREADABLE
 
 
-def labelled(label: str, text: NormalText = NO_TEXT, after: str = "") -> NormalText:
+def label_text(label: str, text: NormalText = NO_TEXT, after: str = "") -> NormalText:
     """Return the text between words of powerprof's own, such as `(prepare) ` and `… (9,000 bytes)`."""
     return NormalText(f"{label}{text}{after}")
 
 
-def normal_logged(kind: str, info: str) -> NormalText:
+def normalise_logged_event(kind: str, info: str) -> NormalText:
     """Return what SHOW BINLOG EVENTS shows of an event: the GTID that it begins, or its statement; else NO_TEXT.
 
     Events of other kinds hold values (`User var`, `Annotate_rows`) or nothing that a rule reads.
@@ -465,10 +465,10 @@ def normal_logged(kind: str, info: str) -> NormalText:
     if kind.startswith("Gtid"):
         gtid = _GTID.search(info)
         return NormalText(gtid[0]) if gtid else NO_TEXT
-    return normal(info, is_whole=False) if kind in ("Query", "Query_compressed") else NO_TEXT
+    return normalise(info, is_whole=False) if kind in ("Query", "Query_compressed") else NO_TEXT
 
 
-def normal_replication_error(message: str) -> NormalText:
+def normalise_replication_error(message: str) -> NormalText:
     """Return an error of a replica's SQL thread without values: the server's words before the first quoted part, the
     failed statement as `normal` returns it, and the position in the source's log.
 
@@ -482,15 +482,15 @@ def normal_replication_error(message: str) -> NormalText:
         return NormalText("(an error in other words than the known ones: not kept)")
     queries = message.split(_QUERY)
     if len(queries) == 2:
-        query = normal(_AFTER_QUERY.sub("", queries[1]).removesuffix("'"), is_whole=False)
+        query = normalise(_AFTER_QUERY.sub("", queries[1]).removesuffix("'"), is_whole=False)
         return NormalText(f"{head} on query: {query}")
     tail = _AFTER_ROWS.search(message)
     return NormalText(f"{head}; {tail[1]}" if tail else head)
 
 
-def key(text: str, family: Family = "mysql") -> str:
+def make_key(text: str, family: Family = "mysql") -> str:
     """What is equal for texts of one statement: of a client, or a digest's text of the server (`IN (...)`)."""
-    plain = normal(text.replace("...", "?, ?"), family).rstrip("; ")
+    plain = normalise(text.replace("...", "?, ?"), family).rstrip("; ")
     plain = plain.replace("`", "").lower() if family == "mysql" else _lower_outside_quotes(plain)
     return _AROUND.sub(r"\1", _BLANKS.sub(" ", plain))
 

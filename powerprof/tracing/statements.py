@@ -18,7 +18,7 @@ from powerprof.measure.procfs import children, process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import Part
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
-from powerprof.statements.text import STATES, Family, table
+from powerprof.statements.text import STATES, Family, build_table
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import try_text
@@ -258,7 +258,7 @@ class QueryTracer(Closeable, Part):
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
-        self.program.put("table", 0, table(self.family))
+        self.program.put("table", 0, build_table(self.family))
         self.program.put_programs("walks", WALKS)
         if not self.members.is_family and (place := self._place()) is not None:
             self.program.put("place_of", 0, packed(place))
@@ -501,7 +501,7 @@ class MomentSampler(Closeable, Part):
         definitions = moment_definitions(kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:
-            self.program.put("table", 0, table(family))
+            self.program.put("table", 0, build_table(family))
             self.program.put("place_of", 0, packed(place))
             self.program.put_programs("walks", _WALKS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))

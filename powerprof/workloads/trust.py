@@ -14,7 +14,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from powerprof.database.products.products import needs_trust, variable_needs_trust
+from powerprof.database.products.products import does_setting_need_trust, does_variable_need_trust
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import reason_of
@@ -37,11 +37,11 @@ def runs_programs(case: Case) -> str | None:
     servers += [(f"topology.members.{name}", member) for name, member in members.items()]
     for where, server in servers:
         for name in server.environment:
-            if variable_needs_trust(name):
+            if does_variable_need_trust(name):
                 return f"{where}.environment: {name}"
         key = "postgresql_conf" if kind == "postgresql" and isinstance(server, ServerDefinition) else "my_cnf"
         for name, value in getattr(server, key).items():
-            if needs_trust(name, value, kind):
+            if does_setting_need_trust(name, value, kind):
                 return f"{where}.{key}: {name}"
     return None
 

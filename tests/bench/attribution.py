@@ -104,7 +104,7 @@ def loading(server: PrivateServer, more: Sequence[str] = (f"--threads={_THREADS}
 
 def _questions(server: PrivateServer) -> int:
     with server.connect() as connection:
-        return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
 
 def _queries_hz(server: PrivateServer, tool: Tool, seconds: float) -> float | None:

@@ -248,7 +248,7 @@ def _plain_pgbench(context: Context, clients: int, turn_s: float) -> Callable[[]
     script = context.directory / "plain.sql"
     script.write_text("\\set n random(1, 100000)\nSELECT balance FROM accounts WHERE id = :n;\n")
     login = context.login
-    build = products.find_build()
+    build = products.find_postgres_build()
     argv = [
         build.binary.with_name("pgbench"), "--no-vacuum", f"--client={clients}", "--jobs=1", f"--time={turn_s:.0f}",
         f"--file={script}", f"--host={login.socket.parent if login.socket else login.host}", f"--username={login.user}",

@@ -130,7 +130,7 @@ class Bench:
         self._tracer.count_run_time()
 
     def _read(self, connection: sql.Connection) -> _Reading:
-        questions = int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        questions = int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
         idle_us = exits = 0
         for cpu in self._reader.cpus:
             reading = self._reader.read_cpu(cpu)

@@ -56,7 +56,7 @@ class Forbidden:
         """Run the probe in that confinement, under the servers' account: its uid and what it reached."""
         done = programs.run(
             [PYTHON, "-I", "-S", "-c", _PROBE, json.dumps(self.targets)],
-            user=sandbox.user_of(None),
+            user=sandbox.choose_user(None),
             confinement=confinement,
         )
         answer: dict[str, Any] = json.loads(done.stdout)
@@ -83,7 +83,7 @@ def forbidden() -> Iterator[Forbidden]:
         abstract.bind("\0" + name)
         for listener in (unix, abstract):
             listener.listen()
-        other = programs.start(["sleep", "600"], user=sandbox.user_of(None))
+        other = programs.start(["sleep", "600"], user=sandbox.choose_user(None))
         stack.callback(programs.stop, other)
         targets = {
             "read": [str(secret), "/etc/shadow", "/etc/fstab", "/root/.profile", f"{Path.home()}/.ssh/known_hosts"],

@@ -6,20 +6,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from powerprof.database.clients.performance import merged
+from powerprof.database.clients.performance import merge_reports
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach, asked
-from powerprof.queries.sampling import moment_parts
+from powerprof.queries.samples import join_moments
+from powerprof.queries.target import TracedServer, ask_server
 from powerprof.tracing.statements import Moments, MomentSampler, ServerProcesses
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 
 
-def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
+def sampled(server: TracedServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
     """What threads were met at while `work` ran."""
     members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
     with MomentSampler(server.pid, server.family) as sampler:
-        asked_before = asked(server, running=False)
+        asked_before = ask_server(server, running=False)
         before = members.cpu_ns()
         sampler.begin(_HZ)
         started_s = time.monotonic()
@@ -29,8 +29,8 @@ def sampled(server: Reach, work: Callable[[], object]) -> tuple[Moments, Parts]:
         moments = sampler.collect()
     assert before is not None
     assert after is not None
-    known = merged(asked_before, asked(server, running=False))
-    return moments, moment_parts(moments, known, (after - before) / 1e9, window_s)[0]
+    known = merge_reports(asked_before, ask_server(server, running=False))
+    return moments, join_moments(moments, known, (after - before) / 1e9, window_s)[0]
 
 
 def percents(parts: Parts) -> dict[str, float]:

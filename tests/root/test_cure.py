@@ -293,7 +293,7 @@ def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
             assert "Traceback" not in refused.err
             assert ("This changes" in refused.err) == (wrong == "version=1")
         with server.connect() as connection:
-            assert sql.scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
+            assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.innodb_print_all_deadlocks") == 0
 
 
 @pytest.mark.parametrize("which", ["event_scheduler", "1"])
@@ -325,10 +325,10 @@ def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli,
         assert "This changes event `shop`.`beat``; DROP DATABASE shop; -- x` of" in " ".join(result.err.split())
         assert "Finding 1 (event_scheduler): The event scheduler starts shop.beat" in result.err
         with server.connect() as connection:
-            assert sql.rows(connection, "SELECT EVENT_NAME, STATUS FROM information_schema.events") == [
+            assert sql.fetch_rows(connection, "SELECT EVENT_NAME, STATUS FROM information_schema.events") == [
                 (name, "ENABLED")
             ]
-            ran = sql.scalar(connection, "SELECT COUNT(*) FROM shop.t")
+            ran = sql.fetch_scalar(connection, "SELECT COUNT(*) FROM shop.t")
             assert ran < 2 * sum(block.counted_s for block in record.blocks), "it rests while it is disabled"
 
 

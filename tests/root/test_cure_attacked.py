@@ -66,7 +66,7 @@ def server() -> Iterator[PrivateServer]:
 
 def value(server: PrivateServer) -> int:
     with server.connect() as connection:
-        return int(sql.scalar(connection, f"SELECT @@GLOBAL.{_VARIABLE}"))
+        return int(sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{_VARIABLE}"))
 
 
 def of_variable(server: PrivateServer, folder: Path, window_s: float) -> list[str]:
@@ -222,9 +222,9 @@ def session_modes(server: PrivateServer, clients: Sequence[Sql]) -> list[int]:
     """Return the numbers of the connections that have the value of the cure."""
     assert server.alive()
     return [
-        int(sql.scalar(client, "SELECT CONNECTION_ID()"))
+        int(sql.fetch_scalar(client, "SELECT CONNECTION_ID()"))
         for client in clients
-        if sql.scalar(client, "SELECT @@SESSION.sql_mode") == _UNSAFE
+        if sql.fetch_scalar(client, "SELECT @@SESSION.sql_mode") == _UNSAFE
     ]
 
 
@@ -233,11 +233,11 @@ def test_a_variable_that_connections_copy_needs_an_answer_and_the_copies_are_lis
 ) -> None:
     words = [word.replace(f"{_VARIABLE}=777", f"sql_mode={_UNSAFE}") for word in of_variable(server, tmp_path, 1.0)]
     with server.connect() as connection:
-        before = sql.scalar(connection, "SELECT @@GLOBAL.sql_mode")
+        before = sql.fetch_scalar(connection, "SELECT @@GLOBAL.sql_mode")
         refused = powerprof_cli(words, timeout=60)
         assert refused.code == 2
         assert "--yes does not cover sql_mode" in refused.err
-        assert sql.scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
+        assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
         words = [word for word in words if word != "--yes"]
         clients, asked = [server.connect()], b""
         terminal, side = os.openpty()
@@ -262,7 +262,7 @@ def test_a_variable_that_connections_copy_needs_an_answer_and_the_copies_are_lis
         drain.join()
         os.close(terminal)
         assert process.returncode == 0
-        assert sql.scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
+        assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
     kept = session_modes(server, clients)
     assert 0 < len(kept) < len(clients) - 1
     (note,) = [str(note) for note in decode(tmp_path / "c.json", Cure).notes if "keep that value" in str(note)]
@@ -287,7 +287,7 @@ def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli
     def work() -> None:
         with server.connect() as connection:
             while not ended.is_set():
-                sql.rows(connection, "SELECT SUM(n) FROM c.t")
+                sql.fetch_rows(connection, "SELECT SUM(n) FROM c.t")
 
     with server.connect() as connection:
         sql.execute(
@@ -311,7 +311,7 @@ def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli
     assert done.code == 0, done.err
     assert done.out.startswith("It hurts, and was ended: p95 of statements rose by "), done.out
     with server.connect() as connection:
-        assert sql.scalar(connection, "SELECT @@GLOBAL.query_cache_size") == 33554432
+        assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.query_cache_size") == 33554432
 
 
 _APART = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")

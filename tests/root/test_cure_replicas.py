@@ -75,7 +75,7 @@ def looked(server: PrivateServer, options: Path, length_s: float) -> Behind:
 
 def _first(server: PrivateServer, statements: tuple[str, ...]) -> None:
     with server.connect() as connection:
-        sql.first_known(lambda statement: sql.rows(connection, statement), *statements)
+        sql.run_first_known(lambda statement: sql.fetch_rows(connection, statement), *statements)
 
 
 def replicas_are_measured(server: PrivateServer, options: Path, source: str) -> None:

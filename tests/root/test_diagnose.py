@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd", "root_bpf")
 _POLLER = """
 import sys, time
 from pathlib import Path
-from powerprof.database.clients.given import connect_given
+from powerprof.database.clients.given import given_server
 with connect_given(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
     with connection.cursor() as cursor:
         moment = time.monotonic()

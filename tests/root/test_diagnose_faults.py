@@ -51,7 +51,7 @@ def repeated(server: PrivateServer, work: Callable[[Any], object], every_s: floa
 
 def first(server: PrivateServer, *statements: str) -> None:
     with server.connect() as connection:
-        sql.first_known(lambda statement: sql.rows(connection, statement), *statements)
+        sql.run_first_known(lambda statement: sql.fetch_rows(connection, statement), *statements)
 
 
 def a_poller_of_a_job_table_is_named(cli: Cli, server: PrivateServer, folder: Path) -> None:
@@ -63,7 +63,7 @@ def a_poller_of_a_job_table_is_named(cli: Cli, server: PrivateServer, folder: Pa
             "INSERT INTO jobs.t (state) VALUES ('done'), ('done'), ('done')",
         )
     look = "SELECT id FROM jobs.t WHERE state = 'new'"
-    with repeated(server, lambda connection: sql.rows(connection, look), _PACE_S):
+    with repeated(server, lambda connection: sql.fetch_rows(connection, look), _PACE_S):
         time.sleep(0.5)
         found, _ = diagnose(cli, server, folder)
     (fault,) = [one for one in found if one["rule"] == "table_poller"]
@@ -77,7 +77,7 @@ def a_dead_sql_thread_is_named(cli: Cli, topology: ServerTopology, folder: Path)
     primary, replica = topology["primary"].server, topology["replica-1"].server
     with primary.connect() as there, replica.connect() as here:
         sql.execute(there, "CREATE DATABASE d", "CREATE TABLE d.t (n INT PRIMARY KEY)")
-        until(lambda: bool(sql.rows(here, "SHOW TABLES FROM d")) if has(here, "d") else False)
+        until(lambda: bool(sql.fetch_rows(here, "SHOW TABLES FROM d")) if has(here, "d") else False)
         sql.execute(here, "INSERT INTO d.t VALUES (1)")
         sql.execute(there, "INSERT INTO d.t VALUES (1)")
     time.sleep(1.5)
@@ -88,7 +88,7 @@ def a_dead_sql_thread_is_named(cli: Cli, topology: ServerTopology, folder: Path)
 
             def started(connection: Any) -> None:
                 with suppress(PowerprofError):
-                    sql.rows(connection, start)
+                    sql.fetch_rows(connection, start)
 
             with repeated(replica, started, 0.2):
                 time.sleep(0.5)
@@ -142,7 +142,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def has(connection: Any, schema: str) -> bool:
-    return (schema,) in sql.rows(connection, "SHOW DATABASES")
+    return (schema,) in sql.fetch_rows(connection, "SHOW DATABASES")
 
 
 def all_of(cli: Cli, build: ServerBuild | None, folder: Path) -> None:

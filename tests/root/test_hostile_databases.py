@@ -13,7 +13,7 @@ import pytest
 
 from powerprof.database.clients import dialects, performance, sql
 from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.performance import counted, database_with
+from powerprof.database.clients.performance import find_statistics_database, read_statistics
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.diagnosis import asking as asking_of_diagnose
@@ -174,9 +174,9 @@ def test_a_session_keeps_the_settings_of_others_out(server: PrivateServer, who: 
             run(handle, f"ALTER {altered} SET {name} = {value}")
     try:
         with sql.connect(login_of(server).within("aaa")) as connection:
-            assert sql.rows(connection, shown) == [("root", "root", "")]
+            assert sql.fetch_rows(connection, shown) == [("root", "root", "")]
         with sql.connect(login_of(server, session_options="").within("aaa")) as connection:
-            assert sql.rows(connection, shown) == [("eve", "root", "evil, pg_catalog")], "the settings do no harm"
+            assert sql.fetch_rows(connection, shown) == [("eve", "root", "evil, pg_catalog")], "the settings do no harm"
         if who == "eve":
             # A library of the folder for plugins, which is loaded as the session begins.
             with client(server, who, "postgres") as handle:
@@ -197,13 +197,13 @@ def test_statements_are_qualified_also_where_the_search_path_is_hostile(server: 
     """The second layer without the first: a session with the settings of the database."""
     login = login_of(server, session_options="-c role=none -c statement_timeout=0").within(database)
     with sql.connect(login) as connection:
-        assert sql.scalar(connection, "SHOW search_path").startswith(("evil", "public"))
-        assert bool(counted(connection)) == (database == "ours")
-        assert ("ours",) in sql.rows(connection, performance._OF_SUPERUSERS)
-        assert sql.rows(connection, performance._EVENT_TRIGGERS)[0][1] == "on"
-        assert dialects.of(connection).room(connection)[2] >= 2
-        assert sql.rows(connection, dialects._DATABASE.format(database)) == [("1",)]
-        assert sql.rows(connection, dialects._MARKED) == []
+        assert sql.fetch_scalar(connection, "SHOW search_path").startswith(("evil", "public"))
+        assert bool(read_statistics(connection)) == (database == "ours")
+        assert ("ours",) in sql.fetch_rows(connection, performance._OF_SUPERUSERS)
+        assert sql.fetch_rows(connection, performance._EVENT_TRIGGERS)[0][1] == "on"
+        assert dialects.dialect_of(connection).room(connection)[2] >= 2
+        assert sql.fetch_rows(connection, dialects._DATABASE.format(database)) == [("1",)]
+        assert sql.fetch_rows(connection, dialects._MARKED) == []
 
 
 def test_the_traps_are_traps(server: PrivateServer) -> None:
@@ -219,21 +219,21 @@ def test_the_traps_are_traps(server: PrivateServer) -> None:
     with sql.connect(login) as connection:
         for statement in used:
             sql.execute(connection, "SELECT pg_catalog.setval('public.executed', 1, false)", statement)
-            assert sql.scalar(connection, "SELECT is_called FROM public.executed") == "t", statement
+            assert sql.fetch_scalar(connection, "SELECT is_called FROM public.executed") == "t", statement
         sql.execute(connection, "SELECT pg_catalog.setval('public.executed', 1, false)")
 
 
 @pytest.mark.usefixtures("eve")
 def test_only_databases_of_superusers_are_connected_to(server: PrivateServer) -> None:
     login = login_of(server)
-    found = database_with(login, ["aaa", "ours"])
+    found = find_statistics_database(login, ["aaa", "ours"])
     assert found is not None
     assert found.database == "ours"
-    assert database_with(login, ["aaa"]) is None
+    assert find_statistics_database(login, ["aaa"]) is None
     with client(server, "root", "postgres") as root:
         run(root, "ALTER DATABASE ours OWNER TO eve")
         try:
-            assert database_with(login, ["aaa", "ours"]) is None
+            assert find_statistics_database(login, ["aaa", "ours"]) is None
         finally:
             run(root, "ALTER DATABASE ours OWNER TO root")
 
@@ -248,9 +248,9 @@ def test_a_view_that_is_not_the_extensions_is_not_read(server: PrivateServer) ->
         login = login_of(server).within("ours")
         try:
             with sql.connect(login) as connection:
-                assert counted(connection)
+                assert read_statistics(connection)
                 run(root, "ALTER EXTENSION pg_stat_statements DROP VIEW hers.pg_stat_statements")
-                assert counted(connection) == {}
+                assert read_statistics(connection) == {}
                 run(eve, "DROP VIEW hers.pg_stat_statements")
                 run(
                     eve,
@@ -258,7 +258,7 @@ def test_a_view_that_is_not_the_extensions_is_not_read(server: PrivateServer) ->
                     " 1 AS calls, 1 AS rows FROM public.mark()",
                 )
                 run(eve, "GRANT SELECT ON hers.pg_stat_statements TO PUBLIC")
-                assert counted(connection) == {}
+                assert read_statistics(connection) == {}
         finally:
             run(root, "DROP EXTENSION pg_stat_statements")
             run(root, "DROP SCHEMA hers CASCADE")
@@ -281,10 +281,10 @@ def test_no_trigger_of_a_login_is_executed(historical_build: ServerBuild, monkey
             "CREATE EVENT TRIGGER of_login ON login EXECUTE FUNCTION hers()",
         ):
             run(root, statement)
-        found = database_with(login_of(server), ["ours"])
+        found = find_statistics_database(login_of(server), ["ours"])
         assert found is not None
         with sql.connect(found) as connection:
-            assert counted(connection)
+            assert read_statistics(connection)
         assert run(root, "SELECT is_called FROM executed") == b"f"
         sql.connect(login_of(server).within("ours")).close()
         assert run(root, "SELECT is_called FROM executed") == b"t", "the trigger is none"
@@ -357,7 +357,7 @@ def her_client(mariadb: PrivateServer) -> Iterator[None]:
         sql.execute(connection, "DELETE FROM evil.executed")
         with asking(mariadb, text, "SELECT n FROM threads", login=mariadb.login.of("eve", "eve").within("evil")):
             yield
-        assert sql.rows(connection, _MARKED) == []
+        assert sql.fetch_rows(connection, _MARKED) == []
 
 
 @pytest.mark.usefixtures("her_client", "mariadbd")
@@ -411,7 +411,7 @@ def test_the_schemas_traps_are_traps(mariadb: PrivateServer) -> None:
     with mariadb.connect(database="evil") as connection:
         for statement in (*(f"SELECT * FROM {name}" for name in _TABLES), "SELECT evil.connection_id()"):
             sql.execute(connection, "DELETE FROM evil.executed", statement)
-            assert sql.rows(connection, _MARKED), statement
+            assert sql.fetch_rows(connection, _MARKED), statement
         sql.execute(connection, "DELETE FROM evil.executed", "SELECT * FROM mysql.user")
-        assert sql.rows(connection, _MARKED)
+        assert sql.fetch_rows(connection, _MARKED)
         sql.execute(connection, "DELETE FROM evil.executed")

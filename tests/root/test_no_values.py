@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_status
+from powerprof.database.private.replication import read_replication_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.options import ServerOptions
@@ -65,13 +65,13 @@ def clients(server: PrivateServer) -> Iterator[None]:
     def again(text: str, pause_s: float) -> None:
         with suppress(PowerprofError), server.connect() as connection:
             while not stop.wait(pause_s):
-                sql.rows(connection, text)
+                sql.fetch_rows(connection, text)
 
     with ExitStack() as stack:
         for text in LAST:
             connection = stack.enter_context(server.connect())
             with suppress(PowerprofError):
-                sql.rows(connection, text)
+                sql.fetch_rows(connection, text)
         holder = stack.enter_context(server.connect())
         sql.execute(holder, "BEGIN", f"UPDATE shop.jobs SET done = 1 WHERE token = '{WORD}'")
         threads = [
@@ -90,7 +90,7 @@ def clients(server: PrivateServer) -> Iterator[None]:
         finally:
             stop.set()
             with server.connect() as connection:
-                for (number,) in sql.rows(
+                for (number,) in sql.fetch_rows(
                     connection, "SELECT id FROM information_schema.processlist WHERE info LIKE '%SLEEP(30)%'", columns=1
                 ):
                     with suppress(PowerprofError):
@@ -167,10 +167,10 @@ def test_a_word_of_all_statements_of_mariadb(performance_schema: bool, powerprof
         primary, replica = (topology[name].server for name in ("primary", "replica-1"))
         with primary.connect() as connection, replica.connect() as other:
             sql.execute(connection, *_SCHEMA)
-            wait_until(lambda: sql.rows(other, "SHOW TABLES FROM shop LIKE 'jobs'"), "the schema on the replica")
+            wait_until(lambda: sql.fetch_rows(other, "SHOW TABLES FROM shop LIKE 'jobs'"), "the schema on the replica")
             sql.execute(other, f"INSERT INTO shop.t VALUES (1, 'other {WORD}')")
             sql.execute(connection, f"INSERT INTO shop.t VALUES (1, '{WORD}')")
-            wait_until(lambda: read_status(other)[0].sql_running is False, "an error of replication")
+            wait_until(lambda: read_replication_status(other)[0].sql_running is False, "an error of replication")
         account, cli = option_file(primary, tmp_path), powerprof_cli
         named = ("--pid", str(primary.pid), "--defaults-file", str(account))
         with clients(primary):

@@ -17,11 +17,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from powerprof.database.clients.performance import Known, look, merged
+from powerprof.database.clients.performance import ServerReport, merge_reports, read_report
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.queries.join import UNKNOWN_PREPARED, parts_of
-from powerprof.statements.text import identity
+from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
+from powerprof.statements.text import hash_statement
 from powerprof.tracing import statements
 from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.captures import StatementTrace
@@ -52,7 +52,7 @@ def traced(server: PrivateServer, work: Any, **how: bool) -> StatementTrace:
 
 
 def rows(trace: StatementTrace) -> dict[str, Any]:
-    return {one.text: one for one in parts_of(trace, Known()).statements}
+    return {one.text: one for one in join_trace(trace, ServerReport()).statements}
 
 
 def test_calls_are_exact_and_the_parts_are_the_process(server: PrivateServer) -> None:
@@ -134,7 +134,7 @@ def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer
 
         trace = traced(server, work)
     seen = {one.id for one in trace.texts}
-    assert {identity(text.encode()) for text in texts} <= seen
+    assert {hash_statement(text.encode()) for text in texts} <= seen
     assert trace.cut_count == 0
 
 
@@ -360,10 +360,10 @@ def test_the_server_names_what_was_prepared_before_the_window() -> None:
         asked.connect() as pooled,
     ):
         hot = prepare(pooled, "SELECT hot FROM (SELECT 1 hot) t")
-        before = look(ours, running=True)
+        before = read_report(ours, running=True)
         trace = traced(asked, lambda: [execute(pooled, hot) for _ in range(9)])
-        known = merged(before, look(ours, running=False))
-    calls = {one.text: one.calls_count for one in parts_of(trace, known).statements}
+        known = merge_reports(before, read_report(ours, running=False))
+    calls = {one.text: one.calls_count for one in join_trace(trace, known).statements}
     assert calls["SELECT hot FROM (SELECT ? hot) t"] == 9
     assert UNKNOWN_PREPARED not in calls
 
@@ -399,7 +399,7 @@ def test_connections_that_come_and_go_are_all_counted(server: PrivateServer, mon
                 connection.query(BURN.format(2000))
 
     trace = traced(server, work)
-    found, parts = rows(trace), parts_of(trace, Known())
+    found, parts = rows(trace), join_trace(trace, ServerReport())
     assert trace.lost_count == 0
     assert [found[text].calls_count for text in ("SELECT ? FROM DUAL", BURN_TEXT)] == [times, times]
     assert parts.connections_count == times

@@ -10,15 +10,15 @@ from dataclasses import dataclass, replace
 import pytest
 from psycopg import pq
 
-from powerprof.database.clients.performance import database_with, merged
+from powerprof.database.clients.performance import find_statistics_database, merge_reports
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.queries.join import BEGAN_BEFORE, Parts, parts_of
-from powerprof.queries.reach import Reach, asked
-from powerprof.queries.record import with_statistics
+from powerprof.queries.join import BEGAN_BEFORE, Parts, join_trace
+from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
-from powerprof.statements.text import identity
+from powerprof.queries.target import TracedServer, ask_server
+from powerprof.statements.text import hash_statement
 from powerprof.tracing import statement_activity, statements
 from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer
@@ -84,8 +84,8 @@ def traced(
         time.sleep(0.05)  # the last packet is sent before its process has gone to wait
         tracer.end()
         trace = tracer.collect()
-    known = asked(Reach(server.pid, "postgres", None, None, "postgresql"), running=False)
-    return Traced(trace, parts_of(trace, replace(known, running=running)))
+    known = ask_server(TracedServer(server.pid, "postgres", None, None, "postgresql"), running=False)
+    return Traced(trace, join_trace(trace, replace(known, running=running)))
 
 
 def test_calls_of_every_protocol_are_exact_and_the_parts_are_the_processes(server: PrivateServer) -> None:
@@ -281,7 +281,7 @@ def test_the_kernel_computes_the_identity_that_python_does(server: PrivateServer
     ]
     with client(server) as handle:
         trace = traced(server, lambda: [run(handle, text) for text in texts]).trace
-    assert {identity(text.encode(), "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
+    assert {hash_statement(text.encode(), "postgresql") for text in texts} <= {seen.id for seen in trace.texts}
     assert trace.cut_count == 0
 
 
@@ -388,21 +388,21 @@ def test_rows_and_query_ids_are_those_of_pg_stat_statements(monkeypatch: pytest.
 
     initialised_with(monkeypatch, ["CREATE EXTENSION pg_stat_statements"])
     with shop(settings={"shared_preload_libraries": "pg_stat_statements"}) as server, client(server) as handle:
-        login = database_with(server.login, (DATABASE, "postgres"))
+        login = find_statistics_database(server.login, (DATABASE, "postgres"))
         assert login is not None
         assert login.database == "postgres"
-        reach = Reach(server.pid or 0, "postgres", None, login, "postgresql")
+        reach = TracedServer(server.pid or 0, "postgres", None, login, "postgresql")
 
         def work() -> None:
             for number in range(20):
                 run(handle, f"SELECT n AS found FROM generate_series(1, {20_000 + number}) n LIMIT 3")
 
-        known = asked(reach, running=False)
+        known = ask_server(reach, running=False)
         parts = traced(server, work).parts
-        between = asked(reach, running=False)
-        by_probes = with_statistics(parts.statements, merged(known, between).statistics)
+        between = ask_server(reach, running=False)
+        by_probes = add_statistics(parts.statements, merge_reports(known, between).statistics)
         _, sampled_parts = sampled(reach, work)
-        counts = asked(reach, running=False).statistics
+        counts = ask_server(reach, running=False).statistics
         (number,) = [str(one.query_id) for (_, text), one in counts.items() if "AS found" in text]
     text = "SELECT n AS found FROM generate_series(?, …) n LIMIT ?"
     (one,) = [statement for statement in by_probes if statement.text == text]

@@ -16,9 +16,9 @@ import pytest
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach
 from powerprof.queries.records import Statement
-from powerprof.statements.text import key
+from powerprof.queries.target import TracedServer
+from powerprof.statements.text import make_key
 from powerprof.system.errors import CapabilityError
 from powerprof.tracing.statements import Moments, MomentSampler
 from tests.conftest import Cli, each_release
@@ -39,7 +39,7 @@ def server() -> Iterator[PrivateServer]:
 def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
     """What was met while `work` ran."""
     assert server.pid is not None
-    return sampled_at(Reach(server.pid, "", None, server.login), work)
+    return sampled_at(TracedServer(server.pid, "", None, server.login), work)
 
 
 def rows(parts: Parts) -> dict[str, Statement]:
@@ -55,9 +55,9 @@ def test_a_mix_of_short_statements_has_the_shares_of_its_statements_alone(sysben
     assert moments.lost_count == moments.unreadable_count == 0
     # A statement alone was measured with the reading of its requests, which the report has in a part of its own.
     reading_s = parts.connections.c0_s / (2 * known.events * sum(TIMES))
-    alike = {key(one.text): one.c0_s for one in parts.statements}
+    alike = {make_key(one.text): one.c0_s for one in parts.statements}
     alone, mixture = (
-        [alike[key(text)] + reading_s * known.events * times for text, times in zip(texts, TIMES, strict=True)]
+        [alike[make_key(text)] + reading_s * known.events * times for text, times in zip(texts, TIMES, strict=True)]
         for texts in (ALONE, MIX)
     )
     for percent, one in zip(known.percent, mixture, strict=True):

@@ -14,7 +14,7 @@ import pytest
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach
+from powerprof.queries.target import TracedServer
 from powerprof.tracing.statements import Moments
 from tests.conftest import Cli
 from tests.root.moments import percents
@@ -47,7 +47,7 @@ def server() -> Iterator[PrivateServer]:
 def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
     """What was met while `work` ran."""
     assert server.pid is not None
-    return sampled_at(Reach(server.pid, "", None, None, "postgresql"), work)
+    return sampled_at(TracedServer(server.pid, "", None, None, "postgresql"), work)
 
 
 @contextmanager

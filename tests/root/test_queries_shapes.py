@@ -17,8 +17,8 @@ from pymysql.constants import CLIENT
 
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.queries.join import Parts, parts_of
-from powerprof.queries.reach import Reach, asked
+from powerprof.queries.join import Parts, join_trace
+from powerprof.queries.target import TracedServer, ask_server
 from powerprof.tracing.statements import QueryTracer, ran_ns
 from tests.conftest import each_release
 from tests.root.mariadb_work import execute, prepare
@@ -138,7 +138,7 @@ def check(found: dict[str, float], clock: dict[int, int], made: dict[str, Shape]
 def every_shape_has_its_share(build: ServerBuild | None, times: int, points: float) -> None:
     where = {"first_db": "one", "second_db": "two"}
     with PrivateServer(build=build, settings={"performance_schema": "OFF" if build is None else "ON"}) as server:
-        reach = Reach(server.pid or 0, "", None, server.login)
+        reach = TracedServer(server.pid or 0, "", None, server.login)
         with ExitStack() as stack:
             made = shapes(server, stack)
             at_once(made.values(), 2)
@@ -148,7 +148,7 @@ def every_shape_has_its_share(build: ServerBuild | None, times: int, points: flo
                 clock = at_once(made.values(), times)
                 tracer.end()
                 trace = tracer.collect()
-            check(by_mark(parts_of(trace, asked(reach, running=False)), where), clock, made, points)
+            check(by_mark(join_trace(trace, ask_server(reach, running=False)), where), clock, made, points)
             assert trace.cut_count == trace.lost_count == 0
             clocks: list[dict[int, int]] = []
             _, parts = sampled(reach, lambda: clocks.append(at_once(made.values(), times)))
@@ -197,14 +197,14 @@ def every_shape_of_postgresql_has_its_share(build: ServerBuild | None, times: in
         }
         once["prepared"] = lambda: handles["prepared"].exec_prepared(b"s", [])
         made = {name: Shape(once[name], backend_of(handle)) for name, handle in handles.items()}
-        reach = Reach(server.pid or 0, "", None, None, "postgresql")
+        reach = TracedServer(server.pid or 0, "", None, None, "postgresql")
         with QueryTracer(reach.pid, "postgresql") as tracer:
             tracer.attach()
             tracer.begin(timed=False)
             clock = at_once(made.values(), times)
             tracer.end()
             trace = tracer.collect()
-        check(by_mark(parts_of(trace, asked(reach, running=False)), {}), clock, made, points)
+        check(by_mark(join_trace(trace, ask_server(reach, running=False)), {}), clock, made, points)
         del made["first_db"]  # by samples a FETCH has its own text
         clocks: list[dict[int, int]] = []
         _, parts = sampled(reach, lambda: clocks.append(at_once(made.values(), times)))

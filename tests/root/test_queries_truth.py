@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import ServerReport
 from powerprof.database.private.server import PrivateServer
-from powerprof.queries.join import parts_of
+from powerprof.queries.join import join_trace
 from powerprof.tracing.statements import QueryTracer
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 
@@ -27,7 +27,7 @@ def test_a_mix_has_the_shares_of_its_statements_alone(sysbench: Path) -> None:
             known = mix.run(f"--events={_EVENTS}", "--time=0")
             tracer.end()
             trace = tracer.collect()
-    parts = parts_of(trace, Known())
+    parts = join_trace(trace, ServerReport())
     found = {one.text: one for one in parts.statements}
     assert [found[text].calls_count for text in MIX] == [_EVENTS * times for times in TIMES]
     assert [found[text].calls_count for text in ALONE] == [_EVENTS * times for times in TIMES]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import ServerReport
 from powerprof.database.isolation import limits
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.measure.procfs import read_stat
-from powerprof.queries.join import parts_of
+from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
 from powerprof.system.tasks import threads_of
 from powerprof.tracing.captures import StatementTrace
@@ -91,7 +91,7 @@ def stolen() -> float:
 
 
 def rows_of(trace: StatementTrace) -> dict[str, Statement]:
-    return {one.text: one for one in parts_of(trace, Known()).statements}
+    return {one.text: one for one in join_trace(trace, ServerReport()).statements}
 
 
 def traced(server: PrivateServer, work: Any) -> StatementTrace:
@@ -259,7 +259,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             assert slow.pid is not None
             cursor.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
             thread = f"{slow.pid}/task/{cursor.fetchone()[0]}"
-            limits.limit(tree, "slow", slow.directory, slow.pid, 20)
+            limits.limit_disk(tree, "slow", slow.directory, slow.pid, 20)
 
             def work() -> None:
                 for number in range(1, 31):
@@ -269,7 +269,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             try:
                 one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
             finally:
-                limits.limit(tree, "slow", slow.directory, slow.pid, None)
+                limits.limit_disk(tree, "slow", slow.directory, slow.pid, None)
     truth_ms = sum(blocked) / len(blocked)
     assert truth_ms > 35  # the delay is there
     assert one.waits_ms is not None

@@ -41,8 +41,8 @@ with RunTree() as tree:
 def groups(tmp_path: Path) -> Path:
     """Where groups are made that limit the disk of the tests."""
     try:
-        limits.disk_of(tmp_path)
-        return limits.hierarchy()
+        limits.find_disk(tmp_path)
+        return limits.find_group_root()
     except CapabilityError as error:
         pytest.skip(f"no capability: {error.message} ({error.hint})")
 
@@ -63,7 +63,7 @@ def test_reads_wait_until_they_are_due(groups: Path, file: Path) -> None:
         reader = subprocess.Popen(
             [sys.executable, "-c", _READER, str(file), "150"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        limits.limit(tree, "server-1", file.parent, reader.pid, 100)
+        limits.limit_disk(tree, "server-1", file.parent, reader.pid, 100)
         group = groups / f"{tree.path.name}-server-1"
         assert str(reader.pid) in (group / "cgroup.procs").read_text().split()
         said, _ = reader.communicate("go\n", timeout=30)
@@ -71,7 +71,7 @@ def test_reads_wait_until_they_are_due(groups: Path, file: Path) -> None:
         assert float(said) < 150
         # A second one of the same server, which was started again, joins it.
         other = subprocess.Popen(["sleep", "60"])
-        limits.limit(tree, "server-1", file.parent, other.pid, 100)
+        limits.limit_disk(tree, "server-1", file.parent, other.pid, 100)
         other.kill()
         other.wait()
     assert not group.exists()

@@ -88,7 +88,7 @@ def test_random_kills_leave_everything_as_before(truth: Truth, powerprof_cli: Cl
                     child.wait(60)
             assert truth.slack() == DEFAULT, (number, how)
             with server.connect() as connection:
-                assert sql.scalar(connection, f"SELECT @@GLOBAL.{_VARIABLE}") == 0, (number, how)
+                assert sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{_VARIABLE}") == 0, (number, how)
             assert truth.process.poll() is None
             print(f"kill {number + 1}: {how}", flush=True)
         assert changed or _KILLS < 40

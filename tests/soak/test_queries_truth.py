@@ -12,7 +12,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.energy.domains import NO_METER
 from powerprof.queries import session
 from powerprof.queries.records import Queries
-from powerprof.statements.text import key
+from powerprof.statements.text import make_key
 from tests.programs.mixes import ALONE, MIX, TIMES, Known, mix_on
 
 pytestmark = [pytest.mark.soak, pytest.mark.usefixtures("root_bpf", "mariadbd", "sysbench")]
@@ -56,12 +56,12 @@ def test_calls_are_exact_and_shares_are_known_by_probes() -> None:
 
 def test_samples_have_the_known_shares_within_their_intervals() -> None:
     record, known = measured("samples")
-    rows = {key(one.text): one for one in record.statements}
+    rows = {make_key(one.text): one for one in record.statements}
     told = sum(one.c0_percent or 0.0 for one in record.statements)
     known_ns = [*known.alone_ns, *(known.mix_ns * percent / 100 for percent in known.percent)]
     for text, spent_ns in zip([*ALONE, *MIX], known_ns, strict=True):
         # A statement alone was measured with the reading of its requests, a part of its own in the report.
-        one, percent = rows[key(text)], told * spent_ns / sum(known_ns)
+        one, percent = rows[make_key(text)], told * spent_ns / sum(known_ns)
         assert one.low_percent is not None
         assert one.high_percent is not None
         print(

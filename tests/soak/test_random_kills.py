@@ -106,9 +106,9 @@ class Server:
         """What commands could have changed in it."""
         with self.private.connect() as connection:
             return (
-                sql.rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'"),
-                sql.rows(connection, "SELECT User FROM mysql.user ORDER BY 1"),
-                sql.rows(connection, "SELECT NAME, ENABLED FROM performance_schema.setup_consumers ORDER BY 1"),
+                sql.fetch_rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'"),
+                sql.fetch_rows(connection, "SELECT User FROM mysql.user ORDER BY 1"),
+                sql.fetch_rows(connection, "SELECT NAME, ENABLED FROM performance_schema.setup_consumers ORDER BY 1"),
             )
 
 

@@ -69,9 +69,11 @@ def test_every_release_makes_the_same_rows_of_tpcc() -> None:
     workload = find_workload("tpcc")
     sums = {}
     for name in ("mysql-5.5.9", "mysql-9.7", "mariadb-11.8"):
-        with PrivateServer(build=historical.build(historical.find(name).name)) as server:
+        with PrivateServer(build=historical.load_build(historical.find_release(name).name)) as server:
             bench_data.make_schema(server, workload, workload.definition.dataset, [])
             with server.connect(database=bench_data.schema_of(workload)) as connection:
-                sums[name] = [sql.rows(connection, _SUM.format(",".join(of), table))[0] for table, of in _ROWS.items()]
+                sums[name] = [
+                    sql.fetch_rows(connection, _SUM.format(",".join(of), table))[0] for table, of in _ROWS.items()
+                ]
     assert [int(row[0]) for row in sums["mysql-9.7"][:4]] == [100_000, 100_000, 30_000, 30_000]
     assert sums["mysql-5.5.9"] == sums["mysql-9.7"] == sums["mariadb-11.8"]

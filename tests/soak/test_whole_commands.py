@@ -157,7 +157,7 @@ def of_statements(bench: Bench, number: int) -> tuple[Ran, int]:
         while not over.is_set():
             with suppress(Exception), bench.server.connect() as connection:
                 for session in random.Random(at).sample(_SESSIONS, 2):
-                    sql.rows(connection, session)
+                    sql.fetch_rows(connection, session)
                 for _ in range(40):
                     at += 1
                     text = bent(_STATEMENTS, number + at % BLOCK)[:20_000]

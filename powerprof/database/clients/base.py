@@ -152,7 +152,7 @@ class Login:
         """Return this login for one process: by its socket, or by the account at its port."""
         return self._but(pid=pid)
 
-    def started_with(self, session_options: str) -> Login:
+    def with_session_options(self, session_options: str) -> Login:
         """Return the same login with other start-up options of PostgreSQL."""
         return self._but(session_options=session_options)
 
@@ -167,7 +167,7 @@ class Login:
         return plain | paths | {"account": account}
 
     @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Login:
+    def from_fields(cls, fields: Mapping[str, Any]) -> Login:
         """Return the login that `fields` describes. Raise ValueError if they describe none."""
         try:
             socket, options, account = fields["socket"], fields.get("options"), fields["account"]

@@ -95,7 +95,7 @@ class IdleConnections(Closeable):
             return
         until_s = time.monotonic() + _END_AT_MOST_S
         with contextlib.suppress(PowerprofError), self._server.connect() as connection:
-            room = dialects.of(connection).room
+            room = dialects.dialect_of(connection).room
             while room(connection)[2] > self._before_count and time.monotonic() < until_s:
                 time.sleep(_LOOK_EVERY_S)
 
@@ -106,7 +106,7 @@ def check_connections(server: Server, count: int) -> int:
     Raises PowerprofError where the server or this host has no room for `count` connections more.
     """
     with server.connect() as connection:
-        most, per_user, there = dialects.of(connection).room(connection)
+        most, per_user, there = dialects.dialect_of(connection).room(connection)
     if not most:
         raise PowerprofError("the server does not say how many connections it allows", "is it MySQL or MariaDB?")
     # One of those that are there was this question's.

@@ -66,8 +66,10 @@ class Dialect(Protocol):
 class _MySql:
     def owner_of(self, server: Server, schema: str) -> bool | None:
         with server.connect() as connection:
-            there = sql.rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [schema])
-            ours = sql.rows(
+            there = sql.fetch_rows(
+                connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [schema]
+            )
+            ours = sql.fetch_rows(
                 connection,
                 "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
                 [schema, MARK],
@@ -87,28 +89,28 @@ class _MySql:
             sql.execute(connection, f"DROP DATABASE `{schema}`")
 
     def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
-        rows = sql.records(connection, "EXPLAIN " + statement)
+        rows = sql.fetch_records(connection, "EXPLAIN " + statement)
         return [{name.lower(): value for name, value in row.items()} for row in rows]
 
     def counters(self, connection: Sql) -> dict[str, int]:
         names = ", ".join(f"'{name}'" for name in _COUNTED)
-        rows = sql.rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
-        return {str(name): sql.count(value) or 0 for name, value in rows}
+        rows = sql.fetch_rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
+        return {str(name): sql.parse_count(value) or 0 for name, value in rows}
 
     def room(self, connection: Sql) -> tuple[int, int, int]:
-        variables = sql.rows(connection, "SELECT @@max_connections, @@max_user_connections", columns=2)
-        status = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
-        most, per_user = (sql.count(value) or 0 for value in (variables or [(0, 0)])[0])
-        return most, per_user, (sql.count(status[0][1]) or 1) if status else 1
+        variables = sql.fetch_rows(connection, "SELECT @@max_connections, @@max_user_connections", columns=2)
+        status = sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
+        most, per_user = (sql.parse_count(value) or 0 for value in (variables or [(0, 0)])[0])
+        return most, per_user, (sql.parse_count(status[0][1]) or 1) if status else 1
 
 
 class _PostgreSql:
     def owner_of(self, server: Server, schema: str) -> bool | None:
         with server.connect() as connection:
-            if not sql.rows(connection, _DATABASE.format(schema)):
+            if not sql.fetch_rows(connection, _DATABASE.format(schema)):
                 return None
         with server.connect(database=schema) as connection:
-            return bool(sql.rows(connection, _MARKED))
+            return bool(sql.fetch_rows(connection, _MARKED))
 
     def create(self, server: Server, schema: str) -> None:
         with server.connect() as connection:
@@ -124,7 +126,7 @@ class _PostgreSql:
             sql.execute(connection, f'DROP DATABASE "{schema}"')
 
     def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
-        text = sql.scalar(connection, f"EXPLAIN (FORMAT JSON) {statement}")
+        text = sql.fetch_scalar(connection, f"EXPLAIN (FORMAT JSON) {statement}")
         try:
             (plan,) = json.loads(text)
             return list(_tables(plan["Plan"]))
@@ -136,8 +138,8 @@ class _PostgreSql:
         return {}
 
     def room(self, connection: Sql) -> tuple[int, int, int]:
-        rows = sql.rows(connection, _ROOM, columns=3)
-        most, reserved, there = (sql.count(value) or 0 for value in (rows or [(0, 0, 0)])[0])
+        rows = sql.fetch_rows(connection, _ROOM, columns=3)
+        most, reserved, there = (sql.parse_count(value) or 0 for value in (rows or [(0, 0, 0)])[0])
         return most - reserved, 0, there
 
 
@@ -159,11 +161,11 @@ def _tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 _DIALECTS: Mapping[str, Dialect] = {"mysql": _MySql(), "postgresql": _PostgreSql()}
 
 
-def of(connection: Sql) -> Dialect:
+def dialect_of(connection: Sql) -> Dialect:
     """The dialect that is spoken on a connection."""
     return _DIALECTS[connection.family]
 
 
-def of_server(server: Server) -> Dialect:
+def dialect_of_server(server: Server) -> Dialect:
     """The dialect of a server."""
     return _DIALECTS[server.login.family]

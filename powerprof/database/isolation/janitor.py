@@ -107,7 +107,7 @@ def _forget_segments(tree: str) -> None:
             continue
 
 
-def sweep(trees: list[str]) -> None:
+def remove_trees(trees: list[str]) -> None:
     """Kill what runs for the first tree and remove all of them; does nothing the second time."""
     kill_marked(trees[0])
     _forget_segments(trees[0])
@@ -171,7 +171,7 @@ def main() -> None:
         os.close(1)
         _watch(int(sys.argv[1]), trees)
     finally:
-        sweep(trees)
+        remove_trees(trees)
 
 
 if __name__ == "__main__":

@@ -124,51 +124,51 @@ def _pids_groups() -> list[Path]:
 # direct writes, which is InnoDB with `innodb_flush_method = O_DIRECT`; in version 1 of control groups what the kernel
 # writes later from the page cache is bound to nobody (Documentation/admin-guide/cgroup-v1/blkio-controller.rst).
 
-GROUPS = Path("/sys/fs/cgroup")
+GROUPS_ROOT = Path("/sys/fs/cgroup")
 _DEVICES = Path("/sys/dev/block")
 _OLD = ("blkio.throttle.read_iops_device", "blkio.throttle.write_iops_device")
 _NEW = "io.max"
 
 
-def limit(tree: RunTree, name: str, place: Path, pid: int, operations_hz: int | None) -> None:
+def limit_disk(tree: RunTree, name: str, place: Path, pid: int, operations_hz: int | None) -> None:
     """Let process `pid` do `operations_hz` reads and as many writes a second on the disk that holds `place`; None: all
     that it can.
 
     The group is the tree's, and ends with it, also after a kill -9. Raises CapabilityError where this host cannot.
     """
-    root = hierarchy()
-    device = disk_of(place)
+    root = find_group_root()
+    device = find_disk(place)
     group = root / f"{tree.path.name}-{name}"
     try:
         if not group.exists():
             # The files of a group cannot be removed, and with the group they are gone: its folder is removed as any is.
             tree.also_remove(group)
             group.mkdir()
-        for file, text in settings(root, device, operations_hz).items():
+        for file, text in group_settings(root, device, operations_hz).items():
             (group / file).write_text(text)
         (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
         raise CapabilityError(f"cannot limit a disk by {group} ({reason_of(error)})", "run as root") from error
 
 
-def settings(root: Path, device: str, operations_hz: int | None) -> dict[str, str]:
+def group_settings(root: Path, device: str, operations_hz: int | None) -> dict[str, str]:
     """What is written to which file of a group; pure but for which version it is."""
-    if is_old(root):
+    if is_version_1(root):
         return dict.fromkeys(_OLD, f"{device} {operations_hz or 0}\n")
     most = operations_hz or "max"
     return {_NEW: f"{device} riops={most} wiops={most}\n"}
 
 
-def is_old(root: Path) -> bool:
+def is_version_1(root: Path) -> bool:
     """Whether control groups there are of version 1."""
     return (root / _OLD[0]).exists()
 
 
-def hierarchy(groups: Path = GROUPS) -> Path:
+def find_group_root(groups: Path = GROUPS_ROOT) -> Path:
     """Where groups that limit disks are made. Raises CapabilityError where the host has none."""
     if os.geteuid() != 0:
         raise CapabilityError("only root may limit a server's disk", "run as root")
-    if is_old(groups / "blkio"):
+    if is_version_1(groups / "blkio"):
         return groups / "blkio"
     if "io" in (try_text(groups / "cgroup.subtree_control") or "").split():
         return groups
@@ -181,7 +181,7 @@ def hierarchy(groups: Path = GROUPS) -> Path:
     )
 
 
-def disk_of(place: Path, devices: Path = _DEVICES) -> str:
+def find_disk(place: Path, devices: Path = _DEVICES) -> str:
     """MAJOR:MINOR of the whole disk that holds `place`: the kernel takes no partition. Raises CapabilityError."""
     try:
         number = place.stat().st_dev

@@ -28,10 +28,10 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # include/uapi/linux/
 _OWN_USER = "/proc/thread-self/ns/user"
 _MAKING_S = 20.0
 _OWN = "/proc/thread-self/ns/net"
-PORT = 3306
+BRIDGED_PORT = 3306
 
 
-def refusal() -> str | None:
+def find_refusal() -> str | None:
     """Why this host cannot give servers a network of their own; None where it can."""
     if programs.which("ip") is None:
         return "ip is not installed (apt install iproute2)"
@@ -41,7 +41,7 @@ def refusal() -> str | None:
 
 
 @contextlib.contextmanager
-def inside(namespace: int | None) -> Iterator[None]:
+def enter_namespace(namespace: int | None) -> Iterator[None]:
     """The calling thread, and what it starts meanwhile, is in that namespace; None is where it is already."""
     if namespace is None:
         yield
@@ -117,7 +117,7 @@ def _raise_loopback() -> None:
         fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", flags | _IFF_UP))
 
 
-class Network(Closeable):
+class BridgedNetwork(Closeable):
     """`with Network(3) as network:` joins three namespaces by a bridge.
 
     `network.namespaces[i]` is a file descriptor for `inside`, `network.addresses[i]` the IPv4 address there.
@@ -133,7 +133,7 @@ class Network(Closeable):
         self._bridge: list[int] = []
 
     def _open(self) -> None:
-        reason = refusal()
+        reason = find_refusal()
         if reason is not None:
             raise CapabilityError(f"no network namespaces: {reason}", "run as root, or leave --network-namespaces out")
         self._bridge.append(_new())
@@ -181,5 +181,5 @@ def _new(furnish: Callable[[], None] = lambda: None) -> int:
 
 
 def _ip(namespace: int, lines: Sequence[str]) -> None:
-    with inside(namespace):
+    with enter_namespace(namespace):
         programs.run([programs.need("ip", "iproute2"), "-batch", "-"], stdin="\n".join(lines) + "\n", timeout_s=20)

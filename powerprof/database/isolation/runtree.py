@@ -107,7 +107,7 @@ class RunTree(Closeable):
             self._network.close()
             self._network = None
         if self._path is not None:
-            janitor.sweep([str(self._path), *map(str, self._extra)])
+            janitor.remove_trees([str(self._path), *map(str, self._extra)])
         if self._pipe is not None:
             os.close(self._pipe)
             self._pipe = None

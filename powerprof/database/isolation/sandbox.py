@@ -24,17 +24,17 @@ from powerprof.system.programs import Finished
 # Whom private servers run as.
 
 
-def server_account() -> tuple[int, int] | None:
+def find_server_account() -> tuple[int, int] | None:
     """User and group of servers when powerprof is root: mysql where the host has it, else the caller, else nobody.
 
     None where powerprof is not root: then servers are as powerprof is. A server is never root: what a workload's
     statements may do to files, the server's account may.
     """
-    owner = server_owner()
+    owner = find_server_owner()
     return (owner.uid, owner.gid) if owner is not None else None
 
 
-def server_owner() -> HostUser | None:
+def find_server_owner() -> HostUser | None:
     """As `server_account`, with all that the host knows of it."""
     if os.geteuid() != 0:
         return None
@@ -44,7 +44,7 @@ def server_owner() -> HostUser | None:
         return unprivileged()
 
 
-def name_of(owner: tuple[int, int]) -> str:
+def account_name(owner: tuple[int, int]) -> str:
     """The account's name, or its number."""
     known = account_of(owner[0])
     return str(known.name if known else owner[0])
@@ -78,14 +78,14 @@ class Sandbox:
     binds: tuple[int, ...] = ()
 
 
-def user_of(account: HostUser | None) -> tuple[int, int] | None:
+def choose_user(account: HostUser | None) -> tuple[int, int] | None:
     """Return (uid, gid) of programs that log in for `account`; None if powerprof is not root: they are then its own.
 
     Raises CapabilityError if there is no account but root.
     """
     if os.geteuid() != 0:
         return None
-    owner = account or server_owner()
+    owner = account or find_server_owner()
     if owner is None or owner.uid == 0:
         raise CapabilityError("no account but root could run load clients and servers", "adduser --system mysql")
     return owner.uid, owner.gid
@@ -113,7 +113,7 @@ def start(
         env=env,
         cwd=place,
         affinity=affinity,
-        user=user_of(sandbox.account),
+        user=choose_user(sandbox.account),
         confinement=_confinement(argv[0], sandbox, place),
     )
 
@@ -135,12 +135,12 @@ def run(
         env=env,
         cwd=place,
         check=False,
-        user=user_of(sandbox.account),
+        user=choose_user(sandbox.account),
         confinement=_confinement(argv[0], sandbox, place),
     )
 
 
-def gap() -> str | None:
+def describe_gap() -> str | None:
     """Return the limits of the sandbox on this host, as a sentence; None if it is complete."""
     if has_namespaces():
         return None
@@ -154,7 +154,7 @@ def gap() -> str | None:
 def has_namespaces() -> bool:
     """Return whether this host lets programs have private namespaces. It is tried once."""
     try:
-        programs.run(["true"], user=user_of(None), confinement=Confinement(no_network=True), check=False)
+        programs.run(["true"], user=choose_user(None), confinement=Confinement(no_network=True), check=False)
     except PowerprofError:
         return False
     return True

@@ -15,7 +15,7 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.statements.text import NormalText, normal_replication_error
+from powerprof.statements.text import NormalText, normalise_replication_error
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import whole
 
@@ -53,15 +53,15 @@ class ReplicationStatus(msgspec.Struct, frozen=True, kw_only=True):
     ignored_server_ids: tuple[int, ...]
 
 
-def read_status(connection: Sql) -> list[ReplicationStatus]:
+def read_replication_status(connection: Sql) -> list[ReplicationStatus]:
     """Every channel of a server; empty where it replicates from nobody. Raises PowerprofError."""
-    return [status_of(row) for row in status_rows(connection)]
+    return [parse_status(row) for row in read_status_rows(connection)]
 
 
-def status_rows(connection: Sql) -> list[dict[str, Any]]:
+def read_status_rows(connection: Sql) -> list[dict[str, Any]]:
     """As `read_status`, in the server's own words."""
     words = ("SHOW ALL SLAVES STATUS", "SHOW REPLICA STATUS", "SHOW SLAVE STATUS")
-    rows = sql.first_known(partial(sql.records, connection), *words)
+    rows = sql.run_first_known(partial(sql.fetch_records, connection), *words)
     if rows is None:
         raise PowerprofError(
             "the server has no statement that shows replication",
@@ -70,7 +70,7 @@ def status_rows(connection: Sql) -> list[dict[str, Any]]:
     return rows
 
 
-def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
+def parse_status(row: Mapping[str, Any]) -> ReplicationStatus:
     """One row of SHOW … STATUS. MySQL 8.0.22 renamed master and slave; both are read."""
     # Replicate_Ignore_Server_Ids and its kind kept their name.
     plain = {
@@ -99,7 +99,7 @@ def status_of(row: Mapping[str, Any]) -> ReplicationStatus:
         last_io_error_number=number("last_io_errno"),
         last_io_error=text("last_io_error"),
         last_sql_error_number=number("last_sql_errno"),
-        last_sql_error=None if (error := text("last_sql_error")) is None else normal_replication_error(error),
+        last_sql_error=None if (error := text("last_sql_error")) is None else normalise_replication_error(error),
         relay_log_bytes=number("relay_log_space"),
         read_position_bytes=number("read_master_log_pos"),
         executed_position_bytes=number("exec_master_log_pos"),
@@ -135,9 +135,9 @@ def make_account(source: Sql, user: str, password: str, host: str, modern: bool)
 
 def position(source: Sql) -> tuple[str, int]:
     """Where its binary log ends now. Raises PowerprofError where it writes none."""
-    ask = partial(sql.rows, source, columns=2)
-    answer = sql.first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS") or []
-    at = sql.count(answer[0][1]) if answer else None
+    ask = partial(sql.fetch_rows, source, columns=2)
+    answer = sql.run_first_known(ask, "SHOW MASTER STATUS", "SHOW BINARY LOG STATUS") or []
+    at = sql.parse_count(answer[0][1]) if answer else None
     if at is None:
         raise PowerprofError("the source writes no binary log", "set log-bin")
     return str(answer[0][0]), at
@@ -172,7 +172,7 @@ def _first(change: Callable[[str], None], *statements: str) -> None:
         change(statement)
         return True
 
-    if sql.first_known(changed, *statements) is None:
+    if sql.run_first_known(changed, *statements) is None:
         raise PowerprofError("the server has no statement that joins a replica to its source", "MariaDB or MySQL do")
 
 
@@ -194,12 +194,12 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
     begun_anew = time.monotonic()
     while True:
         try:
-            if sql.scalar(replica, query):
+            if sql.fetch_scalar(replica, query):
                 return
         except StatementError as error:
             if error.number not in (1049, 1146):  # no such schema, no such table: not yet
                 raise
-        for status in read_status(replica):
+        for status in read_replication_status(replica):
             if (status.io_state or "").startswith("Waiting to reconnect") and time.monotonic() > begun_anew + 1:
                 # Another replica with its server id pushed it out, and it would wait for its retry (60 s by default).
                 _first(partial(sql.execute, replica), "STOP SLAVE", "STOP REPLICA")
@@ -211,7 +211,9 @@ def wait_marker(replica: Sql, token: str, name: str, deadline: float) -> None:
             if status.io_running == "No" and status.last_io_error:
                 raise PowerprofError(f"{name} does not replicate: {status.last_io_error}", _LOOK)
         if time.monotonic() > deadline:
-            states = "; ".join(f"{status.io_state}, {status.last_io_error}" for status in read_status(replica))
+            states = "; ".join(
+                f"{status.io_state}, {status.last_io_error}" for status in read_replication_status(replica)
+            )
             raise PowerprofError(
                 f"{name} did not apply its source's marker row in time ({states or 'no status'})",
                 "the host may be too busy: try again when it is idle",

@@ -19,11 +19,11 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
 from powerprof.database.isolation import limits, netns, sandbox
 from powerprof.database.isolation.runtree import RunTree, may_enter
-from powerprof.database.isolation.sandbox import Sandbox, name_of, server_account, server_owner
+from powerprof.database.isolation.sandbox import Sandbox, account_name, find_server_account, find_server_owner
 from powerprof.database.private import template
 from powerprof.database.products import builds, products
 from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.options import ServerOptions, choose_port, port_taken
+from powerprof.database.products.options import ServerOptions, choose_port, port_taken_error
 from powerprof.database.products.products import Product
 from powerprof.system import programs
 from powerprof.system.caller import acting_as
@@ -49,7 +49,7 @@ _LONGEST_SOCKET = 107
 def check_room() -> None:
     """See that a private server will have room; the rest is seen when it is made. Raises PowerprofError."""
     place = temporary_base()
-    owner = server_account()
+    owner = find_server_account()
     if owner is not None:
         _check_entry(place, owner)
     template.check_free(place, place, _ROOM_BYTES)
@@ -64,30 +64,32 @@ def prepare(build: ServerBuild, options: ServerOptions, tree: RunTree) -> Login:
 
     Raises PowerprofError.
     """
-    product = products.of(build)
+    product = products.product_of(build)
     directory = tree.path / options.name
     login = product.login(directory)
     socket = login.socket
     if socket is not None and len(os.fsencode(socket)) > _LONGEST_SOCKET:
         raise PowerprofError(f"{socket} is too long for a socket", "set TMPDIR to a shorter path")
-    owner = server_account()
+    owner = find_server_account()
     if owner is not None:
         let_pass(tree, owner)
-    source = template.template_for(build, tree)
-    template.need_room(tree.path, template.size_of(source) + _ROOM_BYTES)
+    source = template.find_template(build, tree)
+    template.check_room_in(tree.path, template.measure_folder(source) + _ROOM_BYTES)
     try:
         directory.mkdir(0o700)
         with Folder.open(directory) as folder:
             _fill(folder, product.files(build, login), owner)
-            template.clone(source, directory / "data", owner)
+            template.clone_folder(source, directory / "data", owner)
             with Folder.open(directory / "data") as data, suppress(FileNotFoundError):
                 data.remove(_IDENTITY)
             if build.basedir is not None and _is_out_of_reach(build, owner):
-                template.clone(build.basedir / "share", directory / "base/share", owner)
+                template.clone_folder(build.basedir / "share", directory / "base/share", owner)
             # Last: until now nobody else could enter, and from now on root does nothing in it by its own rights.
             give(folder.handle, owner)
     except OSError as error:
-        raise PowerprofError(f"cannot prepare {directory} ({reason_of(error)})", template.room_hint(error)) from error
+        raise PowerprofError(
+            f"cannot prepare {directory} ({reason_of(error)})", template.hint_about_room(error)
+        ) from error
     return login
 
 
@@ -109,7 +111,7 @@ def _check_entry(place: Path, owner: tuple[int, int]) -> None:
     blocked = may_enter(place, *owner)
     if blocked is not None:
         raise PowerprofError(
-            f"the user {name_of(owner)}, as whom the server runs, cannot enter {blocked}",
+            f"the user {account_name(owner)}, as whom the server runs, cannot enter {blocked}",
             "set TMPDIR to a directory that it may enter, such as /tmp",
         )
 
@@ -124,7 +126,7 @@ def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
 @contextmanager
 def as_server() -> Iterator[None]:
     """What is done in a server's directory once it has it, with no more than its own rights."""
-    owner = server_owner()
+    owner = find_server_owner()
     if owner is None:
         yield
         return
@@ -148,7 +150,7 @@ def open_log(directory: Path) -> int:
 def command(build: ServerBuild, options: ServerOptions, directory: Path, port: int | None) -> tuple[Path, list[str]]:
     """Where to start the server, and its command line: what makes it private comes last, and holds."""
     place, binary, basedir = _reach(build, directory)
-    product = products.of(build)
+    product = products.product_of(build)
     base = [f"--basedir={basedir}"] if basedir is not None else []
     words = product.words(build, options.settings, options.connections, directory)
     return place, [binary, *words, *base, *product.network(port, options.address)]
@@ -166,7 +168,7 @@ def _reach(build: ServerBuild, directory: Path) -> tuple[Path, str, Path | None]
     A fetched server lies in a cache that only its owner may enter. The program is then started from its own
     directory, for which that does not matter, and keeps its name and path; its messages were copied by `prepare`.
     """
-    if not _is_out_of_reach(build, server_account()):
+    if not _is_out_of_reach(build, find_server_account()):
         return Path("/"), str(build.binary.absolute()), build.basedir
     near = directory / "base" if build.basedir is not None else None
     return build.binary.absolute().parent, f"./{build.binary.name}", near
@@ -177,7 +179,7 @@ def ready(build: ServerBuild, directory: Path) -> None:
     kernel does not do it while idling is measured. Raises PowerprofError."""
     try:
         with as_server(), Folder.open(directory) as folder:
-            for name in products.of(build).once:
+            for name in products.product_of(build).once:
                 with suppress(FileNotFoundError):
                     folder.remove(name)
             with folder.folder("data") as data:
@@ -185,7 +187,9 @@ def ready(build: ServerBuild, directory: Path) -> None:
                     for name in names:
                         _write_back(name, here)
     except OSError as error:
-        raise PowerprofError(f"cannot write {directory} ({reason_of(error)})", template.room_hint(error)) from error
+        raise PowerprofError(
+            f"cannot write {directory} ({reason_of(error)})", template.hint_about_room(error)
+        ) from error
 
 
 def _write_back(name: str, folder: int) -> None:
@@ -214,7 +218,7 @@ _EMPTY_WORDS = (
 )
 
 
-def tail(log: int, lines: int = 3) -> str:
+def read_log_errors(log: int, lines: int = 3) -> str:
     """The last errors in an open log, or its last lines where it has none; at most 600 printable characters.
 
     By its descriptor: the name is the server's, which could make it lead to a file that only root may read.
@@ -229,7 +233,7 @@ def tail(log: int, lines: int = 3) -> str:
     return " / ".join((causes or errors or plain)[-lines:])[:600] or "it reported nothing"
 
 
-def disk_full(text: str) -> bool:
+def reports_full_disk(text: str) -> bool:
     """True where the log speaks of ENOSPC (28) or EDQUOT (122)."""
     return re.search(r"No space left|out of disk space|err(or|no):? (28|122)\b", text) is not None
 
@@ -276,10 +280,10 @@ class PrivateServer(Closeable):
     def start(self) -> None:
         """Prepare the data and start the process. `wait_ready` follows; `stop` must, also after a failure."""
         options = self.options
-        self._build = options.build or products.find(options.family, options.binary, options.basedir)
+        self._build = options.build or products.find_program(options.family, options.binary, options.basedir)
         if options.port is not None and not self._product.has_tcp:
             raise UsageError(f"a private {self._product.title} listens on its socket alone", "leave the port out")
-        account = server_account()
+        account = find_server_account()
         limits.check_threads(options.connections, server_uid=account[0] if account else os.geteuid())
         limits.raise_open_files(options.connections)
         if self._own_tree:
@@ -311,7 +315,7 @@ class PrivateServer(Closeable):
         if self.namespaces and options.namespace is None:
             # No other process listens there.
             return self._tree.network.next_port() if options.port == "ephemeral" else options.port
-        with netns.inside(options.namespace):
+        with netns.enter_namespace(options.namespace):
             return choose_port(options.port, options.address)
 
     def _sandbox(self) -> Sandbox:
@@ -354,18 +358,18 @@ class PrivateServer(Closeable):
     def _answers(self, timeout_s: float) -> bool:
         try:
             with self._connected(max(timeout_s, 1.0)) as connection:
-                return bool(sql.scalar(connection, "SELECT 1"))
+                return bool(sql.fetch_scalar(connection, "SELECT 1"))
         except PowerprofError:
             return False
 
     def _refuse_start(self) -> None:
         log = self.log_tail(20)
-        builds.refuse_missing_library(log, self.build.binary)
+        builds.raise_missing_library(log, self.build.binary)
         if _IN_USE in log and self._port is not None:
-            raise port_taken(self._port, self.options.address)
+            raise port_taken_error(self._port, self.options.address)
         raise PowerprofError(
             f"the private server did not start, it {self._ending()}: {self.log_tail()}",
-            template.ROOM_HINT if disk_full(log) else None,
+            template.ROOM_HINT if reports_full_disk(log) else None,
         )
 
     def stop(self) -> None:
@@ -389,7 +393,7 @@ class PrivateServer(Closeable):
 
         Raises CapabilityError.
         """
-        limits.limit(self._tree, self.options.name, self.directory, self.pid, operations_hz)
+        limits.limit_disk(self._tree, self.options.name, self.directory, self.pid, operations_hz)
 
     def pause(self) -> None:
         """Stop its process (SIGSTOP) until `resume`; does nothing where it has ended."""
@@ -444,11 +448,11 @@ class PrivateServer(Closeable):
 
     def log_tail(self, lines: int = 3) -> str:
         """The end of the error log in one line: the errors in it if there are any."""
-        return tail(self._log, lines) if self._log is not None else "it was not started"
+        return read_log_errors(self._log, lines) if self._log is not None else "it was not started"
 
     @property
     def _product(self) -> Product:
-        return products.of(self.build)
+        return products.product_of(self.build)
 
     @property
     def pid(self) -> int:

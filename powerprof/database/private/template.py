@@ -12,7 +12,7 @@ from pathlib import Path
 
 from powerprof.database.isolation import sandbox
 from powerprof.database.isolation.runtree import RunTree, may_enter
-from powerprof.database.isolation.sandbox import name_of, server_account
+from powerprof.database.isolation.sandbox import account_name, find_server_account
 from powerprof.database.products import builds, products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.system import paths
@@ -25,7 +25,7 @@ ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to
 _LIMIT_FILES = 5000
 
 
-def template_for(build: ServerBuild, tree: RunTree) -> Path:
+def find_template(build: ServerBuild, tree: RunTree) -> Path:
     """The empty data directory of this build, made now where the cache has none. Raises PowerprofError."""
     if build.template is not None:
         return build.template
@@ -41,7 +41,7 @@ def template_for(build: ServerBuild, tree: RunTree) -> Path:
     made = _initialise(build, work, tree)
     partial = shelf / f".{build.key}.{secrets.token_hex(4)}"
     tree.also_remove(partial)
-    clone(made, partial, None)
+    clone_folder(made, partial, None)
     shutil.rmtree(work, ignore_errors=True)
     try:
         partial.rename(finished)
@@ -77,7 +77,7 @@ def _for_this_run(build: ServerBuild, tree: RunTree) -> Path:
 
 def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     """Let the server's own program make its data, as the server's account, which may enter the tree."""
-    owner = server_account()
+    owner = find_server_account()
     work.mkdir(0o700)
     build = _within_reach(build, work, owner)
     with Folder.open(work) as folder:
@@ -86,15 +86,15 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
             with folder.folder(name) as inner:
                 give(inner.handle, owner)
         give(folder.handle, owner)
-    steps = products.of(build).initialise(build, work / "data")
+    steps = products.product_of(build).initialise(build, work / "data")
     own = owner if build.root is None else None
     blocked = may_enter(Path(steps[0][0][0]).parent, *own) if own is not None else None
     if owner is not None and blocked is not None:
         raise PowerprofError(
-            f"the user {name_of(owner)}, as whom the server runs, cannot enter {blocked}",
+            f"the user {account_name(owner)}, as whom the server runs, cannot enter {blocked}",
             "put the server below a directory that it may enter, such as /opt",
         )
-    need_room(work, _NEEDED_BYTES)
+    check_room_in(work, _NEEDED_BYTES)
     environment = {**tree.environment, "TMPDIR": str(work / "tmp")}
     try:
         for command, stdin in steps:
@@ -103,11 +103,11 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
                 break
     except PowerprofError:
         # A server whose disk is full waits until somebody makes room, a minute at a time.
-        need_room(work, 8 << 20)
+        check_room_in(work, 8 << 20)
         raise
     if done.returncode != 0:
-        builds.refuse_missing_library(done.stderr, build.binary)
-        need_room(work, 8 << 20)
+        builds.raise_missing_library(done.stderr, build.binary)
+        check_room_in(work, 8 << 20)
         raise PowerprofError(
             f"cannot create the empty data directory of {build.name}: {done.tail()}",
             "its own words say why; --server-binary names another server",
@@ -122,13 +122,13 @@ def _within_reach(build: ServerBuild, work: Path, owner: tuple[int, int] | None)
         return build
     if may_enter(here, *owner) is None:
         return build
-    need_room(work, size_of(here) + _NEEDED_BYTES)
-    clone(here, work / "base", owner)
+    check_room_in(work, measure_folder(here) + _NEEDED_BYTES)
+    clone_folder(here, work / "base", owner)
     copied = work / "base" / build.binary.relative_to(here)
     return dataclasses.replace(build, basedir=work / "base", binary=copied)
 
 
-def need_room(directory: Path, needed_bytes: int) -> None:
+def check_room_in(directory: Path, needed_bytes: int) -> None:
     """Raises PowerprofError where the file system of `directory`, one of ours, has less room than that."""
     check_free(directory, directory.parent, needed_bytes)
 
@@ -144,17 +144,17 @@ def check_free(directory: Path, place: Path, needed_bytes: int) -> None:
         )
 
 
-def room_hint(error: OSError) -> str | None:
+def hint_about_room(error: OSError) -> str | None:
     """What to do about an error that means a full disk; None for others."""
     return ROOM_HINT if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
 
 
-def size_of(directory: Path) -> int:
+def measure_folder(directory: Path) -> int:
     """Bytes of all files below."""
     return sum(path.lstat().st_size for path in directory.rglob("*"))
 
 
-def clone(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
+def clone_folder(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     """Copy a data directory to `target` (which must not exist), shared blocks where the file system can.
 
     Only directories and regular files are taken and no link is followed: what was just made may belong to an account
@@ -164,7 +164,7 @@ def clone(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
         copy_folder(source, target, Rules(owner, _LIMIT_FILES))
     except OSError as error:
         raise PowerprofError(
-            f"cannot copy the server's data to {target} ({reason_of(error)})", room_hint(error)
+            f"cannot copy the server's data to {target} ({reason_of(error)})", hint_about_room(error)
         ) from error
     except Unfit as unfit:
         raise PowerprofError(f"{source} {unfit}", f"rm -r {source}") from None

@@ -24,7 +24,7 @@ from powerprof.database.products.options import (
     MemberPlan,
     Role,
     ServerOptions,
-    plan,
+    plan_topology,
     replication_settings,
 )
 from powerprof.system.closeable import Closeable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _PACKAGE = "apt install mariadb-plugin-spider"
 
 
-def join(router: PrivateServer, hosts: Mapping[str, PrivateServer]) -> None:
+def connect_router(router: PrivateServer, hosts: Mapping[str, PrivateServer]) -> None:
     """Make the router know the hosts by their names. Raises CapabilityError where it has no Spider."""
     if router.build.family != "mariadb":
         raise CapabilityError("a routed pair needs MariaDB: Spider is its storage engine", "leave out --server-build")
@@ -59,7 +59,7 @@ def join(router: PrivateServer, hosts: Mapping[str, PrivateServer]) -> None:
             )
 
 
-def route(connection: Sql, schema: str, tables: Mapping[str, Sequence[str]]) -> None:
+def create_routed_tables(connection: Sql, schema: str, tables: Mapping[str, Sequence[str]]) -> None:
     """Make each table a Spider table of the host that has it; their columns are asked of the host."""
     for host, names in tables.items():
         for name in names:
@@ -104,7 +104,7 @@ class ServerTopology(Closeable):
         network_namespaces: bool = False,
     ) -> None:
         self.kind = kind
-        self.plans = plan(kind, count, members)
+        self.plans = plan_topology(kind, count, members)
         self.notes: list[str] = []
         self.members: tuple[ServerMember, ...] = ()
         self._options = options or ServerOptions()
@@ -142,14 +142,14 @@ class ServerTopology(Closeable):
         self.members = tuple(started)
         self._join()
 
-    def _network(self) -> netns.Network | None:
+    def _network(self) -> netns.BridgedNetwork | None:
         if not self._network_namespaces or self.kind == "standalone":
             return None
-        reason = netns.refusal()
+        reason = netns.find_refusal()
         if reason is not None:
             self.notes.append(f"all servers share loopback: no network namespaces, {reason}")
             return None
-        return self._stack.enter_context(netns.Network(len(self.plans)))
+        return self._stack.enter_context(netns.BridgedNetwork(len(self.plans)))
 
     def _server_options(self, member: MemberPlan, namespace: int | None, address: str) -> ServerOptions:
         own, common = member.options, self._options
@@ -158,7 +158,7 @@ class ServerTopology(Closeable):
         if build is None:
             chosen = own if other else common
             build = find_build(chosen.binary, chosen.basedir)
-        port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else netns.PORT
+        port = common.port if self.kind == "standalone" else "ephemeral" if namespace is None else netns.BRIDGED_PORT
         return dataclasses.replace(
             common,
             name=member.name,
@@ -181,7 +181,7 @@ class ServerTopology(Closeable):
         """One link after the other: with duplicate server ids a later replica pushes an earlier one out."""
         if self.kind == "routed-pair":
             hosts = {member.name: member.server for member in self.members if member.role == "host"}
-            join(self["router"].server, hosts)
+            connect_router(self["router"].server, hosts)
             return
         deadline = time.monotonic() + self._options.timeout_s
         origins = {name: _origin(self[name]) for name in {member.source for member in self.members if member.source}}
@@ -203,4 +203,4 @@ def _origin(source: ServerMember) -> Origin:
         # Within namespaces of their own a replica comes from another address, and nobody else is there.
         replication.make_account(connection, *account, "%" if source.namespace is not None else "127.0.0.1", modern)
         file, position = replication.position(connection)
-    return Origin(server.options.address, server.port or netns.PORT, *account, file, position)
+    return Origin(server.options.address, server.port or netns.BRIDGED_PORT, *account, file, position)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.database.isolation import sandbox
-from powerprof.database.isolation.sandbox import Sandbox, name_of, server_account
+from powerprof.database.isolation.sandbox import Sandbox, account_name, find_server_account
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError
 
@@ -101,19 +101,19 @@ def find_build(
 
 def _identify(asked: ServerBuild) -> ServerBuild:
     # Not as root, whoever wrote it. From its own folder: the account may be unable to come there by the whole path.
-    owner, binary = server_account(), asked.binary
+    owner, binary = find_server_account(), asked.binary
     program = [f"./{binary.name}" if asked.root is None else str(binary), "--no-defaults", "--version"]
     near = binary.absolute().parent if asked.root is None else None
     try:
         done = sandbox.run(program, asked.sandbox(), timeout_s=30, place=near)
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
-        hint = f"servers run as {name_of(owner)}: may that user run it?" if owner is not None else None
+        hint = f"servers run as {account_name(owner)}: may that user run it?" if owner is not None else None
         raise PowerprofError(reason, hint) from error
     text = done.stdout.strip()
     numbers = re.search(r"Ver (\d{1,4})\.(\d{1,4})\.(\d{1,4})(\S*)", text)
     if done.returncode != 0 or not numbers:
-        refuse_missing_library(done.stderr, binary)
+        raise_missing_library(done.stderr, binary)
         raise PowerprofError(
             f"{binary} is not a MariaDB or MySQL server ({done.tail(1) or 'no version'})",
             "--server-binary takes mariadbd or mysqld; postgres by its own name",
@@ -128,7 +128,7 @@ def _identify(asked: ServerBuild) -> ServerBuild:
     return dataclasses.replace(asked, family=family, version=version, text=text)
 
 
-def refuse_missing_library(output: str, binary: Path) -> None:
+def raise_missing_library(output: str, binary: Path) -> None:
     """Raises CapabilityError where the loader's message says that a library is missing."""
     missing = re.search(r"error while loading shared libraries: (\S+):", output)
     if missing:
@@ -139,7 +139,7 @@ def refuse_missing_library(output: str, binary: Path) -> None:
         )
 
 
-def initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
+def build_initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
     """The command that makes an empty data directory. Raises CapabilityError where its program is absent."""
     base = [f"--basedir={build.basedir}"] if build.basedir else []
     # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
@@ -174,7 +174,7 @@ def initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
     ]
 
 
-def account_sql(build: ServerBuild, user: str, password: str) -> str:
+def write_account_sql(build: ServerBuild, user: str, password: str) -> str:
     """Statements for --init-file, one per line, that make powerprof's own account (locally only)."""
     lines = ["SET SESSION sql_log_bin=0;"]
     for host in ("localhost", "127.0.0.1"):

@@ -85,11 +85,11 @@ def choose_port(port: Port, address: str = "127.0.0.1") -> int | None:
         except PermissionError as error:
             raise PowerprofError(f"port {port} cannot be used ({reason_of(error)})", "use one above 1023") from error
         except OSError:
-            raise port_taken(int(port), address) from None
+            raise port_taken_error(int(port), address) from None
         return int(probe.getsockname()[1])
 
 
-def port_taken(port: int, address: str) -> PowerprofError:
+def port_taken_error(port: int, address: str) -> PowerprofError:
     """The error for a port that another program has."""
     return PowerprofError(f"port {port} on {address} is taken", f"choose another; who has it: ss -ltnp sport = :{port}")
 
@@ -129,7 +129,9 @@ class MemberPlan:
     options: MemberOptions
 
 
-def plan(kind: Kind, count: int | None = None, members: Mapping[str, MemberOptions] | None = None) -> list[MemberPlan]:
+def plan_topology(
+    kind: Kind, count: int | None = None, members: Mapping[str, MemberOptions] | None = None
+) -> list[MemberPlan]:
     """The members of a topology. `count` is all of them: 2 or more for primary-replica and ring, whose default is 2.
 
     They are called standalone; primary, replica-1, replica-2, …; node-1, node-2, …; or router, host-a, host-b. Raises

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login, Sql
-from powerprof.database.clients.performance import database_with
+from powerprof.database.clients.performance import find_statistics_database
 from powerprof.database.isolation import limits, sandbox
 from powerprof.database.products import builds
-from powerprof.database.products.builds import ServerBuild, check_program, on_host, refuse_missing_library
+from powerprof.database.products.builds import ServerBuild, check_program, on_host, raise_missing_library
 from powerprof.measure.procfs import children
 from powerprof.statements.text import Family
 from powerprof.system import paths, programs
@@ -121,7 +121,7 @@ _TUNING_VARIABLES = frozenset(
 )
 
 
-def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
+def format_settings(settings: Mapping[str, Setting]) -> list[str]:
     """A my.cnf fragment as options: True is ON, None the bare option, a sequence the option repeated.
 
     Raises UsageError for an invalid name or value, and for a reserved setting.
@@ -132,7 +132,7 @@ def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
             raise UsageError(
                 f"{name!r} is not the name of a server setting", "mariadbd --verbose --help lists those that there are"
             )
-        ours = reserved_setting(name, "mysql")
+        ours = find_reserved_setting(name, "mysql")
         if ours is not None:
             same = name.lower().replace("-", "_") == ours
             raise UsageError(
@@ -149,7 +149,7 @@ def setting_arguments(settings: Mapping[str, Setting]) -> list[str]:
     return words
 
 
-def reserved_setting(name: str, family: Family) -> str | None:
+def find_reserved_setting(name: str, family: Family) -> str | None:
     """Return the reserved setting that the server could take `name` for, or None. No trust allows these."""
     if family == "postgresql":
         return name if _POSTGRESQL_RESERVED.search(name.lower()) else None
@@ -163,12 +163,12 @@ def reserved_setting(name: str, family: Family) -> str | None:
     return None
 
 
-def needs_trust(name: str, value: Setting, family: Family) -> bool:
+def does_setting_need_trust(name: str, value: Setting, family: Family) -> bool:
     """Return whether the author of a workload could run code with this setting, as far as is known here.
 
     A reserved setting needs no trust, because it is refused.
     """
-    if reserved_setting(name, family) is not None:
+    if find_reserved_setting(name, family) is not None:
         return False
     if "." in name or "/" in str(value):
         return True
@@ -177,7 +177,7 @@ def needs_trust(name: str, value: Setting, family: Family) -> bool:
     return not any(_MYSQL_TUNING.fullmatch(meaning) for meaning in _meanings(name))
 
 
-def variable_needs_trust(name: str) -> bool:
+def does_variable_need_trust(name: str) -> bool:
     """Return whether an environment variable could make the server load or run something."""
     return name not in _TUNING_VARIABLES
 
@@ -211,7 +211,7 @@ def login(directory: Path) -> Login:
 
 def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
     """A password in SQL that is read from a private file shows on no command line."""
-    return {INIT_SQL: builds.account_sql(build, account.user, account.password)}
+    return {INIT_SQL: builds.write_account_sql(build, account.user, account.password)}
 
 
 def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
@@ -232,7 +232,7 @@ def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int,
         ]
     return [
         *argv,
-        *setting_arguments(settings),
+        *format_settings(settings),
         f"--datadir={directory}/data",
         f"--socket={directory}/{SOCKET}",
         f"--pid-file={directory}/mysqld.pid",
@@ -250,7 +250,7 @@ def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int,
 def thread_names(connect: Callable[[], Sql], pid: int) -> dict[int, str]:
     """As performance_schema has them."""
     with connect() as connection:
-        return sql.thread_names(connection, pid)
+        return sql.read_thread_names(connection, pid)
 
 
 def network(port: int | None, address: str) -> list[str]:
@@ -267,7 +267,9 @@ _SOCKET = ".s.PGSQL.5432"
 _NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 
-def find_build(binary: Path | None = None, basedir: Path | None = None, root: Path | None = None) -> ServerBuild:
+def find_postgres_build(
+    binary: Path | None = None, basedir: Path | None = None, root: Path | None = None
+) -> ServerBuild:
     """The server to start: `binary` (of `root`), or bin/postgres below `basedir`, or the newest of Debian's packages.
 
     Raises CapabilityError where there is none, PowerprofError where it does not run.
@@ -285,7 +287,7 @@ def find_build(binary: Path | None = None, basedir: Path | None = None, root: Pa
     done = sandbox.run(command, asked.sandbox(), timeout_s=30)
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not version:
-        refuse_missing_library(done.stderr, binary)
+        raise_missing_library(done.stderr, binary)
         raise PowerprofError(
             f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})",
             "such as /usr/lib/postgresql/15/bin/postgres",
@@ -332,7 +334,7 @@ def postgres_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
 
 def postgres_words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
     """The command line after the program; ours come last, so that they hold."""
-    asked = [f"{name}={value}" for name, value in checked(settings).items()]
+    asked = [f"{name}={value}" for name, value in check_postgres_settings(settings).items()]
     if connections > 90:
         asked.insert(0, f"max_connections={connections + 16}")
     ours = [
@@ -348,7 +350,7 @@ def postgres_words(build: ServerBuild, settings: Mapping[str, Setting], connecti
     return ["-D", f"{directory}/data", *(word for setting in (*asked, *ours) for word in ("-c", setting))]
 
 
-def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
+def check_postgres_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
     """Settings as the server reads them. Raises UsageError for what is none, or is powerprof's to say."""
     checked_settings = {}
     for name, value in settings.items():
@@ -357,7 +359,7 @@ def checked(settings: Mapping[str, Setting]) -> dict[str, str]:
             raise UsageError(
                 f"{name!r} is not the name of a setting of PostgreSQL", "SHOW ALL lists those that there are"
             )
-        if reserved_setting(name, "postgresql") is not None:
+        if find_reserved_setting(name, "postgresql") is not None:
             raise UsageError(f"the server setting {name} is powerprof's own and cannot be changed", "leave it out")
         text = {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)
         if "\0" in text or "\n" in text:
@@ -404,8 +406,8 @@ class Product:
 MYSQL = Product(
     title="MariaDB or MySQL",
     find=builds.find_build,
-    check=setting_arguments,
-    initialise=lambda build, datadir: [(builds.initialise_command(build, datadir), "")],
+    check=format_settings,
+    initialise=lambda build, datadir: [(builds.build_initialise_command(build, datadir), "")],
     login=login,
     files=files,
     once=(INIT_SQL,),
@@ -417,8 +419,8 @@ MYSQL = Product(
 )
 POSTGRESQL = Product(
     title="PostgreSQL",
-    find=find_build,
-    check=checked,
+    find=find_postgres_build,
+    check=check_postgres_settings,
     initialise=initialise,
     login=postgres_login,
     files=postgres_files,
@@ -434,12 +436,12 @@ POSTGRESQL = Product(
 PRODUCTS: Mapping[str, Product] = {"mysql": MYSQL, "mariadb": MYSQL, "postgresql": POSTGRESQL}
 
 
-def of(build: ServerBuild) -> Product:
+def product_of(build: ServerBuild) -> Product:
     """The product of a program."""
     return PRODUCTS[build.family]
 
 
-def find(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
+def find_program(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
     """The program to start: of the product that `binary` is by its name, else of that family."""
     named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
     return named.find(binary, basedir)
@@ -448,30 +450,30 @@ def find(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
 # Asks a server process of this host for the names of its threads, if it lets us in by its own unix socket.
 
 _SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
-IN_PROCESSES = "postgres"
+POSTGRES_PROGRAM = "postgres"
 _PATIENCE_S = 3.0  # for all its sockets together
 _MOST_SOCKETS = 20
 _MOST_STATISTICS_SOCKETS = 4
 
 
-def is_server(program: str | None) -> bool:
+def is_server_name(program: str | None) -> bool:
     """The name of a program is that of a MariaDB or MySQL server."""
     return _SERVER.fullmatch(program or "") is not None
 
 
-def listening_sockets(pid: int) -> list[Path]:
+def list_listening_sockets(pid: int) -> list[Path]:
     """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
     root = paths.procfs() / str(pid) / "root"
     return [root / path.lstrip("/") for path in unix_sockets(pid)]
 
 
-def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
+def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, Sql] | None:
     """In by the server's own socket, and how; None where none of them lets us in. The caller closes the connection.
 
     Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
     """
     end_s = time.monotonic() + _PATIENCE_S
-    for place in listening_sockets(pid)[:_MOST_SOCKETS]:
+    for place in list_listening_sockets(pid)[:_MOST_SOCKETS]:
         left_s = end_s - time.monotonic()
         if left_s <= 0:
             break
@@ -483,30 +485,30 @@ def enter(pid: int, limits: Limits = sql.A_LOOK) -> tuple[Login, Sql] | None:
     return None
 
 
-def enter_statistics(pid: int, databases: Iterable[str]) -> Login | None:
+def log_in_to_statistics(pid: int, databases: Iterable[str]) -> Login | None:
     """How the system user gets in to a PostgreSQL server's pg_stat_statements by its own socket; None where it has none
     or does not let us in."""
-    for place in listening_sockets(pid)[:_MOST_STATISTICS_SOCKETS]:
+    for place in list_listening_sockets(pid)[:_MOST_STATISTICS_SOCKETS]:
         login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
-        if (there := database_with(login, databases)) is not None:
+        if (there := find_statistics_database(login, databases)) is not None:
             return there
     return None
 
 
-def names_of_local_server(pid: int) -> dict[int, str]:
+def read_local_thread_names(pid: int) -> dict[int, str]:
     """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
     server, or one that does not let us in.
     """
     name = name_of(pid)
-    if name == IN_PROCESSES:
+    if name == POSTGRES_PROGRAM:
         return server_names(processes(pid))
-    if not is_server(name):
+    if not is_server_name(name):
         return {}
-    entered = enter(pid, Limits(waiting_s=_PATIENCE_S))
+    entered = log_in_locally(pid, Limits(waiting_s=_PATIENCE_S))
     if entered is None:
         return {}
     try:
         with entered[1] as connection:
-            return sql.thread_names(connection, pid)
+            return sql.read_thread_names(connection, pid)
     except (PowerprofError, OSError):
         return {}

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.database.private.replication import status_of
+from powerprof.database.private.replication import parse_status
 from powerprof.energy import meter_log, rapl
 from powerprof.measure import turbostat
 from powerprof.stacks import image
@@ -149,7 +149,7 @@ def test_names_with_other_digits_are_names(name: str) -> None:
 
 def test_a_status_of_odd_figures_has_none() -> None:
     row = {"Seconds_Behind_Master": LONG, "Master_Port": "²", "Replicate_Ignore_Server_Ids": f"1,²,2,{LONG}"}
-    found = status_of(row)
+    found = parse_status(row)
     assert (found.seconds_behind, found.source_port, found.ignored_server_ids) == (None, None, (1, 2))
 
 

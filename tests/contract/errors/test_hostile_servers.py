@@ -160,7 +160,7 @@ def test_a_later_answer_of_diagnose_that_lies(
     Its patience is judged once, at the counters, and is shortened elsewhere with the pauses between its samples.
     """
     if about != "STATUS":
-        monkeypatch.setattr(sql, "A_LOOK", Limits(waiting_s=1.5))
+        monkeypatch.setattr(sql, "LOOK_LIMITS", Limits(waiting_s=1.5))
         monkeypatch.setattr(collect, "_SAMPLE_S", 0.001)
 
     def answer(talk: Talk, statement: str) -> None:

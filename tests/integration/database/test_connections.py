@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 
 def _connected(server: PrivateServer) -> int:
     with server.connect() as connection:
-        return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1]) - 1
+        return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'")[0][1]) - 1
 
 
 def _open_files() -> int:
@@ -36,16 +36,16 @@ def test_five_hundred_are_held_and_closed(room: Room) -> None:
             assert _connected(server) == 500
             assert clients.lost_count() == 0
             with server.connect() as connection:
-                sent = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")
+                sent = sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")
                 time.sleep(0.2)
-                later = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")
+                later = sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")
             assert int(later[0][1]) - int(sent[0][1]) == 1, "only the question itself"
         deadline = time.monotonic() + 10
         while _connected(server):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         with server.connect() as connection:
-            aborted = sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Aborted_clients'")
+            aborted = sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Aborted_clients'")
         assert aborted[0][1] == "0"
     assert _open_files() <= handles + 1
 
@@ -57,9 +57,9 @@ def test_at_the_end_the_server_has_none_of_them(room: Room, family: Literal["mar
         for _ in range(3):
             clients = IdleConnections(server, 100)
             with clients, server.connect() as connection:
-                assert dialects.of(connection).room(connection)[2] == 101
+                assert dialects.dialect_of(connection).room(connection)[2] == 101
                 clients.end()
-                assert dialects.of(connection).room(connection)[2] <= 2
+                assert dialects.dialect_of(connection).room(connection)[2] <= 2
 
 
 def test_nobody_is_held(room: Room) -> None:

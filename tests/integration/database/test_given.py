@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.connections import IdleConnections
-from powerprof.database.clients.given import connect_given
+from powerprof.database.clients.given import given_server
 from powerprof.database.isolation import sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.system.errors import PowerprofError
@@ -30,7 +30,7 @@ def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.M
             )
         options = tmp_path / "my.cnf"
         options.write_text("[client]\nuser=monitor\npassword=other\n")
-        with connect_given(socket=theirs.socket, defaults_file=options) as server:
+        with given_server(socket=theirs.socket, defaults_file=options) as server:
             assert server.pid == theirs.pid
             assert server.version == theirs.version
             assert not server.private
@@ -39,12 +39,12 @@ def test_by_socket_and_by_port(room: Room, tmp_path: Path, monkeypatch: pytest.M
             with IdleConnections(server, 20) as clients:
                 assert clients.lost_count() == 0
         monkeypatch.setenv("MYSQL_PWD", 'pa"ss')
-        with connect_given(f"mysql://monitor@127.0.0.1:{theirs.port}/") as server:
+        with given_server(f"mysql://monitor@127.0.0.1:{theirs.port}/") as server:
             assert server.pid == theirs.pid
             with IdleConnections(server, 3) as clients:
                 assert clients.lost_count() == 0
         with theirs.connect() as connection:
-            schemas = {str(row[0]) for row in sql.rows(connection, "SHOW DATABASES")}
+            schemas = {str(row[0]) for row in sql.fetch_rows(connection, "SHOW DATABASES")}
         assert schemas == {"information_schema", "mysql", "performance_schema", "sys"}, "nothing was changed"
 
 
@@ -53,9 +53,9 @@ def test_failures_are_one_line_with_a_remedy(room: Room, tmp_path: Path) -> None
     options.write_text("[client]\nuser=stranger\npassword=wrong\n")
     with PrivateServer() as theirs:
         with pytest.raises(PowerprofError, match="Access denied") as caught:
-            connect_given(socket=theirs.socket, defaults_file=options).__enter__()
+            given_server(socket=theirs.socket, defaults_file=options).__enter__()
         assert "--defaults-file" in str(caught.value.hint)
         gone = theirs.socket
     with pytest.raises(PowerprofError, match="cannot connect to") as caught:
-        connect_given(socket=gone).__enter__()
+        given_server(socket=gone).__enter__()
     assert "is the server running" in str(caught.value.hint)

@@ -172,7 +172,7 @@ def test_an_ordinary_user_needs_no_root(room: Room, script: Script, root: None) 
         from powerprof.database.private.server import PrivateServer
         from powerprof.database.clients import sql
         with PrivateServer(port="ephemeral") as server, server.connect() as connection:
-            print(psutil.Process(server.pid).uids().real, sql.scalar(connection, "SELECT 7*6"), flush=True)
+            print(psutil.Process(server.pid).uids().real, sql.fetch_scalar(connection, "SELECT 7*6"), flush=True)
     """,
         prefix=as_nobody(),
         TMPDIR=str(home),

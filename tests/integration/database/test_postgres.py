@@ -27,7 +27,7 @@ from tests.conftest import Cli
 def build() -> None:
     """The host has a PostgreSQL."""
     try:
-        products.find_build()
+        products.find_postgres_build()
     except CapabilityError as error:
         pytest.skip(f"no capability: PostgreSQL ({error.hint})")
 
@@ -51,7 +51,7 @@ def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServe
     for pid in products.processes(server.pid):
         assert Path(f"/proc/{pid}").stat().st_uid != 0
     with server.connect() as connection:
-        found = dict(sql.rows(connection, "SELECT usename, usesuper FROM pg_user"))
+        found = dict(sql.fetch_rows(connection, "SELECT usename, usesuper FROM pg_user"))
         assert found == {"postgres": "t", "powerprof": "f"}
         for statement in (
             "COPY pg_class TO PROGRAM 'cat'",
@@ -61,9 +61,9 @@ def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServe
             with pytest.raises(StatementError, match=r"42501"):
                 sql.execute(connection, statement)
         with pytest.raises(StatementError, match=r"SELECT failed \(division by zero \[22012\]\)"):
-            sql.scalar(connection, "SELECT 1/0")
+            sql.fetch_scalar(connection, "SELECT 1/0")
         # After a refusal the connection is as good as before.
-        assert sql.scalar(connection, "SELECT 6 * 7") == "42"
+        assert sql.fetch_scalar(connection, "SELECT 6 * 7") == "42"
 
 
 def test_its_processes_are_named_by_their_titles(server: PrivateServer) -> None:
@@ -83,7 +83,7 @@ def test_nothing_of_it_is_left_not_even_a_busy_process(
     monkeypatch.setenv("XDG_CACHE_HOME", str(shared_cache))
     with PrivateServer(family="postgresql") as server:
         busy = server.connect()
-        pid = int(str(sql.scalar(busy, "SELECT pg_backend_pid()")))
+        pid = int(str(sql.fetch_scalar(busy, "SELECT pg_backend_pid()")))
         tree = server.tree.path
         # As it is when powerprof was killed: the kernel has killed the first process, the others go on.
         assert pid in janitor.marked_pids(str(tree))

@@ -110,8 +110,8 @@ def _left_behind() -> list[str]:
 
 @pytest.mark.usefixtures("archive")
 def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special() -> None:
-    build = historical.fetch("tiny", lambda question: True)
-    place = historical.find("tiny").place
+    build = historical.fetch_release("tiny", lambda question: True)
+    place = historical.find_release("tiny").place
     assert not (place / "root/ran").exists() and not Path("/ran").exists()
     with PrivateServer(build=build) as server:
         proc = Path(f"/proc/{server.pid}")
@@ -125,7 +125,7 @@ def test_a_release_is_fetched_and_runs_with_its_own_libraries_as_nobody_special(
         assert not (inside / "var").exists() and not (inside / "home").exists()
         assert not [name for name in os.listdir(inside / "tmp") if name != server.directory.parent.name]
         with server.connect() as connection:
-            assert sql.scalar(connection, "SELECT 6 * 7") == 42
+            assert sql.fetch_scalar(connection, "SELECT 6 * 7") == 42
             with pytest.raises(PowerprofError):
                 sql.execute(connection, f"SELECT 1 INTO OUTFILE '{server.directory.parent}/x'")
         assert server.thread_names()
@@ -165,9 +165,9 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     )
     jarred = HistoricalServer("jarred", "1", "jarred", source, 1, "GPL-2.0-only", "")
     monkeypatch.setitem(historical.CATALOGUE, "jarred", jarred)
-    build = historical.fetch("jarred", lambda question: True)
+    build = historical.fetch_release("jarred", lambda question: True)
     with PrivateServer(build=build) as server, server.connect() as connection:
-        assert sql.scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
+        assert sql.fetch_scalar(connection, "SELECT COUNT(*) > 0 FROM mysql.help_topic") == 1
         assert os.readlink(f"/proc/{server.pid}/exe") == str(jarred.place / "sbin/mariadbd")
     # The data of the trial, from another folder, are these: made once.
     assert len(list((paths.cache_dir() / "server-template").iterdir())) == 1
@@ -178,7 +178,7 @@ def test_another_key_is_refused(archive: Archive, public: Path, monkeypatch: pyt
     other.close()
     monkeypatch.setattr(apt, "KEYRING", other.keyring)
     with pytest.raises(PowerprofError, match="cannot have packages of Debian's test"):
-        historical.fetch("tiny", lambda question: True)
+        historical.fetch_release("tiny", lambda question: True)
     assert _left_behind() == []
 
 
@@ -188,7 +188,7 @@ def test_lists_and_packages_that_were_changed_are_refused(archive: Archive) -> N
     # The same size, another content.
     package.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with pytest.raises(PowerprofError, match="cannot have packages"):
-        historical.fetch("tiny", lambda question: True)
+        historical.fetch_release("tiny", lambda question: True)
     # What was whole by then is taken again, and a file that was changed on the shelf is not.
     shelf = paths.cache_dir() / "packages"
     kept = shelf / "tiny-server_1.0_all.deb"
@@ -199,10 +199,10 @@ def test_lists_and_packages_that_were_changed_are_refused(archive: Archive) -> N
     written = lists.read_text()
     lists.write_text(written.replace("Description: x", "Description: y"))
     with pytest.raises(PowerprofError, match="cannot have packages"):
-        historical.fetch("tiny", lambda question: True)
+        historical.fetch_release("tiny", lambda question: True)
     assert _left_behind() == []
     lists.write_text(written)
-    historical.fetch("tiny", lambda question: True)
+    historical.fetch_release("tiny", lambda question: True)
     assert _left_behind() == ["tiny"]
     assert list(shelf.iterdir()) == []
 

@@ -94,6 +94,6 @@ def test_a_router_answers_joins_over_both_servers_as_one_server_does(mariadbd: P
 def _answers(server: Server, schema: str) -> tuple[list[list[tuple[object, ...]]], list[list[tuple[object, ...]]]]:
     """To all questions, before and after the changes."""
     with server.connect(database=schema) as connection:
-        before = [[tuple(row) for row in sql.rows(connection, question)] for question in _QUESTIONS]
+        before = [[tuple(row) for row in sql.fetch_rows(connection, question)] for question in _QUESTIONS]
         sql.execute(connection, *_CHANGES)
-        return before, [[tuple(row) for row in sql.rows(connection, question)] for question in _QUESTIONS]
+        return before, [[tuple(row) for row in sql.fetch_rows(connection, question)] for question in _QUESTIONS]

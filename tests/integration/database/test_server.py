@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("mariadbd")
 def test_a_server_answers_on_its_socket_only(room: Room) -> None:
     with PrivateServer() as server:
         with server.connect() as connection:
-            assert sql.rows(connection, "SELECT @@skip_networking, @@performance_schema") == [(1, 1)]
+            assert sql.fetch_rows(connection, "SELECT @@skip_networking, @@performance_schema") == [(1, 1)]
         assert server.port is None
         assert server.socket.parent == server.directory
         assert server.datadir.stat().st_mode & 0o777 == 0o700
@@ -86,7 +86,7 @@ def test_settings_environment_and_affinity_reach_the_server(room: Room) -> None:
         affinity=(cpu,),
     ) as server:
         with server.connect() as connection:
-            found = sql.rows(connection, "SELECT @@read_buffer_size, @@innodb_doublewrite, @@event_scheduler")
+            found = sql.fetch_rows(connection, "SELECT @@read_buffer_size, @@innodb_doublewrite, @@event_scheduler")
         assert found == [(5 << 20, 0, "ON")]
         process = psutil.Process(server.pid)
         assert process.environ()["MALLOC_MMAP_THRESHOLD_"] == "262144"
@@ -111,7 +111,7 @@ def test_a_port_is_in_the_network_of_the_run_alone(room: Room) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with PrivateServer(port=port) as server, server.connect() as connection:
-            assert (server.port, sql.scalar(connection, "SELECT @@port")) == (port, port)
+            assert (server.port, sql.fetch_scalar(connection, "SELECT @@port")) == (port, port)
 
 
 def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -> None:
@@ -122,8 +122,8 @@ def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -
             user=server.login.user, password=server.login.password, host=server.options.address, port=server.port
         )
         before = oslayer.parse_network(networks[0].read_text())
-        with netns.inside(server.namespaces[-1]), sql.connect(login) as connection:
-            sql.rows(connection, "SELECT REPEAT('x', 100000)")
+        with netns.enter_namespace(server.namespaces[-1]), sql.connect(login) as connection:
+            sql.fetch_rows(connection, "SELECT REPEAT('x', 100000)")
         after = oslayer.parse_network(networks[0].read_text())
         assert before is not None and after is not None and after[0] - before[0] > 100_000
         # The host's own counters only grow, so they are read first.

@@ -15,7 +15,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.fetched import historical
-from powerprof.database.private.replication import ReplicationStatus, read_status
+from powerprof.database.private.replication import ReplicationStatus, read_replication_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerMember, ServerTopology
 from powerprof.database.products.options import MemberOptions, ServerOptions
@@ -35,19 +35,19 @@ def _wait(condition: Callable[[], bool], patience_s: float = 30.0) -> None:
 def _has(member: ServerMember, query: str) -> bool:
     try:
         with member.server.connect() as connection:
-            return bool(sql.scalar(connection, query))
+            return bool(sql.fetch_scalar(connection, query))
     except PowerprofError:
         return False
 
 
 def _replication(member: ServerMember) -> list[ReplicationStatus]:
     with member.server.connect() as connection:
-        return read_status(connection)
+        return read_replication_status(connection)
 
 
 def _counter(member: ServerMember, name: str) -> int:
     with member.server.connect() as connection:
-        ((_, value),) = sql.rows(connection, f"SHOW GLOBAL STATUS LIKE '{name}'", columns=2)
+        ((_, value),) = sql.fetch_rows(connection, f"SHOW GLOBAL STATUS LIKE '{name}'", columns=2)
     return int(value)
 
 
@@ -179,9 +179,9 @@ def test_twenty_random_moments(room: Room, script: Script, number: int) -> None:
 @pytest.mark.soak
 def test_the_historical_server_is_fetched_and_storms(room: Room) -> None:
     """Needs the network. 5.5.9's replicas that share an id push one another out at full speed (MySQL bug 33815)."""
-    build = historical.fetch("mysql-5.5.9", lambda question: True)
+    build = historical.fetch_release("mysql-5.5.9", lambda question: True)
     with PrivateServer(build=build, port="ephemeral") as server, server.connect() as connection:
-        assert sql.scalar(connection, "SELECT @@version") == "5.5.9"
+        assert sql.fetch_scalar(connection, "SELECT @@version") == "5.5.9"
         assert os.readlink(f"/proc/{server.pid}/exe") == str(build.binary)
         assert psutil.Process(server.pid).name() == "mysqld"
     members = {name: MemberOptions(server_id=2) for name in ("replica-1", "replica-2")}

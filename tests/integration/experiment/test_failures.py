@@ -93,7 +93,7 @@ def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
 
     def settings() -> list[Any]:
         with users_server.connect() as connection:
-            return [sql.scalar(connection, f"SELECT @@GLOBAL.{name}") for name in names]
+            return [sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}") for name in names]
 
     before = settings()
     for delay_s in (0.0, 0.4, 2.1, 4.3):
@@ -116,7 +116,7 @@ def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
 
 def _schemas(server: PrivateServer) -> list[Any]:
     with server.connect() as connection:
-        return sql.rows(connection, "SHOW DATABASES LIKE 'powerprof%'")
+        return sql.fetch_rows(connection, "SHOW DATABASES LIKE 'powerprof%'")
 
 
 def test_somebody_elses_schema_of_that_name_is_never_dropped(
@@ -133,7 +133,7 @@ def test_somebody_elses_schema_of_that_name_is_never_dropped(
     assert done.code == 2
     assert "that powerprof did not make" in done.err
     with users_server.connect() as connection:
-        assert sql.rows(connection, "SHOW TABLES FROM powerprof_world") == [("precious",)]
+        assert sql.fetch_rows(connection, "SHOW TABLES FROM powerprof_world") == [("precious",)]
 
 
 def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(

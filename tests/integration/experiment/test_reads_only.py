@@ -48,7 +48,7 @@ def test_its_statements_run_by_an_account_that_only_reads(users_server: PrivateS
             assert (login.user != users_server.login.user, login.database) == (True, "shop")
             with sql.connect(login) as connection, bench.connect(case) as control:
                 for one in (connection, control):
-                    assert sql.scalar(one, "SELECT COUNT(*) FROM u") == 0, "setup ran by the user's own account"
+                    assert sql.fetch_scalar(one, "SELECT COUNT(*) FROM u") == 0, "setup ran by the user's own account"
                     for text in (
                         "WITH x AS (SELECT 1) DELETE FROM t",
                         "DELETE FROM t",
@@ -57,8 +57,8 @@ def test_its_statements_run_by_an_account_that_only_reads(users_server: PrivateS
                         with pytest.raises(PowerprofError):
                             sql.execute(one, text)
     with users_server.connect() as connection:
-        assert sql.scalar(connection, "SELECT COUNT(*) FROM shop.t") == 1
-        assert sql.scalar(connection, "SELECT COUNT(*) FROM mysql.user WHERE User LIKE 'pp\\_read%'") == 0
+        assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM shop.t") == 1
+        assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM mysql.user WHERE User LIKE 'pp\\_read%'") == 0
 
 
 def test_under_sudo_the_clients_are_the_callers_too(
@@ -94,5 +94,5 @@ def test_under_sudo_the_clients_are_the_callers_too(
     assert done.code == 0, done.err
     assert json.loads(done.out)["blocks"]
     with users_server.connect() as connection:
-        seen = {row[0] for row in sql.rows(connection, "SELECT DISTINCT who FROM shop.seen")}
+        seen = {row[0] for row in sql.fetch_rows(connection, "SELECT DISTINCT who FROM shop.seen")}
     assert seen == {f"{caller.pw_name}@localhost"}

@@ -29,7 +29,7 @@ _NAMES = ["one", "two", "three"]
 def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's server under three names."""
     build = find_build(mariadbd)
-    monkeypatch.setattr(historical, "build", lambda name: dataclasses.replace(build, text=f"{build.text} {name}"))
+    monkeypatch.setattr(historical, "load_build", lambda name: dataclasses.replace(build, text=f"{build.text} {name}"))
     monkeypatch.setattr(sweep_rounds, "START_S", 0.0)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
 from powerprof.experiment import bench_data
@@ -46,7 +46,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         # It reads this file at each start, and powerprof removes it after the first.
         init = server.directory / products.INIT_SQL
         init.write_text("")
-        os.chown(init, *(server_account() or (-1, -1)))
+        os.chown(init, *(find_server_account() or (-1, -1)))
         first = server.pid
         server._launch()
         server.wait_ready()

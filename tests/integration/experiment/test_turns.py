@@ -27,7 +27,7 @@ def _load(server: PrivateServer, folder: Path, statement: str, clients: int = 2,
 
 def _questions(server: PrivateServer) -> int:
     with server.connect() as connection:
-        return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
+        return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
 
 def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shut(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_status
+from powerprof.database.private.replication import read_replication_status
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.options import ServerOptions
@@ -88,13 +88,13 @@ def test_a_client_that_asks_all_the_time_is_ended_by_the_kill_that_is_named(
 def _work_until(server: PrivateServer, stop: threading.Event) -> None:
     with contextlib.suppress(PowerprofError), server.connect() as connection:
         while not stop.wait(0.005):
-            sql.rows(connection, "SELECT 1, 2", columns=2)
+            sql.fetch_rows(connection, "SELECT 1, 2", columns=2)
 
 
 def _ask_until(server: PrivateServer, stop: threading.Event) -> None:
     with contextlib.suppress(PowerprofError), server.connect() as connection:
         while not stop.wait(0.02):
-            sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads%'", columns=2)
+            sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads%'", columns=2)
 
 
 @pytest.mark.parametrize("chosen", [0, 1], ids=["ALTER EVENT", "event_scheduler=OFF"])
@@ -142,7 +142,7 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
                 "CHANGE MASTER TO MASTER_PASSWORD='wrong', MASTER_CONNECT_RETRY=5",
                 "START SLAVE",
             )
-            wait_until(lambda: read_status(connection)[0].last_io_error, "a refusal")
+            wait_until(lambda: read_replication_status(connection)[0].last_io_error, "a refusal")
         found = diagnose(powerprof_cli, option_file(replica))
         assert faults(found) == ["reconnect_loop"]
         assert faults(diagnose(powerprof_cli, option_file(topology["primary"].server))) == []
@@ -161,7 +161,7 @@ def test_nobody_to_look_at(powerprof_cli: Cli) -> None:
 def test_a_server_is_asked_for_what_rules_read_alone() -> None:
     with PrivateServer() as server, server.connect() as connection:
         counters, settings = asking.status(connection), asking.variables(connection)
-        everything = {str(name) for name, _ in sql.rows(connection, "SHOW GLOBAL STATUS", columns=2)}
+        everything = {str(name) for name, _ in sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)}
     assert {"Com_select", "Com_show_status", "Com_show_slave_hosts", "Threads_connected", "Questions"} <= set(counters)
     assert {"Aborted_clients", "Innodb_history_list_length", "Binlog_commits"} <= set(counters)
     assert set(counters) - {DUMPS} < everything and len(counters) < len(everything) / 3

@@ -73,7 +73,7 @@ def test_what_cannot_be_done(powerprof_cli: Cli, arguments: list[str], code: int
 
 
 def test_the_question_names_size_source_and_licence() -> None:
-    question = historical.question(historical.MYSQL_5_5_9)
+    question = historical.consent_question(historical.MYSQL_5_5_9)
     assert "140 MB" in question
     assert "GPL-2.0-only" in question
     assert "known security holes" in question

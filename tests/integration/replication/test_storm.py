@@ -30,7 +30,7 @@ class Gusts:
     def _ask(self) -> None:
         with self._server.connect() as connection:
             while not self.stop.wait(0.01):
-                sql.rows(connection, "SELECT 1")
+                sql.fetch_rows(connection, "SELECT 1")
                 self.asked += 1
 
     def end(self) -> None:

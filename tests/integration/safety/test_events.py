@@ -60,7 +60,7 @@ def folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Path]]:
 def execute(server: PrivateServer, *statements: str) -> None:
     with server.connect() as connection:
         for statement in statements:
-            sql.rows(connection, statement)
+            sql.fetch_rows(connection, statement)
 
 
 def make(server: PrivateServer, database: str, event: str) -> None:
@@ -78,14 +78,14 @@ def make(server: PrivateServer, database: str, event: str) -> None:
 
 def event_row(server: PrivateServer, database: str, event: str) -> dict[str, Any]:
     with server.connect() as connection:
-        rows = sql.records(connection, "SELECT * FROM information_schema.events")
+        rows = sql.fetch_records(connection, "SELECT * FROM information_schema.events")
     (found,) = [row for row in rows if (row["EVENT_SCHEMA"], row["EVENT_NAME"]) == (database, event)]
     return {name: value for name, value in found.items() if name not in _MOVES}
 
 
 def log_end(server: PrivateServer) -> object:
     with server.connect() as connection:
-        return sql.rows(connection, "SHOW MASTER STATUS", columns=2)[0][1]
+        return sql.fetch_rows(connection, "SHOW MASTER STATUS", columns=2)[0][1]
 
 
 @pytest.mark.parametrize(("database", "event"), [PLAIN, HOSTILE], ids=["plain", "hostile"])
@@ -104,7 +104,7 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
     assert event_row(server, database, event) == before
     assert log_end(server) == logged, "nothing of it is replicated"
     with server.connect() as connection:
-        assert sql.rows(connection, "SHOW DATABASES LIKE 'keep'")
+        assert sql.fetch_rows(connection, "SHOW DATABASES LIKE 'keep'")
     # What a person is told to type leaves it to its definer, and out of the binary log.
     if (database, event) == PLAIN:
         typed = setting.by_hand(DISABLED).split("; ", 1)
@@ -278,7 +278,7 @@ def test_a_body_that_is_exchanged_between_look_and_write_never_gets_the_definer(
     def exchanging(event: Event, *seen: Any) -> str | None:
         reason = looked(event, *seen)
         with sql.connect(eve) as connection:
-            sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+            sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
         return reason
 
     setting = Event.found(server.login, *PLAIN)
@@ -298,7 +298,7 @@ def test_one_that_is_altered_while_it_is_disabled_stays_disabled_with_a_message(
 ) -> None:
     began_s = time.monotonic()
     with ChangedSettings([Event.found(server.login, *PLAIN)]) as changed, sql.connect(eve) as connection:
-        sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+        sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
     (note,) = changed.notes
     assert "has another definer, body" in note
     assert "so it is left DISABLED" in note
@@ -316,7 +316,7 @@ def test_the_next_start_does_not_enable_one_that_was_altered(
     setting = Event.found(_lasting_login(server.login.of("free", ""), server.pid), *PLAIN)
     killed_with_its_keeper(server, setting)
     with sql.connect(eve) as connection:
-        sql.rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
+        sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
     (said,) = put_back_left_behind()
     (name,) = os.listdir(folders[1])
     assert "has another definer, body" in said
@@ -418,7 +418,7 @@ SCHEDULES = {
 def test_every_byte_of_an_event_is_as_before(server: PrivateServer, body: str, schedule: str, charset: str) -> None:
     def stored() -> tuple[Any, ...]:
         with server.connect() as connection:
-            (row,) = sql.rows(connection, "SELECT * FROM mysql.event WHERE name = 'exact'")
+            (row,) = sql.fetch_rows(connection, "SELECT * FROM mysql.event WHERE name = 'exact'")
             return (*row[:8], *row[9:])  # without the time of its last change
 
     with server.connect() as connection:

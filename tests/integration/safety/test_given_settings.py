@@ -81,7 +81,7 @@ class Given:
 
     def variables(self) -> dict[str, str]:
         with self.server.connect() as connection:
-            rows = sql.rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'", columns=2)
+            rows = sql.fetch_rows(connection, "SHOW GLOBAL VARIABLES WHERE Variable_name NOT LIKE '%gtid%'", columns=2)
         return {str(name): str(value) for name, value in rows}
 
     def set(self, name: str, value: str) -> None:
@@ -229,8 +229,8 @@ def test_connections_that_keep_a_value_are_listed(given: Given) -> None:
         with given.server.connect() as pooled:
             _, err = process.communicate()
             assert process.returncode == 0, err
-            number = sql.scalar(pooled, "SELECT CONNECTION_ID()")
-            assert sql.scalar(pooled, "SELECT @@SESSION.long_query_time") == 3
+            number = sql.fetch_scalar(pooled, "SELECT CONNECTION_ID()")
+            assert sql.fetch_scalar(pooled, "SELECT @@SESSION.long_query_time") == 3
     (saved,) = (given.cli.home / "state/powerprof/runs").iterdir()
     notes = " ".join(str(note) for note in json.loads((saved / "run.json").read_text())["notes"])
     assert f"1 open connection started while long_query_time was 3 and may keep that value: {number} " in notes
@@ -239,7 +239,9 @@ def test_connections_that_keep_a_value_are_listed(given: Given) -> None:
 def test_an_account_of_a_killed_command_is_dropped_by_the_next_start(given: Given) -> None:
     def accounts() -> list[object]:
         with given.server.connect() as connection:
-            return [row[0] for row in sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp_read%'")]
+            return [
+                row[0] for row in sql.fetch_rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp_read%'")
+            ]
 
     with given.server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE shop")

@@ -15,10 +15,10 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.given import connect_given
-from powerprof.database.clients.wire import check_account, check_listener, listener
+from powerprof.database.clients.given import given_server
+from powerprof.database.clients.wire import check_account, check_listener, read_listener
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.products import enter, listening_sockets
+from powerprof.database.products.products import list_listening_sockets, log_in_locally
 from powerprof.system.errors import PowerprofError
 from tests.conftest import each_release
 from tests.integration.safety.conftest import Attacker
@@ -69,13 +69,13 @@ def test_what_a_server_listens_on_is_left_by_it_for_another(tmp_path: Path) -> N
     """The name of the socket of a server that was found is taken by somebody else between the look and the visit."""
     with PrivateServer() as server:
         assert server.pid is not None
-        (place,) = listening_sockets(server.pid)
-        with connect_given(socket=server.socket, defaults_file=_account(server, tmp_path)) as given:
+        (place,) = list_listening_sockets(server.pid)
+        with given_server(socket=server.socket, defaults_file=_account(server, tmp_path)) as given:
             assert given.login.pid == server.pid
             given.connect().close()
             server.socket.rename(server.socket.with_suffix(".moved"))
             with forged(server.socket) as (pid, heard):
-                assert enter(server.pid) is None
+                assert log_in_locally(server.pid) is None
                 for again in (given.connect, server.connect):
                     with pytest.raises(PowerprofError, match=f"process {pid} listens there, not {server.pid}"):
                         again()
@@ -93,14 +93,14 @@ def test_a_socket_that_whoever_started_the_server_listens_on_is_its_own() -> Non
     """As systemd does for servers that it activates."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        assert listener(ours) == os.getpid()
+        assert read_listener(ours) == os.getpid()
         pid = os.fork()
         if pid == 0:
             time.sleep(60)
             os._exit(0)
         try:
-            check_listener(listener(ours), pid)
-            check_listener(listener(ours), None)
+            check_listener(read_listener(ours), pid)
+            check_listener(read_listener(ours), None)
             check_listener(1, pid)
             with pytest.raises(ConnectionRefusedError, match=f"process {pid} listens there, not {os.getpid()}"):
                 check_listener(pid, os.getpid())

@@ -17,13 +17,13 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login, StatementError
-from powerprof.database.clients.given import connect_given, given_login
-from powerprof.database.clients.readers import Reader, explain, only_reads, reader_of_file
+from powerprof.database.clients.given import build_login, given_server
+from powerprof.database.clients.readers import ReadOnlyAccount, explain, may_only_read, read_only_login
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
+from powerprof.queries.client_texts import StatementSample, add_plans
 from powerprof.queries.records import Statement
-from powerprof.queries.samples import StatementSample, with_plans
 from powerprof.system.caller import account_of, known_as
 from powerprof.system.errors import DataError, PowerprofError
 from tests.conftest import each_release
@@ -61,18 +61,20 @@ def server() -> Iterator[PrivateServer]:
 
 def ask(server: PrivateServer, statement: str) -> object:
     with server.connect() as connection:
-        return sql.scalar(connection, statement)
+        return sql.fetch_scalar(connection, statement)
 
 
 def accounts(server: PrivateServer) -> list[str]:
     with server.connect() as connection:
-        return [row[0] for row in sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'")]
+        return [
+            row[0] for row in sql.fetch_rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'")
+        ]
 
 
 def accounts_made(server: PrivateServer) -> int:
     """Return how many statements CREATE USER the server has executed."""
     with server.connect() as connection:
-        return int(sql.rows(connection, "SHOW GLOBAL STATUS LIKE 'Com_create_user'")[0][1])
+        return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Com_create_user'")[0][1])
 
 
 @pytest.mark.parametrize("text", ["SELECT id FROM t WHERE trap() = 1", "SELECT id FROM v"])
@@ -87,7 +89,7 @@ def test_a_plan_executes_nothing_with_rights(server: PrivateServer, text: str) -
         StatementSample(0, statements[0], text),
         StatementSample(1, statements[1], "SELECT n FROM t WHERE id = 7"),
     ]
-    planned, notes = with_plans(statements, chosen, server.login)
+    planned, notes = add_plans(statements, chosen, server.login)
     assert ask(server, _SETTING) == "", "the function was executed with powerprof's rights"
     assert not planned[0].plan
     assert "no plan of SELECT id FROM" in notes[0]
@@ -96,11 +98,11 @@ def test_a_plan_executes_nothing_with_rights(server: PrivateServer, text: str) -
 
 
 def test_the_reader_reads_its_schema_and_nothing_else(server: PrivateServer) -> None:
-    with Reader(server.login, "shop") as reader:
+    with ReadOnlyAccount(server.login, "shop") as reader:
         assert len(accounts(server)) == 1
         assert reader.login.password not in repr(reader.login)
         with sql.connect(reader.login) as connection:
-            assert sql.scalar(connection, "SELECT COUNT(*) FROM shop.t") == 100
+            assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM shop.t") == 100
             for refused in (
                 "DELETE FROM shop.t",
                 "SELECT shop.trap()",
@@ -117,8 +119,8 @@ def test_the_reader_reads_its_schema_and_nothing_else(server: PrivateServer) -> 
 def test_a_schema_with_wildcards_in_its_name_is_only_itself(server: PrivateServer) -> None:
     with server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE `sh_p%`", "CREATE TABLE `sh_p%`.t (n INT)")
-    with Reader(server.login, "sh_p%") as reader, sql.connect(reader.login) as connection:
-        assert sql.scalar(connection, "SELECT COUNT(*) FROM `sh_p%`.t") == 0
+    with ReadOnlyAccount(server.login, "sh_p%") as reader, sql.connect(reader.login) as connection:
+        assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM `sh_p%`.t") == 0
         with pytest.raises(StatementError):
             sql.execute(connection, "SELECT * FROM shop.t")
 
@@ -135,7 +137,7 @@ def test_a_text_of_one_schema_learns_nothing_of_another(server: PrivateServer) -
     texts += [("SELECT 1", None), ("SELECT * FROM global_priv", "mysql"), ("SELECT id FROM t WHERE id = 7", "shop")]
     statements = [Statement(text=text, schema_name=schema, c0_s=1.0) for text, schema in texts]
     chosen = [StatementSample(number, statement, statement.text) for number, statement in enumerate(statements)]
-    planned, notes = with_plans(statements, chosen, server.login)
+    planned, notes = add_plans(statements, chosen, server.login)
     assert [bool(statement.plan) for statement in planned] == [False, True, True, False, True]
     assert [note.rpartition(": ")[2] for note in notes] == ["it reads another schema"] * 2
     assert accounts_made(server) - before == 4, "one account for each schema, and one without any"
@@ -149,10 +151,10 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(
     script = (
         "import sys, time; from pathlib import Path; from powerprof.database.clients.base import Login\n"
         "from powerprof.system import paths, signals; signals.install()\n"
-        "from powerprof.database.clients.readers import Reader\n"
+        "from powerprof.database.clients.readers import ReadOnlyAccount\n"
         "paths.ROOT_CHANGED_FOR_GOOD = Path(sys.argv[3])\n"
         "login = Login(user=sys.argv[1], password=sys.stdin.readline(), socket=Path(sys.argv[2]))\n"
-        "with Reader(login, 'shop'): print('made', flush=True); time.sleep(60)"
+        "with ReadOnlyAccount(login, 'shop'): print('made', flush=True); time.sleep(60)"
     )
     login = server.login
     process = subprocess.Popen(
@@ -167,7 +169,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(
     process.stdin.write(login.password)
     process.stdin.close()
     assert process.stdout.readline() == "made\n"
-    with Reader(login, "shop"):
+    with ReadOnlyAccount(login, "shop"):
         assert len(accounts(server)) == 2, "one in use is not dropped"
     process.send_signal(ending)
     process.wait()
@@ -179,7 +181,7 @@ def test_what_a_killed_one_left_is_dropped_by_the_next(
     for _ in range(100):  # the server notices the end of a connection when it looks
         if ask(server, f"SELECT IS_FREE_LOCK('powerprof.{left[0]}')") == 1:
             break
-    with Reader(login, "shop"):
+    with ReadOnlyAccount(login, "shop"):
         assert left[0] not in accounts(server)
     assert accounts(server) == []
 
@@ -196,19 +198,19 @@ def test_without_an_account_that_only_reads_there_is_no_plan(server: PrivateServ
     statement = Statement(text="SELECT n FROM t", schema_name="shop", c0_s=1.0)
     chosen = [StatementSample(0, statement, "SELECT n FROM t")]
     teller, looker = server.login.of("teller", "one"), server.login.of("looker", "two")
-    planned, notes = with_plans([statement], chosen, teller)
+    planned, notes = add_plans([statement], chosen, teller)
     assert not planned[0].plan
     assert "cannot make an account that only reads (it cannot create accounts" in notes[0]
-    planned, notes = with_plans([statement], chosen, looker)
+    planned, notes = add_plans([statement], chosen, looker)
     assert (len(planned[0].plan or []), notes) == (1, []), "one that only reads is used as it is"
     for name, password, plans in (("teller", "one", 0), ("looker", "two", 1)):
         file = tmp_path / f"{name}.cnf"
         file.write_text(f"[client]\nuser={name}\npassword={password}\n")
-        planned, notes = with_plans([statement], chosen, server.login, file)
+        planned, notes = add_plans([statement], chosen, server.login, file)
         assert len(planned[0].plan or []) == plans
         assert bool(notes) != bool(plans)
     with pytest.raises(PowerprofError, match="may do more than SELECT"):
-        reader_of_file(server.login, tmp_path / "teller.cnf")
+        read_only_login(server.login, tmp_path / "teller.cnf")
 
 
 @pytest.fixture
@@ -225,14 +227,14 @@ def test_under_sudo_the_socket_account_is_the_callers(server: PrivateServer, sud
             sql.execute(connection, "INSTALL SONAME 'auth_socket'")
         sql.execute(connection, "CREATE USER nobody@localhost IDENTIFIED VIA unix_socket")
     try:
-        with connect_given(socket=server.socket) as given, given.connect() as connection:
-            assert sql.scalar(connection, "SELECT CURRENT_USER()") == "nobody@localhost"
-            assert only_reads(connection)
+        with given_server(socket=server.socket) as given, given.connect() as connection:
+            assert sql.fetch_scalar(connection, "SELECT CURRENT_USER()") == "nobody@localhost"
+            assert may_only_read(connection)
         # Another's name in an option file of the caller's does not help: the server asks the kernel.
         options = sudo.home / "root.cnf"
         options.write_text("[client]\nuser=root\n")
         with pytest.raises(PowerprofError, match="denied") as caught:
-            connect_given(socket=server.socket, defaults_file=options).__enter__()
+            given_server(socket=server.socket, defaults_file=options).__enter__()
         assert "under sudo powerprof connects as nobody" in str(caught.value.hint)
     finally:
         with server.connect() as connection:
@@ -243,15 +245,15 @@ def test_under_sudo_an_option_file_is_read_as_the_caller(server: PrivateServer, 
     hidden = sudo.secret
     hidden.write_text(f"[client]\nuser={server.login.user}\npassword={server.login.password}\n")
     with pytest.raises(DataError, match="nobody has no permission to read it"):
-        given_login(socket=server.socket, defaults_file=hidden)
+        build_login(socket=server.socket, defaults_file=hidden)
     link = sudo.home / "link.cnf"
     sudo.does(lambda: link.symlink_to(hidden))
     with pytest.raises(DataError):
-        given_login(socket=server.socket, defaults_file=link)
+        build_login(socket=server.socket, defaults_file=link)
     included = sudo.home / "my.cnf"
     included.write_text(f"!include {hidden}\n")
     with pytest.raises(DataError):
-        given_login(socket=server.socket, defaults_file=included)
+        build_login(socket=server.socket, defaults_file=included)
 
 
 def test_under_sudo_keys_are_read_as_the_caller(sudo: Attacker) -> None:
@@ -287,7 +289,7 @@ def test_a_saved_workload_is_the_callers_alone(sudo: Attacker) -> None:
 
 
 def test_explain_is_of_the_text_alone(server: PrivateServer) -> None:
-    with Reader(server.login, "shop") as reader:
+    with ReadOnlyAccount(server.login, "shop") as reader:
         assert explain(reader.login, "SELECT n FROM t WHERE id = 7", "shop")[0].key == "PRIMARY"
 
 
@@ -305,7 +307,7 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                 _TRAP,
                 "CREATE SQL SECURITY INVOKER VIEW shop.v AS SELECT id FROM shop.t WHERE shop.trap() = 1",
             )
-        with Reader(mysql.login, "shop") as reader:
+        with ReadOnlyAccount(mysql.login, "shop") as reader:
             (step,) = explain(reader.login, "SELECT n FROM t WHERE id = 2", "shop")
             assert (step.table, step.access, step.key) == ("t", "const", "PRIMARY")
             (step,) = explain(reader.login, "SELECT n FROM t WHERE g = 2", "shop")
@@ -314,7 +316,7 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                 with pytest.raises(StatementError):
                     explain(reader.login, trap, "shop")
             with sql.connect(reader.login) as connection:
-                assert only_reads(connection)
+                assert may_only_read(connection)
                 for refused in (
                     "DELETE FROM shop.t",
                     "SELECT * FROM shopx.secret",
@@ -328,7 +330,7 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                         sql.execute(connection, refused)
         assert ask(mysql, _SETTING) == ""
         with mysql.connect() as connection:
-            assert sql.rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'") == []
+            assert sql.fetch_rows(connection, "SELECT User FROM mysql.user WHERE User LIKE 'pp\\_read%'") == []
             # What every account is given is no right of an account that only reads.
             sql.execute(
                 connection,
@@ -336,17 +338,17 @@ def test_mysql_gives_such_an_account_and_plans_by_it(historical_build: ServerBui
                 "GRANT INSERT ON shop.* TO writer",
                 "SET GLOBAL mandatory_roles = 'writer'",
             )
-        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(mysql.login, "shop"):
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), ReadOnlyAccount(mysql.login, "shop"):
             pass
 
 
 def test_what_is_granted_to_everybody_is_not_overlooked(server: PrivateServer) -> None:
     with server.connect() as connection:
-        if sql.scalar(connection, "SELECT SUBSTRING_INDEX(@@version, '.', 2) + 0 >= 10.11") != 1:
+        if sql.fetch_scalar(connection, "SELECT SUBSTRING_INDEX(@@version, '.', 2) + 0 >= 10.11") != 1:
             return
         sql.execute(connection, "GRANT EXECUTE ON shop.* TO PUBLIC")
     try:
-        with pytest.raises(PowerprofError, match="more rights than SELECT"), Reader(server.login, "shop"):
+        with pytest.raises(PowerprofError, match="more rights than SELECT"), ReadOnlyAccount(server.login, "shop"):
             pass
     finally:
         with server.connect() as connection:
@@ -363,7 +365,7 @@ def test_a_plan_that_takes_its_time_is_given_up_by_the_server_too(historical_bui
         with old.connect() as connection:
             for _ in range(50):
                 running = "SELECT ID FROM information_schema.PROCESSLIST WHERE INFO LIKE 'EXPLAIN%'"
-                if not (left := sql.rows(connection, running)):
+                if not (left := sql.fetch_rows(connection, running)):
                     break
                 time.sleep(0.1)
         assert left == []

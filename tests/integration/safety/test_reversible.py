@@ -56,7 +56,7 @@ def server() -> Iterator[PrivateServer]:
 def values(server: PrivateServer) -> list[object]:
     """The settings now."""
     with server.connect() as connection:
-        return list(sql.rows(connection, f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in SETTINGS)}")[0])
+        return list(sql.fetch_rows(connection, f"SELECT {', '.join(f'@@GLOBAL.{name}' for name in SETTINGS)}")[0])
 
 
 BEFORE, MEANWHILE = [100, "", 0], [777, "SET @x = 'a''b'", 1]
@@ -92,7 +92,7 @@ def test_a_login_survives_the_way_to_the_keeper() -> None:
     from powerprof.system.caller import caller
 
     login = Login(user="u", password="p", socket=Path("/s"), account=caller(), tls={"ca": "/c"}, pid=7)
-    again = Login.of_fields(json.loads(json.dumps(login.fields())))
+    again = Login.from_fields(json.loads(json.dumps(login.fields())))
     assert again.fields() == login.fields()
     assert (again.socket, again.account) == (login.socket, login.account)
 
@@ -218,21 +218,21 @@ def test_a_value_that_changes_another_variable_for_good_is_refused(
 ) -> None:
     query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
     with server.connect() as connection:
-        before = sql.rows(connection, query)
+        before = sql.fetch_rows(connection, query)
         asked = Variable(server.login.fields(), name, value)
         with pytest.raises(PowerprofError, match=rf"changes {other} \(.*\) as well"), ChangedSettings([asked]):
             pass
-        assert sql.rows(connection, query) == before
+        assert sql.fetch_rows(connection, query) == before
 
 
 def test_an_alias_moves_along_and_back(server: PrivateServer) -> None:
     """log_slow_query of MariaDB 10.11 is slow_query_log."""
     query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
     with server.connect() as connection:
-        before = sql.rows(connection, query)
+        before = sql.fetch_rows(connection, query)
         with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON", keeps_copies=True)]):
-            assert sql.scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
-        assert sql.rows(connection, query) == before
+            assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
+        assert sql.fetch_rows(connection, query) == before
 
 
 def test_what_somebody_sets_at_once_is_not_taken_for_how_our_value_reads() -> None:
@@ -243,12 +243,12 @@ def test_what_somebody_sets_at_once_is_not_taken_for_how_our_value_reads() -> No
     with PrivateServer() as server:
         with server.connect() as connection:
             sql.execute(connection, *account)
-            sql.rows(connection, "SET GLOBAL init_connect = %s", (answer,))
+            sql.fetch_rows(connection, "SET GLOBAL init_connect = %s", (answer,))
         changes = Login(user="changes", password="p", socket=server.login.socket)
         with ChangedSettings([Variable(changes.fields(), "sync_binlog", "777")]):
             pass
         with server.connect() as connection:
-            assert sql.scalar(connection, "SELECT @@GLOBAL.sync_binlog") == 888
+            assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.sync_binlog") == 888
 
 
 @pytest.mark.parametrize(
@@ -260,15 +260,15 @@ def test_a_variable_that_connections_copy_changes_with_consent_only(
     with server.connect() as connection:
         assert has_session_copies(connection, name) is copied
         value = {"sql_mode": "ANSI", "AUTOCOMMIT": "0", "sync_binlog": "7"}.get(name, "SELECT 1")
-        before = sql.scalar(connection, f"SELECT @@GLOBAL.{name}")
+        before = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
         setting = Variable(server.login.fields(), name, value)
         if copied:
             with pytest.raises(PowerprofError, match="copy it and keep it"), ChangedSettings([setting]):
                 pass
         else:
             with ChangedSettings([setting]):
-                assert sql.scalar(connection, f"SELECT @@GLOBAL.{name}") == 7
-        assert sql.scalar(connection, f"SELECT @@GLOBAL.{name}") == before
+                assert sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}") == 7
+        assert sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}") == before
 
 
 def test_connections_that_opened_meanwhile_are_listed_to_those_who_may_see_them(server: PrivateServer) -> None:
@@ -276,7 +276,7 @@ def test_connections_that_opened_meanwhile_are_listed_to_those_who_may_see_them(
     with server.connect(), new.counted():
         meanwhile = server.connect()
     with meanwhile, server.connect() as late:
-        number = int(sql.scalar(meanwhile, "SELECT CONNECTION_ID()"))
+        number = int(sql.fetch_scalar(meanwhile, "SELECT CONNECTION_ID()"))
         assert [one.id for one in new.still_open() or []] == [number]
         assert f": {number} powerprof@localhost" in kept_text("sql_mode", "ANSI", new.still_open())
         sql.execute(late, "CREATE OR REPLACE USER blind@localhost IDENTIFIED BY 'two'")

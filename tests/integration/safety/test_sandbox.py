@@ -111,7 +111,7 @@ def java_that_finds_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     data = BytesIO()
     with zipfile.ZipFile(data, "w") as jar:
         jar.writestr("empty", "")
-    monkeypatch.setattr(historical, "jar", lambda name: data.getvalue())
+    monkeypatch.setattr(historical, "read_jar", lambda name: data.getvalue())
     monkeypatch.setattr(load_clients, "_wait_for_connector", lambda running: None)
 
 
@@ -152,7 +152,7 @@ def test_a_command_that_pgbench_is_given_runs_in_the_sandbox(
         context = bench.context(case)
         start_load(case, context, LoadOrder(queries=1)).finish(60)
         said = (context.place / "stolen").read_text()
-        assert (context.place / "uid").read_text().strip() == str((sandbox.user_of(None) or ())[0])
+        assert (context.place / "uid").read_text().strip() == str((sandbox.choose_user(None) or ())[0])
     assert said.count("No such file or directory") == 2 and "kept apart" not in said
     assert not (host.place / "made").exists()
 
@@ -174,7 +174,7 @@ def test_a_client_sends_no_file_of_the_host(
         with pytest.raises(LoadFailed):
             start_load(case, bench.context(case), LoadOrder(queries=1, duration_s=1.0)).finish(60)
         with bench.connect(case) as connection:
-            assert sql.scalar(connection, "SELECT COUNT(*) FROM test_leak.t") == 0
+            assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM test_leak.t") == 0
 
 
 @pytest.mark.parametrize("kind", ["statements", "slap"])
@@ -191,7 +191,7 @@ def test_a_client_sends_no_password_of_its_own(kind: str, tmp_path: Path, mariad
             with suppress(LoadFailed):
                 start_load(other, bench.context(case), LoadOrder(queries=1, duration_s=1.0)).finish(60)
         with bench.connect(case) as connection:
-            leaked = str(sql.rows(connection, "SELECT a FROM test_leak.t"))
+            leaked = str(sql.fetch_rows(connection, "SELECT a FROM test_leak.t"))
         assert bench.login(case).password not in leaked
 
 
@@ -211,7 +211,7 @@ def test_a_private_server_reaches_no_service_of_the_host(host: Forbidden, mariad
             "START SLAVE",
         )
         deadline = time.monotonic() + 60
-        while not (status := sql.records(connection, "SHOW SLAVE STATUS")[0])["Last_IO_Errno"]:
+        while not (status := sql.fetch_records(connection, "SHOW SLAVE STATUS")[0])["Last_IO_Errno"]:
             assert not host.was_reached(), "the server is connected to the host's loopback"
             assert time.monotonic() < deadline, status
             time.sleep(0.05)
@@ -310,7 +310,7 @@ def test_where_there_are_no_namespaces_landlock_holds(host: Forbidden, monkeypat
     reached = host.reached_from(sandbox._confinement("true", sandbox.Sandbox(), None))["reached"]
     # What the note says: unix sockets and UDP.
     assert [one.split()[0] for one in reached] == ["udp", "unix"]
-    assert "unix sockets, send UDP" in str(sandbox.gap())
+    assert "unix sockets, send UDP" in str(sandbox.describe_gap())
 
 
 def test_without_root_it_is_the_caller_in_the_same_sandbox(tmp_path: Path, mariadbd: Path, host: Forbidden) -> None:
@@ -341,7 +341,7 @@ def test_there_is_no_way_to_be_root(monkeypatch: pytest.MonkeyPatch, root: None)
     for call in (sandbox.run, lambda argv, own, timeout_s: sandbox.start(argv, own, output=1, env={})):
         with pytest.raises(CapabilityError, match="no account but root"):
             call(["true"], sandbox.Sandbox(account=account), timeout_s=5)
-    monkeypatch.setattr(sandbox, "server_owner", lambda: account)
+    monkeypatch.setattr(sandbox, "find_server_owner", lambda: account)
     with pytest.raises(CapabilityError, match="no account but root"):
         sandbox.run(["true"], sandbox.Sandbox(), timeout_s=5)
     for user in (None, (0, 0)):

@@ -63,7 +63,7 @@ def test_a_dump_is_loaded(server: PrivateServer, attacker: Attacker) -> None:
     )
     assert bench_data.load_official(server, dump) == "world"
     with server.connect() as connection:
-        assert sql.rows(connection, "SELECT * FROM world.city ORDER BY 1") == [(1, "a;b'c"), (2, "100%")]
+        assert sql.fetch_rows(connection, "SELECT * FROM world.city ORDER BY 1") == [(1, "a;b'c"), (2, "100%")]
         sql.execute(connection, "DROP DATABASE world")
 
 
@@ -93,7 +93,7 @@ def test_statements_reach_no_files_of_the_host(server: PrivateServer, attacker: 
         ):
             with pytest.raises(PowerprofError):
                 sql.execute(connection, statement)
-        assert sql.scalar(connection, "SELECT LOAD_FILE('/etc/passwd')") is None
+        assert sql.fetch_scalar(connection, "SELECT LOAD_FILE('/etc/passwd')") is None
     assert list(place.iterdir()) == []
 
 
@@ -281,7 +281,7 @@ def test_signals_go_to_the_process_and_not_to_its_number(mariadbd: Path, monkeyp
             assert time.monotonic() < deadline
         server.resume()
         with server.connect() as connection:
-            assert sql.scalar(connection, "SELECT 1") == 1
+            assert sql.fetch_scalar(connection, "SELECT 1") == 1
         monkeypatch.undo()
         os.kill(server.pid, signal.SIGKILL)
         while server.alive():

@@ -314,7 +314,7 @@ def test_a_postgresql_server_that_answers_no_look_up_is_an_error(place: Path, fr
 
         began_s = time.monotonic()
         with pytest.raises(Exception, match="cannot connect"):
-            Connection(login, 3.0, sql.A_LOOK)
+            Connection(login, 3.0, sql.LOOK_LIMITS)
         assert time.monotonic() - began_s < 20
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.isolation.sandbox import server_account
+from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.products import products
 from powerprof.statements.text import Family
 from powerprof.system import programs
@@ -133,7 +133,9 @@ def test_other_ways_to_run_something(tmp_path: Path, keys: str, what: str) -> No
 
 
 def _tunes(name: str, family: Family, value: str = "1") -> bool:
-    return products.reserved_setting(name, family) is None and not products.needs_trust(name, value, family)
+    return products.find_reserved_setting(name, family) is None and not products.does_setting_need_trust(
+        name, value, family
+    )
 
 
 def test_settings_that_only_tune_are_not_asked_about(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_every_spelling_that_loads_a_plugin_needs_trust(mariadbd: Path, setting:
         if "Can't open shared library" in output.stdout + output.stderr:
             loaded.append(name)
     assert {f"loose-loose-{setting}".capitalize(), f"hot.{setting}", setting} <= set(loaded)
-    assert [name for name in loaded if not products.needs_trust(name, "powerprof_evil", "mysql")] == []
+    assert [name for name in loaded if not products.does_setting_need_trust(name, "powerprof_evil", "mysql")] == []
 
 
 def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts_as_tuning(mariadbd: Path) -> None:
@@ -180,8 +182,8 @@ def test_no_setting_of_the_installed_servers_that_runs_or_loads_something_counts
 
 
 def test_no_setting_of_postgresql_that_runs_or_loads_something_counts_as_tuning() -> None:
-    build = products.find_build()
-    done = programs.run([str(build.binary), "--describe-config"], user=server_account())
+    build = products.find_postgres_build()
+    done = programs.run([str(build.binary), "--describe-config"], user=find_server_account())
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     tuning = [(name, group, kind) for name, _, group, kind, *_ in rows if _tunes(name, "postgresql")]
     assert len(tuning) > 150

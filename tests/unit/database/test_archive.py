@@ -40,7 +40,7 @@ _MEMBERS = (ArchiveMember("x/mysqld", "bin/mysqld", executable=True), ArchiveMem
 def test_only_what_is_named_is_taken(tmp_path: Path) -> None:
     inner = _zip({"mysql/user.MYD": b"rows", "META-INF/x": b"no"})
     jar = _jar(tmp_path, {"x/mysqld": b"program", "x/data.jar": inner, "x/other": b"no"})
-    packages.archive_unpack(jar, _MEMBERS, tmp_path / "out")
+    packages.unpack_archive(jar, _MEMBERS, tmp_path / "out")
     files = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*") if path.is_file()}
     assert files == {"bin/mysqld", "data/mysql/user.MYD"}
     assert (tmp_path / "out/bin/mysqld").stat().st_mode & 0o777 == 0o755
@@ -83,7 +83,7 @@ def _artifact(data: bytes) -> Artifact:
 def test_a_download_from_the_configured_index(index: dict[str, bytes]) -> None:
     index[_PATH] = b"archive" * 1000
     with RunTree() as tree:
-        path = packages.download(_artifact(b"archive" * 1000), tree)
+        path = packages.download_artifact(_artifact(b"archive" * 1000), tree)
         assert path.read_bytes() == b"archive" * 1000
         assert path.is_relative_to(tree.path)
 
@@ -96,16 +96,16 @@ def test_another_file_is_refused(index: dict[str, bytes], delivered: bytes, said
     index[_PATH] = delivered
     with RunTree() as tree:
         with pytest.raises(PowerprofError, match=said):
-            packages.download(_artifact(b"archive"), tree)
+            packages.download_artifact(_artifact(b"archive"), tree)
         assert (tree.path / "download/thing-1.0.jar").stat().st_size <= len(b"archive") + 1
 
 
 def test_an_absent_file_and_a_wrong_index(index: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     with RunTree() as tree, pytest.raises(PowerprofError, match=r"cannot download http://127.*Not Found"):
-        packages.download(_artifact(b"x"), tree)
+        packages.download_artifact(_artifact(b"x"), tree)
     monkeypatch.setenv("POWERPROF_MAVEN_INDEX", "file:///etc")
     with pytest.raises(UsageError, match="not an http"):
-        packages.index()
+        packages.read_repository_address()
 
 
 def test_nothing_is_downloaded_without_consent(
@@ -115,17 +115,17 @@ def test_nothing_is_downloaded_without_consent(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     asked: list[str] = []
     with pytest.raises(PowerprofError, match="consent was refused"):
-        historical.fetch("mysql-5.5.9", lambda question: bool(asked.append(question)))
+        historical.fetch_release("mysql-5.5.9", lambda question: bool(asked.append(question)))
     assert "GPL-2.0" in asked[0]
     assert "140 MB" in asked[0]
     with pytest.raises(PowerprofError, match="cannot download"):
-        historical.fetch("mysql-5.5.9", lambda question: True)
-    assert not historical.is_fetched(historical.find("mysql-5.5.9"))
+        historical.fetch_release("mysql-5.5.9", lambda question: True)
+    assert not historical.is_fetched(historical.find_release("mysql-5.5.9"))
     with pytest.raises(CapabilityError, match="has not been fetched") as caught:
-        historical.build("mysql-5.5.9")
+        historical.load_build("mysql-5.5.9")
     assert caught.value.hint == "powerprof servers fetch mysql-5.5.9"
     with pytest.raises(UsageError, match="no server is called"):
-        historical.find("mysql-4.1")
+        historical.find_release("mysql-4.1")
 
 
 def test_a_connector_is_fetched_once_after_consent_and_kept(
@@ -135,7 +135,7 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
     known = dataclasses.replace(historical.CONNECTORS["mysql-connector-j"], artifact=_artifact(b"archive"))
     monkeypatch.setitem(historical.CONNECTORS, "mysql-connector-j", known)
     with pytest.raises(CapabilityError, match="has not been fetched"):
-        historical.jar("mysql-connector-j")
+        historical.read_jar("mysql-connector-j")
     asked: list[str] = []
     with pytest.raises(PowerprofError, match="consent was refused"):
         historical.fetch_connector("mysql-connector-j", lambda question: bool(asked.append(question)), asked.append)
@@ -146,10 +146,10 @@ def test_a_connector_is_fetched_once_after_consent_and_kept(
         assert historical.fetch_connector("mysql-connector-j", lambda question: True, asked.append).place == known.place
     assert asked[1:] == ["downloading thing-1.0.jar"]
     assert list(known.place.parent.iterdir()) == [known.place]
-    assert historical.jar("mysql-connector-j") == b"archive"
+    assert historical.read_jar("mysql-connector-j") == b"archive"
 
 
 def test_another_machine_cannot_run_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     with pytest.raises(CapabilityError, match="runs on x86_64 only"):
-        historical.fetch("mysql-5.5.9", lambda question: True)
+        historical.fetch_release("mysql-5.5.9", lambda question: True)

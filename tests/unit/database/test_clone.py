@@ -18,11 +18,11 @@ def test_a_copy_has_the_same_files_and_private_modes(tmp_path: Path) -> None:
     data = os.urandom(300_000)
     (source / "mysql/db.ibd").write_bytes(data)
     (source / "empty").touch(0o666)
-    template.clone(source, tmp_path / "copy", None)
+    template.clone_folder(source, tmp_path / "copy", None)
     assert (tmp_path / "copy/mysql/db.ibd").read_bytes() == data
     assert (tmp_path / "copy/empty").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "copy/mysql").stat().st_mode & 0o777 == 0o700
-    assert template.size_of(source) >= 300_000
+    assert template.measure_folder(source) >= 300_000
 
 
 def test_links_and_devices_are_not_followed(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_links_and_devices_are_not_followed(tmp_path: Path) -> None:
         source.mkdir()
         make(source / "x")
         with pytest.raises(PowerprofError, match=r"is not a regular file|cannot copy"):
-            template.clone(source, tmp_path / f"{name}-copy", None)
+            template.clone_folder(source, tmp_path / f"{name}-copy", None)
         assert not (tmp_path / f"{name}-copy/x").exists()
 
 
@@ -39,4 +39,4 @@ def test_an_existing_target_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "target").mkdir()
     with pytest.raises(PowerprofError, match="file exists"):
-        template.clone(tmp_path / "source", tmp_path / "target", None)
+        template.clone_folder(tmp_path / "source", tmp_path / "target", None)

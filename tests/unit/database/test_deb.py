@@ -17,7 +17,7 @@ def _unpack(tmp_path: Path, data: bytes) -> Path:
     path = tmp_path / "x_1_amd64.deb"
     path.write_bytes(data)
     (tmp_path / "root").mkdir()
-    packages.unpack(path, tmp_path / "root")
+    packages.unpack_package(path, tmp_path / "root")
     return tmp_path / "root"
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.clients.given import given_login
+from powerprof.database.clients.given import build_login
 from powerprof.system.errors import DataError, UsageError
 
 
@@ -32,7 +32,7 @@ def _options(tmp_path: Path, text: str) -> Path:
     ],
 )
 def test_addresses(url: str, text: str, database: str | None) -> None:
-    login = given_login(url)
+    login = build_login(url)
     assert login.text == text
     assert login.database == database
 
@@ -55,38 +55,38 @@ def test_addresses(url: str, text: str, database: str | None) -> None:
 )
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(UsageError, match="--server"):
-        given_login(url)
+        build_login(url)
 
 
 def test_a_password_in_the_address_is_refused_and_not_repeated() -> None:
     with pytest.raises(UsageError) as caught:
-        given_login("mysql://alice:s3cret@db.example/")
+        build_login("mysql://alice:s3cret@db.example/")
     assert "s3cret" not in caught.value.message + str(caught.value.hint)
     assert "MYSQL_PWD" in str(caught.value.hint)
 
 
 def test_the_password_comes_from_file_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert given_login("mysql://a@h/").password == ""
+    assert build_login("mysql://a@h/").password == ""
     monkeypatch.setenv("MYSQL_PWD", "environment")
-    assert given_login("mysql://a@h/").password == "environment"
-    login = given_login("mysql://a@h/", defaults_file=_options(tmp_path, "password=file\n"))
+    assert build_login("mysql://a@h/").password == "environment"
+    login = build_login("mysql://a@h/", defaults_file=_options(tmp_path, "password=file\n"))
     assert login.password == "file"
     assert "file" not in repr(login)
 
 
 def test_the_option_file_names_the_server(tmp_path: Path) -> None:
-    login = given_login(defaults_file=_options(tmp_path, "user=u\nhost=h\nport=3310\nsocket=/s\n"))
+    login = build_login(defaults_file=_options(tmp_path, "user=u\nhost=h\nport=3310\nsocket=/s\n"))
     assert (login.user, login.host, login.port, login.socket) == ("u", "h", 3310, None)
-    login = given_login(defaults_file=_options(tmp_path, "user=u\nhost=localhost\nsocket=/s\n"))
+    login = build_login(defaults_file=_options(tmp_path, "user=u\nhost=localhost\nsocket=/s\n"))
     assert login.socket == Path("/s")
-    login = given_login(socket=Path("/other"), defaults_file=_options(tmp_path, "user=u\nhost=h\n"))
+    login = build_login(socket=Path("/other"), defaults_file=_options(tmp_path, "user=u\nhost=h\n"))
     assert (login.user, login.socket, login.host) == ("u", Path("/other"), None)
 
 
 def test_nothing_or_two_servers_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no server is named"):
-        given_login()
+        build_login()
     with pytest.raises(UsageError, match="two servers"):
-        given_login("mysql://a@h/", socket=Path("/s"))
+        build_login("mysql://a@h/", socket=Path("/s"))
     with pytest.raises(DataError, match=r"my.cnf:2: not a port: '33o6'"):
-        given_login(defaults_file=_options(tmp_path, "port=33o6\n"))
+        build_login(defaults_file=_options(tmp_path, "port=33o6\n"))

@@ -20,7 +20,7 @@ def _write(path: Path, text: str | bytes) -> Path:
 
 
 def _values(path: Path) -> dict[str, str]:
-    return {name: option.value for name, option in given.read(path).items()}
+    return {name: option.value for name, option in given.read_option_file(path).items()}
 
 
 def test_groups_quotes_escapes_and_comments(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_included_files_are_read_where_they_stand(tmp_path: Path) -> None:
 def test_damage_is_refused_with_its_line(tmp_path: Path, text: str | bytes, line: int, reason: str) -> None:
     path = _write(tmp_path / "my.cnf", text)
     with pytest.raises(DataError, match=reason) as caught:
-        given.read(path)
+        given.read_option_file(path)
     assert caught.value.message.startswith(f"{path}:{line}: ")
 
 
@@ -88,14 +88,14 @@ def test_a_file_that_includes_itself_ends(tmp_path: Path) -> None:
     path = tmp_path / "my.cnf"
     _write(path, f"!include {path}\n")
     with pytest.raises(DataError, match="include one another"):
-        given.read(path)
+        given.read_option_file(path)
 
 
 def test_what_everybody_may_write_is_not_trusted(tmp_path: Path) -> None:
     path = _write(tmp_path / "my.cnf", "[client]\n")
     path.chmod(0o606)
     with pytest.raises(DataError, match="anybody may write"):
-        given.read(path)
+        given.read_option_file(path)
 
 
 @pytest.mark.parametrize("name", ["absent", "folder", "huge"])
@@ -103,7 +103,7 @@ def test_no_option_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "folder").mkdir()
     _write(tmp_path / "huge", b"#" * (2 << 20))
     with pytest.raises(DataError, match=r"no such file|not a regular file|larger than 1 MiB"):
-        given.read(tmp_path / name)
+        given.read_option_file(tmp_path / name)
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "y" * 5000, "loop", "pipe", "folder", "a\0b"])
@@ -113,7 +113,7 @@ def test_an_included_file_that_is_none_is_refused_and_not_waited_for(tmp_path: P
     (tmp_path / "folder").mkdir()
     path = _write(tmp_path / "my.cnf", f"!include {tmp_path}/{name}\n")
     with pytest.raises(DataError, match=r"too long|too many levels|not a regular file|no such file"):
-        given.read(path)
+        given.read_option_file(path)
 
 
 def test_a_folder_of_option_files_is_bounded_and_nobody_elses(tmp_path: Path) -> None:
@@ -122,14 +122,14 @@ def test_a_folder_of_option_files_is_bounded_and_nobody_elses(tmp_path: Path) ->
     path = _write(tmp_path / "my.cnf", f"[client]\nuser=me\n!includedir {folder}\n")
     _write(folder / "again.cnf", f"!includedir {folder}\n")
     with pytest.raises(DataError, match="more than 50 files include one another"):
-        given.read(path)
+        given.read_option_file(path)
     (folder / "again.cnf").unlink()
     for number in range(10_001):
         (folder / f"{number}.txt").touch()
     with pytest.raises(DataError, match="more than 10,000 files"):
-        given.read(path)
+        given.read_option_file(path)
     shutil.rmtree(folder)
     folder.mkdir()
     folder.chmod(0o1777)
     with pytest.raises(DataError, match="anybody may write to it"):
-        given.read(path)
+        given.read_option_file(path)

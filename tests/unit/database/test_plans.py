@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.products.options import MemberOptions, plan, replication_settings
+from powerprof.database.products.options import MemberOptions, plan_topology, replication_settings
 from powerprof.system.errors import UsageError
 
 
 def test_each_kind_has_its_members_and_links() -> None:
     def links(kind: str, count: int | None = None) -> list[tuple[str, str, str | None, int]]:
-        return [(one.name, one.role, one.source, one.server_id) for one in plan(kind, count)]  # type: ignore[arg-type]
+        return [(one.name, one.role, one.source, one.server_id) for one in plan_topology(kind, count)]  # type: ignore[arg-type]
 
     assert links("standalone") == [("standalone", "standalone", None, 1)]
     assert links("primary-replica", 3) == [
@@ -24,9 +24,9 @@ def test_each_kind_has_its_members_and_links() -> None:
 
 
 def test_server_ids_may_be_the_same() -> None:
-    same = plan("primary-replica", 3, {"replica-2": MemberOptions(server_id=2)})
+    same = plan_topology("primary-replica", 3, {"replica-2": MemberOptions(server_id=2)})
     assert [one.server_id for one in same] == [1, 2, 2]
-    same = plan("primary-replica", 3, {"replica-2": MemberOptions(settings={"server_id": "2"})})
+    same = plan_topology("primary-replica", 3, {"replica-2": MemberOptions(settings={"server_id": "2"})})
     assert [one.server_id for one in same] == [1, 2, 2]
 
 
@@ -49,11 +49,11 @@ def test_server_ids_may_be_the_same() -> None:
 )
 def test_what_cannot_be_is_refused(kind: str, count: int | None, members: dict[str, MemberOptions]) -> None:
     with pytest.raises(UsageError):
-        plan(kind, count, members)  # type: ignore[arg-type]
+        plan_topology(kind, count, members)  # type: ignore[arg-type]
 
 
 def test_only_a_ring_passes_on_what_it_got() -> None:
-    (ring,) = {replication_settings(one, "ring").get("log-slave-updates") for one in plan("ring", 3)}
+    (ring,) = {replication_settings(one, "ring").get("log-slave-updates") for one in plan_topology("ring", 3)}
     assert ring is True
-    assert "log-slave-updates" not in replication_settings(plan("primary-primary")[0], "primary-primary")
-    assert replication_settings(plan("standalone")[0], "standalone") == {}
+    assert "log-slave-updates" not in replication_settings(plan_topology("primary-primary")[0], "primary-primary")
+    assert replication_settings(plan_topology("standalone")[0], "standalone") == {}

@@ -45,7 +45,7 @@ def test_ours_come_after_what_was_asked_so_that_they_hold() -> None:
 )
 def test_a_setting_that_opens_the_server_or_runs_something_is_refused(name: str) -> None:
     with pytest.raises(UsageError):
-        products.checked({name: "x"})
+        products.check_postgres_settings({name: "x"})
 
 
 class _Answers:
@@ -75,7 +75,7 @@ class _Answers:
 
 def _plan(text: str) -> list[dict[str, Any]]:
     connection: Any = _Answers(text)
-    return dialects.of(connection).explain(connection, "SELECT 1")
+    return dialects.dialect_of(connection).explain(connection, "SELECT 1")
 
 
 def test_a_plan_is_told_by_its_tables_and_a_bitmap_scan_with_its_index() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.private.replication import status_of
+from powerprof.database.private.replication import parse_status
 
 _MYSQL_5_5 = {
     "Slave_IO_State": "Waiting to reconnect after a failed master event read",
@@ -30,7 +30,7 @@ _MYSQL_5_5 = {
 
 
 def test_mysql_5_5() -> None:
-    status = status_of(_MYSQL_5_5)
+    status = parse_status(_MYSQL_5_5)
     assert (status.channel, status.source_host, status.source_port) == ("", "127.0.0.1", 4000)
     assert status.source_server_id == 1
     assert (status.io_running, status.sql_running, status.seconds_behind) == ("Connecting", True, None)
@@ -44,18 +44,18 @@ def test_new_words_mean_the_same() -> None:
     renamed = {
         name.replace("Slave", "Replica").replace("Master", "Source"): value for name, value in _MYSQL_5_5.items()
     }
-    assert status_of({**renamed, "Channel_Name": ""}) == status_of(_MYSQL_5_5)
+    assert parse_status({**renamed, "Channel_Name": ""}) == parse_status(_MYSQL_5_5)
 
 
 def test_mariadb_has_named_channels() -> None:
-    status = status_of({**_MYSQL_5_5, "Connection_name": "left", "Replicate_Ignore_Server_Ids": "99, 7"})
+    status = parse_status({**_MYSQL_5_5, "Connection_name": "left", "Replicate_Ignore_Server_Ids": "99, 7"})
     assert status.channel == "left"
     assert status.ignored_server_ids == (99, 7)
 
 
 @pytest.mark.parametrize("row", [{}, {"Seconds_Behind_Master": "x", "Replicate_Ignore_Server_Ids": "a,²,5"}])
 def test_what_is_not_there_is_unknown(row: dict[str, object]) -> None:
-    status = status_of(row)
+    status = parse_status(row)
     assert status.sql_running is None
     assert status.seconds_behind is None
     assert status.relay_log_bytes is None

@@ -9,8 +9,8 @@ import pytest
 
 from powerprof.database.clients import performance, sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.performance import CountedStatement, database_with, since
-from powerprof.queries.record import with_statistics
+from powerprof.database.clients.performance import CountedStatement, find_statistics_database, subtract_statistics
+from powerprof.queries.pricing import add_statistics
 from powerprof.queries.records import Statement
 
 ONE, OTHER = ("shop", "SELECT c FROM t WHERE id = $1"), ("shop", "SELECT 1")
@@ -19,11 +19,11 @@ ONE, OTHER = ("shop", "SELECT c FROM t WHERE id = $1"), ("shop", "SELECT 1")
 def test_only_what_was_executed_between_two_looks_is_counted() -> None:
     before = {ONE: CountedStatement(10, 100, 7), OTHER: CountedStatement(3, 3, 8)}
     after = {ONE: CountedStatement(14, 108, 7), OTHER: CountedStatement(3, 3, 8)}
-    assert since(before, after) == {ONE: CountedStatement(4, 8, 7)}
-    assert since({ONE: CountedStatement(10, 100, 7)}, {ONE: CountedStatement(2, 5, 7)}) == {
+    assert subtract_statistics(before, after) == {ONE: CountedStatement(4, 8, 7)}
+    assert subtract_statistics({ONE: CountedStatement(10, 100, 7)}, {ONE: CountedStatement(2, 5, 7)}) == {
         ONE: CountedStatement(2, 5, 7)
     }, "it was reset"
-    assert since({}, after)[OTHER] == CountedStatement(3, 3, 8)
+    assert subtract_statistics({}, after)[OTHER] == CountedStatement(3, 3, 8)
 
 
 def test_a_statement_is_known_by_its_text_in_its_database() -> None:
@@ -31,7 +31,7 @@ def test_a_statement_is_known_by_its_text_in_its_database() -> None:
         Statement(text="SELECT c FROM t WHERE id=?", schema_name=schema, c0_s=1.0, began_before=before)
         for schema, before in (("shop", False), ("other", False), ("shop", True))
     ]
-    told = with_statistics(rows, {ONE: CountedStatement(4, 8, -(2**60))})
+    told = add_statistics(rows, {ONE: CountedStatement(4, 8, -(2**60))})
     assert [(one.rows_sent_per_call, one.query_id) for one in told] == [
         (2.0, str(-(2**60))),
         (None, None),
@@ -59,8 +59,8 @@ def test_event_triggers_are_off_where_the_server_lets_us(
         return [("public",)] if connected[-1].database == "shop" else []
 
     monkeypatch.setattr(sql, "connect", lambda login, **_: connected.append(login) or nullcontext())
-    monkeypatch.setattr(sql, "rows", rows)
-    found = database_with(Login(user="root", family="postgresql"), ["shop"])
+    monkeypatch.setattr(sql, "fetch_rows", rows)
+    found = find_statistics_database(Login(user="root", family="postgresql"), ["shop"])
     assert found is not None
     assert found.fields() == connected[-1].fields()
     assert [login.database for login in connected] == ["postgres", "shop"]

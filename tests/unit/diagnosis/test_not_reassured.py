@@ -24,7 +24,7 @@ from powerprof.diagnosis.evidence import (
     ThreadCpu,
 )
 from powerprof.report.diagnosis import lines
-from powerprof.statements.text import normal_replication_error
+from powerprof.statements.text import normalise_replication_error
 from tests.unit.diagnosis.test_rules import channel, client, counted, evidence, row
 
 DUPLICATE = (
@@ -66,7 +66,7 @@ def test_a_dead_sql_thread_that_is_started_again_and_again_is_a_fault() -> None:
 
 def test_an_error_that_only_the_log_shows_counts_while_the_thread_is_off() -> None:
     log = LogSummary(
-        span_s=60.0, sql_error=normal_replication_error(DUPLICATE), sql_errors_count=4, sql_error_last_s=1.0
+        span_s=60.0, sql_error=normalise_replication_error(DUPLICATE), sql_errors_count=4, sql_error_last_s=1.0
     )
     off = channel(7, Slave_SQL_Running="No")
     alive = channel(7, Seconds_Behind_Master=0)

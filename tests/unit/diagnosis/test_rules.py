@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.database.private.replication import status_of
+from powerprof.database.private.replication import parse_status
 from powerprof.diagnosis import asking, rules_clients, rules_replication, rules_threads
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (
@@ -26,7 +26,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.live.intervals import LiveFinding
 from powerprof.live.statements import RowHistory
 from powerprof.report.watch import ScreenView, screen
-from powerprof.statements.text import normal
+from powerprof.statements.text import normalise
 from tests.unit.live.intervals import interval
 from tests.unit.live.intervals import row as live_row
 
@@ -48,7 +48,7 @@ def channel(relay: int, read: int = 500, **row: Any) -> ReplicationChannel:
         "Master_Server_Id": 1,
         "Connect_Retry": 60,
     }
-    return ReplicationChannel(status=status_of({**base, **row}), relay_log_file=f"relay.{relay:06}")
+    return ReplicationChannel(status=parse_status({**base, **row}), relay_log_file=f"relay.{relay:06}")
 
 
 def client(number: int, command: str = "Sleep", **given: Any) -> Client:
@@ -156,7 +156,7 @@ def test_a_client_of_the_other_primary_that_repeats_a_statement_is_no_loop() -> 
 
 
 def test_statements_with_other_values_are_no_loop_though_they_look_the_same() -> None:
-    one = LoggedEvent(server_id=99, kind="Query", info=normal("UPDATE t SET n = 'x' WHERE id = 1"))
+    one = LoggedEvent(server_id=99, kind="Query", info=normalise("UPDATE t SET n = 'x' WHERE id = 1"))
     moving = [msgspec.structs.replace(one, text_number=number) for number in range(100)]
     assert rules_replication.orphan_event(evidence(**RING, logged=moving)) == []
     (fault,) = rules_replication.orphan_event(

@@ -10,7 +10,7 @@ import pytest
 from powerprof.energy.domains import EnergyRequest, Total
 from powerprof.energy.windows import Consumer, WindowEnergy
 from powerprof.model.records import EnergyPart, EnergySplit
-from powerprof.queries.record import pricing
+from powerprof.queries.pricing import find_price
 
 WHOLE = Total(source="rapl", domains=["package-0"], joules=1000.0, watts=100.0, kind="measured")
 PARTS = [Consumer(name="server", c0_s=6.0), Consumer(name="rest", c0_s=4.0)]
@@ -43,7 +43,7 @@ def test_a_metered_host_without_a_calibration_has_joules_by_part(energy: WindowE
     assert split.idle_joules + sum(part.joules for part in split.parts) + split.residual_joules == pytest.approx(1000.0)
     assert split.notes[0].startswith("idle floor: ")
     assert "powerprof calibrate measures it" in split.notes[0]
-    price = pricing(split, "server", WHOLE, [])
+    price = find_price(split, "server", WHOLE, [])
     assert price is not None
     assert price.low == pytest.approx(low / split.active_joules)
     assert price.high == pytest.approx(high / split.active_joules)

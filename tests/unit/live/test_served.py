@@ -15,8 +15,8 @@ from powerprof.live import served as module
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.served import ServedServer, label_text
 from powerprof.live.totals import Ranking, StatementTotals, Totals
-from powerprof.queries.probing import ProbeTrial
-from powerprof.queries.reach import Reach
+from powerprof.queries.probes import ProbeTrial
+from powerprof.queries.target import TracedServer
 from powerprof.system.errors import CapabilityError, PowerprofError
 from tests.unit.live.intervals import interval, row, served, statement
 from tests.unit.live.test_metrics import OPEN, values
@@ -240,15 +240,15 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
             raise CapabilityError("no texts in its memory", None)
         return _Sampled(found)
 
-    def reached(*_: object) -> Reach:
+    def reached(*_: object) -> TracedServer:
         if not found.is_there:
             raise PowerprofError("no process is called mysqld")
-        return Reach(10, "mysqld (10)", None, None)
+        return TracedServer(10, "mysqld (10)", None, None)
 
     monkeypatch.setattr(module, "Probes", probes)
     monkeypatch.setattr(module, "Samples", samples)
-    monkeypatch.setattr(module, "reach", reached)
-    monkeypatch.setattr(module, "record_of", lambda _, measured, __: _Record(measured))
+    monkeypatch.setattr(module, "find_server", reached)
+    monkeypatch.setattr(module, "build_record", lambda _, measured, __: _Record(measured))
     monkeypatch.setattr(module, "replace", lambda measured, **_: measured)
     monkeypatch.setattr(module, "may_be_forged", lambda _: False)
     monkeypatch.setattr(module, "tcp_ports", lambda _: [3306])

@@ -9,14 +9,14 @@ import pytest
 
 from powerprof.model.records import Note
 from powerprof.queries import session
-from powerprof.queries.probing import ProbeTrial, Taken
-from powerprof.queries.reach import Reach
-from powerprof.queries.record import MeasuredStatements
+from powerprof.queries.pricing import MeasuredStatements
+from powerprof.queries.probes import ProbeTrial, TracedWindow
 from powerprof.queries.session import QueriesRequest
+from powerprof.queries.target import TracedServer
 from powerprof.report.labels import texts
 from powerprof.system.errors import CapabilityError
 
-SERVER = Reach(10, "mysqld (10)", None, None)
+SERVER = TracedServer(10, "mysqld (10)", None, None)
 NOTHING: Any = None
 
 
@@ -66,8 +66,8 @@ def test_the_way_that_is_taken(
         def trial(self) -> ProbeTrial:
             return trial
 
-        def window(self, *_: object) -> Taken:
-            return Taken(measured("probes"))
+        def window(self, *_: object) -> TracedWindow:
+            return TracedWindow(measured("probes"))
 
     class Sampling(Probing):
         def __init__(self, *_: Any, **__: Any) -> None:
@@ -75,7 +75,7 @@ def test_the_way_that_is_taken(
                 raise CapabilityError("no texts in its memory", None)
 
         def window(self, *_: object) -> Any:
-            return Taken(measured("samples"))
+            return TracedWindow(measured("samples"))
 
     monkeypatch.setattr(session, "Probes", Probing)
     monkeypatch.setattr(session, "Samples", Sampling)

@@ -12,7 +12,7 @@ import pytest
 
 from powerprof.cli.app import run_app
 from powerprof.model.runs import RunStore
-from powerprof.queries.comparison import StatementChange, became, compare_queries
+from powerprof.queries.comparison import StatementChange, compare_queries, select_changes
 from powerprof.queries.records import Queries, QueryServer, Statement
 from powerprof.report.exports import export
 from powerprof.report.kinds import lines_of
@@ -88,7 +88,7 @@ def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> N
     compared = worded(compare_queries(before, after, "2026-01-01T00:00:00.000Z"))
     assert compared.common_ratio == pytest.approx(1.3)
     assert "the host or the server changed, not one statement" in " ".join(lines_of(compared, 400))
-    assert len(became(compared, "more expensive")) == 5
+    assert len(select_changes(compared, "more expensive")) == 5
     other = window(of("s", 1.0), server=QueryServer(pid=1, label="postgres", family="postgresql"))
     with pytest.raises(UsageError, match="two kinds of servers"):
         compare_queries(before, other, "")

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.clients.performance import Account, Known, merged
+from powerprof.database.clients.performance import Account, ServerReport, merge_reports
 from powerprof.energy.domains import Total
 from powerprof.energy.windows import Consumer, split_energy
-from powerprof.queries import record
-from powerprof.queries.join import UNKNOWN_PREPARED, latency, parts_of
+from powerprof.queries import pricing as record
+from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace
 from powerprof.queries.records import Share, Statement
 from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
 
 def test_the_parts_are_the_threads() -> None:
-    parts = parts_of(trace(), Known())
+    parts = join_trace(trace(), ServerReport())
     every = [*parts.statements, *parts.background, parts.connections]
     assert sum(one.c0_s for one in every) == pytest.approx(0.990)
     assert parts.connections.c0_s == pytest.approx(0.900 - 0.810)
@@ -25,7 +25,7 @@ def test_the_parts_are_the_threads() -> None:
 
 
 def test_a_statement_is_one_row_whoever_executed_it() -> None:
-    first, second, *rest = parts_of(trace(), Known()).statements
+    first, second, *rest = join_trace(trace(), ServerReport()).statements
     assert (first.text, first.calls_count, first.unfinished_count) == ("SELECT BENCHMARK(?, …)", 2, 1)
     assert (second.text, second.calls_count) == ("SELECT c FROM t WHERE id = ?", 400)
     assert second.c0_ms_per_call == pytest.approx(1.0)
@@ -34,20 +34,20 @@ def test_a_statement_is_one_row_whoever_executed_it() -> None:
 
 
 def test_schemas_tell_rows_apart_and_names_come_from_the_server() -> None:
-    known = Known(threads={13: "thread/innodb/page_cleaner_thread"}, schemas={11: "shop", 12: "blog"})
-    parts = parts_of(trace(), known)
+    known = ServerReport(threads={13: "thread/innodb/page_cleaner_thread"}, schemas={11: "shop", 12: "blog"})
+    parts = join_trace(trace(), known)
     points = {one.schema_name: one.calls_count for one in parts.statements if "WHERE" in one.text}
     assert points == {"shop": 100, "blog": 300}
     assert parts.background[0].thread == "thread/innodb/page_cleaner_thread"
 
 
 def test_a_prepared_statement_has_the_text_that_the_server_knows() -> None:
-    parts = parts_of(trace(), Known(prepared={(11, 4): "SELECT c FROM t WHERE id = ?"}))
+    parts = join_trace(trace(), ServerReport(prepared={(11, 4): "SELECT c FROM t WHERE id = ?"}))
     assert [one.calls_count for one in parts.statements if "WHERE" in one.text] == [410]
 
 
 def test_what_ran_at_the_beginning_is_told_apart() -> None:
-    parts = parts_of(trace(), Known(running={12: "SELECT SLEEP(100)"}))
+    parts = join_trace(trace(), ServerReport(running={12: "SELECT SLEEP(100)"}))
     (before,) = [one for one in parts.statements if one.began_before]
     assert (before.text, before.calls_count) == ("(began before the window) SELECT SLEEP(?)", 1)
     assert before.c0_s == pytest.approx(0.020)
@@ -75,8 +75,8 @@ def test_processes_of_postgresql_that_are_no_clients_have_their_parts() -> None:
         ],
         latencies={},
     )
-    known = Known(threads={11: "backend of shop", 12: "parallel worker"}, schemas={11: "shop"})
-    parts = parts_of(postgres, known)
+    known = ServerReport(threads={11: "backend of shop", 12: "parallel worker"}, schemas={11: "shop"})
+    parts = join_trace(postgres, known)
     assert [(one.text, one.schema_name, one.calls_count, one.c0_s) for one in parts.statements] == [
         ("SELECT sum(n) FROM big", "shop", 3, 0.5)
     ]
@@ -85,11 +85,11 @@ def test_processes_of_postgresql_that_are_no_clients_have_their_parts() -> None:
 
 
 def test_latency_comes_from_classes_of_an_eighth_octave() -> None:
-    found = latency({(20 << 3) | 0: 90, (23 << 3) | 4: 10})
+    found = estimate_latency({(20 << 3) | 0: 90, (23 << 3) | 4: 10})
     assert found is not None
     assert found.p50 == pytest.approx(1.11, rel=0.02)
     assert found.p95 == pytest.approx(13.1, rel=0.02)
-    assert latency({}) is None
+    assert estimate_latency({}) is None
 
 
 def test_joules_of_the_parts_are_the_servers() -> None:
@@ -97,12 +97,12 @@ def test_joules_of_the_parts_are_the_servers() -> None:
     whole = Total(
         source="rapl", domains=["package-0"], joules=10.0, watts=5.0, kind="measured", low_watts=4, high_watts=6
     )
-    consumers = [record.consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
+    consumers = [record.build_consumer("mysqld", parts, 0.1), Consumer(name="rest", c0_s=1.0)]
     split = split_energy(10.0, 2.0, idle_watts=1.0, c0_s=2.0, consumers=consumers, kind="measured", source="rapl")
-    price = record.pricing(split, "mysqld", whole, [])
+    price = record.find_price(split, "mysqld", whole, [])
     assert price is not None
     assert price.part.joules == pytest.approx(4.0)
-    first = record.price_shares(parts[0], 0, 1.0, price, 2.0)
+    first = record.price_share(parts[0], 0, 1.0, price, 2.0)
     assert (first.joules, first.watts, first.c0_percent) == (
         pytest.approx(1.6),
         pytest.approx(0.8),
@@ -115,54 +115,60 @@ def test_joules_of_the_parts_are_the_servers() -> None:
 
 def test_without_a_figure_nothing_is_priced() -> None:
     assert (
-        record.pricing(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), []) is None
+        record.find_price(None, "mysqld", Total(source=None, domains=[], joules=None, watts=None, kind=None), [])
+        is None
     )
-    assert record.price_shares(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
+    assert record.price_share(Share(c0_s=0.1), 0, 0.0, None, 1.0).joules is None
 
 
 def test_rows_are_the_servers_own_between_two_looks() -> None:
     digest = (None, "SELECT `c` FROM `t` WHERE `id` = ?")
-    before, after = Known(digests={digest: (10, 50, 10)}), Known(digests={digest: (30, 150, 30)}, has_digests=True)
-    found = record.with_rows(parts_of(trace(), Known()).statements, merged(before, after).digests)
+    before, after = (
+        ServerReport(digests={digest: (10, 50, 10)}),
+        ServerReport(digests={digest: (30, 150, 30)}, has_digests=True),
+    )
+    found = record.add_row_counts(join_trace(trace(), ServerReport()).statements, merge_reports(before, after).digests)
     (point,) = [one for one in found if "WHERE" in one.text]
     assert (point.rows_examined_per_call, point.rows_sent_per_call) == (5.0, 1.0)
-    emptied = merged(Known(digests={digest: (90, 9, 9)}), after)
+    emptied = merge_reports(ServerReport(digests={digest: (90, 9, 9)}), after)
     assert emptied.digests[digest] == (30, 150, 30)
 
 
 def test_cpu_times_may_be_smaller_than_the_clock_between_two_switches() -> None:
     # The scheduler's correction can make a short statement negative: it is not clamped, so that the sum stays right.
-    parts = parts_of(trace(uses=[], texts=[], latencies={}), Known())
+    parts = join_trace(trace(uses=[], texts=[], latencies={}), ServerReport())
     assert parts.statements == []
     assert parts.connections.c0_s == pytest.approx((140 + 760) * MS / 1e9)
 
 
 def test_statements_by_number_are_those_of_a_thread_s_one_client() -> None:
     """A thread that served another client meanwhile has had that one's statements by the same numbers."""
-    before = Known(prepared={(11, 4): "SELECT 1", (12, 1): "SELECT 2", (13, 1): "SELECT 3"}, connections={11: 7, 12: 8})
-    after = Known(prepared={(12, 2): "SELECT 4", (14, 1): "SELECT 5"}, connections={11: 7, 12: 9, 14: 10})
-    assert merged(before, after).prepared == {(11, 4): "SELECT 1"}
+    before = ServerReport(
+        prepared={(11, 4): "SELECT 1", (12, 1): "SELECT 2", (13, 1): "SELECT 3"}, connections={11: 7, 12: 8}
+    )
+    after = ServerReport(prepared={(12, 2): "SELECT 4", (14, 1): "SELECT 5"}, connections={11: 7, 12: 9, 14: 10})
+    assert merge_reports(before, after).prepared == {(11, 4): "SELECT 1"}
 
 
 def test_who_asked_sums_to_the_statement_and_who_served_two_accounts_is_nobody() -> None:
     app, other = Account("app", "web1"), Account("report", None)
-    before = Known(accounts={11: app, 12: app, 14: app})
-    known = merged(before, Known(accounts={12: app, 14: other}))
+    before = ServerReport(accounts={11: app, 12: app, 14: app})
+    known = merge_reports(before, ServerReport(accounts={12: app, 14: other}))
     assert known.accounts == {11: app, 12: app}
-    found = {one.text: one for one in parts_of(trace(), Known(accounts={11: app, 12: other})).statements}
+    found = {one.text: one for one in join_trace(trace(), ServerReport(accounts={11: app, 12: other})).statements}
     point = found["SELECT c FROM t WHERE id = ?"]
     assert [(one.user, one.host, one.c0_s, one.calls_count) for one in point.askers] == [
         ("report", None, 0.3, 300),
         ("app", "web1", 0.1, 100),
     ]
     assert sum(one.c0_s for one in point.askers) == pytest.approx(point.c0_s)
-    (unknown,) = parts_of(trace(), Known()).statements[0].askers
+    (unknown,) = join_trace(trace(), ServerReport()).statements[0].askers
     assert (unknown.user, unknown.calls_count) == (None, 2)
 
 
 def test_what_the_server_counts_of_a_digest_is_put_to_its_statement() -> None:
     counts = (10, 500, 100, 20, 30, 5, 10, 2)
-    (first, *_) = record.with_rows(
+    (first, *_) = record.add_row_counts(
         [Statement(text="SELECT c FROM t WHERE id = ?", schema_name="shop", c0_s=1.0, calls_count=10)],
         {("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): counts},
     )

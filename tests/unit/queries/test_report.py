@@ -9,12 +9,12 @@ import io
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import ServerReport
 from powerprof.model.records import ToolCost
-from powerprof.queries.join import parts_of
-from powerprof.queries.reach import groups
-from powerprof.queries.record import price_shares as priced
+from powerprof.queries.join import join_trace
+from powerprof.queries.pricing import price_share as priced
 from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost
+from powerprof.queries.target import group_statements
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import headline, lines
@@ -28,7 +28,7 @@ HOSTILE = b"SELECT '\x1b[31m</script><script>alert(1)</script>' FROM `</script><
 def record(**changes: object) -> Queries:
     """The window of `sample`, without joules."""
     taken = trace(**changes)
-    parts = parts_of(taken, Known())
+    parts = join_trace(taken, ServerReport())
     every = [priced(one, at, 1.0, None, 2.0) for at, one in enumerate([*parts.statements, *parts.background])]
     return Queries(
         id=None,
@@ -215,7 +215,7 @@ def asked() -> Queries:
 
 
 def test_rows_by_host_and_by_user_sum_to_the_statements() -> None:
-    hosts = {group.name: group for group in groups(asked(), "host")}
+    hosts = {group.name: group for group in group_statements(asked(), "host")}
     assert {name: round(group.c0_s, 3) for name, group in hosts.items()} == {
         "web1": 0.4,
         "web2": 0.105,
@@ -223,7 +223,7 @@ def test_rows_by_host_and_by_user_sum_to_the_statements() -> None:
     }
     assert (hosts["web1"].calls, hosts["web2"].calls, len(hosts["web1"].texts)) == (101, None, 2)
     assert hosts["web1"].first.startswith("SELECT BENCHMARK")
-    assert sum(group.c0_s for group in groups(asked(), "user")) == pytest.approx(0.81)
+    assert sum(group.c0_s for group in group_statements(asked(), "user")) == pytest.approx(0.81)
     found = lines(asked(), 100, by="user")
     assert any(line.split()[:1] == ["50.5"] and " app " in line for line in found)
     assert not any("?" in line for line in found if line.startswith("user"))

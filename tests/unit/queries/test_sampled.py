@@ -7,17 +7,17 @@ import random
 
 import pytest
 
-from powerprof.database.clients.performance import Known
-from powerprof.queries import record
+from powerprof.database.clients.performance import ServerReport
+from powerprof.queries import pricing as record
 from powerprof.queries.records import Share, Statement
-from powerprof.queries.sampling import moment_parts
+from powerprof.queries.samples import join_moments
 from powerprof.statements.text import Family
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
 from powerprof.tracing.captures import TextSeen
 from powerprof.tracing.statements import Met, Moments
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
-KNOWN = Known(
+KNOWN = ServerReport(
     threads={11: "thread/sql/one_connection", 12: "thread/sql/one_connection", 13: "thread/innodb/page_cleaner_thread"},
     schemas={11: "shop", 12: "shop"},
     digests={("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): (40, 40, 40)},
@@ -49,7 +49,7 @@ def met(id: int, tid: int, count: int, is_client: bool = False) -> Met:
 
 def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:
     rows = [met(POINT, 11, 30), met(POINT_TOO, 12, 10), met(BURN, 12, 40), met(0, 11, 10), met(0, 13, 10)]
-    parts, count = moment_parts(moments(rows), KNOWN, 2.0, 4.0)
+    parts, count = join_moments(moments(rows), KNOWN, 2.0, 4.0)
     assert count == 100
     found = {one.text: one for one in parts.statements}
     point = found["SELECT c FROM t WHERE id = ?"]
@@ -75,8 +75,8 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
         ids = [POINT, BURN, 0, 0]
         rows = [met(ids[at], 13 if at == 3 else 11, count) for at, count in enumerate(counts)]
         cpu_s = draw.uniform(1e-3, 30)
-        parts, _ = moment_parts(moments(rows), KNOWN, cpu_s, 4.0)
-        every = [record.price_shares(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
+        parts, _ = join_moments(moments(rows), KNOWN, cpu_s, 4.0)
+        every = [record.price_share(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
         percents = [one.c0_percent or 0.0 for one in [*every, parts.connections]]
         assert sum(percents) == pytest.approx(100)
         assert max(percents) <= 100
@@ -92,31 +92,31 @@ def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() 
 def test_all_of_a_timed_server_is_100_percent() -> None:
     draw = random.Random(7)
     times = [draw.uniform(1e-6, 100) for _ in range(1000)]
-    assert {record.price_shares(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
+    assert {record.price_share(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
 
 
 def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:
-    known = Known(threads={14: "thread/sql/slave_sql"})
-    parts, _ = moment_parts(moments([met(BURN, 14, 5)]), known, 1.0, 1.0)
+    known = ServerReport(threads={14: "thread/sql/slave_sql"})
+    parts, _ = join_moments(moments([met(BURN, 14, 5)]), known, 1.0, 1.0)
     assert (parts.statements, [one.thread for one in parts.background]) == ([], ["thread/sql/slave_sql"])
 
 
 def test_of_a_server_that_is_not_asked_threads_with_a_statement_are_connections() -> None:
     rows = [met(POINT, 21, 5), met(0, 21, 3), met(0, 22, 2)]
-    parts, _ = moment_parts(moments(rows), Known(), 1.0, 1.0)
+    parts, _ = join_moments(moments(rows), ServerReport(), 1.0, 1.0)
     assert parts.connections.c0_s == pytest.approx(0.3)
     assert [(one.thread, one.c0_s) for one in parts.background] == [("mysqld", pytest.approx(0.2))]
 
 
 def test_processes_of_clients_are_told_by_themselves_and_workers_are_no_clients() -> None:
-    known = Known(threads={10: "postmaster", 31: "backend of shop"}, schemas={31: "shop"})
+    known = ServerReport(threads={10: "postmaster", 31: "backend of shop"}, schemas={31: "shop"})
     rows = [
         met(POINT, 31, 4, is_client=True),
         met(POINT, 32, 4),  # a parallel worker
         met(0, 33, 1, is_client=True),  # born and gone
         met(0, 34, 1),  # autovacuum's, gone
     ]
-    parts, _ = moment_parts(moments(rows, "postgresql"), known, 1.0, 1.0)
+    parts, _ = join_moments(moments(rows, "postgresql"), known, 1.0, 1.0)
     (statement,) = parts.statements
     assert (statement.c0_s, statement.schema_name) == (pytest.approx(0.8), "shop")
     assert parts.connections.c0_s == pytest.approx(0.1)
@@ -125,7 +125,7 @@ def test_processes_of_clients_are_told_by_themselves_and_workers_are_no_clients(
 
 
 def test_a_text_that_could_not_be_read_is_said_so_and_no_sample_is_no_part() -> None:
-    parts, _ = moment_parts(moments([met(UNREADABLE, 11, 1)]), KNOWN, 1.0, 1.0)
+    parts, _ = join_moments(moments([met(UNREADABLE, 11, 1)]), KNOWN, 1.0, 1.0)
     assert parts.statements[0].text == "(COM_QUERY, its text not readable)"
-    none, count = moment_parts(moments([]), KNOWN, 1.0, 1.0)
+    none, count = join_moments(moments([]), KNOWN, 1.0, 1.0)
     assert (none.statements, none.background, none.connections.c0_s, count) == ([], [], 0.0, 0)

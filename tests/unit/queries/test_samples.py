@@ -9,20 +9,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import Known, own_texts
-from powerprof.queries.join import parts_of
-from powerprof.queries.records import Statement
-from powerprof.queries.samples import (
-    LeftOut,
+from powerprof.database.clients.performance import ServerReport, list_own_statements
+from powerprof.queries.client_texts import (
+    LeftOutStatements,
     StatementSample,
-    check_name,
-    left_out,
-    mixed,
-    no_plans,
-    samples,
-    workload_toml,
+    check_workload_name,
+    choose_texts,
+    explain_left_out,
+    format_workload,
+    interleave_by_rate,
+    list_missing_plans,
 )
-from powerprof.statements.text import normal
+from powerprof.queries.join import join_trace
+from powerprof.queries.records import Statement
+from powerprof.statements.text import normalise
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import StatementUse, TextSeen
 from powerprof.workloads.reading import read_workload
@@ -61,17 +61,17 @@ def chosen(most: int = 20) -> list[StatementSample]:
         texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
-    return samples(taken.texts, parts_of(taken, Known(schemas={11: "shop"})).statements, most)
+    return choose_texts(taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements, most)
 
 
-def others() -> LeftOut:
+def others() -> LeftOutStatements:
     taken = trace(
         uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
         texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
-    statements = parts_of(taken, Known(schemas={11: "shop"})).statements
-    return left_out(taken.texts, statements, samples(taken.texts, statements, 20))
+    statements = join_trace(taken, ServerReport(schemas={11: "shop"})).statements
+    return explain_left_out(taken.texts, statements, choose_texts(taken.texts, statements, 20))
 
 
 def test_each_statement_without_a_sample_has_its_reason() -> None:
@@ -82,8 +82,8 @@ def test_each_statement_without_a_sample_has_its_reason() -> None:
     assert "SELECT c FROM t WHERE id = ? FOR UPDATE" in reasons["it may do more than read"]
     assert len(reasons["its text has 1,024 bytes or more"]) == 1
     named = {one.id for statements in others().values() for one in statements} | {one.statement.id for one in chosen()}
-    assert len(named) == len({normal(text) for text in TEXTS.values()})
-    notes = no_plans(others())
+    assert len(named) == len({normalise(text) for text in TEXTS.values()})
+    notes = list_missing_plans(others())
     first = next(statements[0] for reason, statements in others().items() if reason.startswith("prepared: "))
     assert (
         f"no plan of #{first.id}: prepared: its values are not in its text, and others could have another plan" in notes
@@ -94,7 +94,7 @@ def test_the_workload_names_what_is_not_in_it(tmp_path: Path) -> None:
     hostile = msgspec.structs.replace(
         chosen()[0].statement, text="SELECT '\n[load]\nsql = 1\x00'", c0_percent=12.34, id="abcdef"
     )
-    text = workload_toml("shop", "mysqld", chosen(), 3, {**others(), "a reason": [hostile]})
+    text = format_workload("shop", "mysqld", chosen(), 3, {**others(), "a reason": [hostile]})
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "workload.toml").write_text(text)
@@ -111,7 +111,7 @@ def test_only_whole_texts_that_read_are_taken() -> None:
 def test_the_workload_is_one(tmp_path: Path) -> None:
     folder = tmp_path / "shop"
     folder.mkdir()
-    (folder / "workload.toml").write_text(workload_toml("shop", 'mysqld "10"', chosen(), 3))
+    (folder / "workload.toml").write_text(format_workload("shop", 'mysqld "10"', chosen(), 3))
     read = read_workload(folder)
     assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
     assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
@@ -120,13 +120,13 @@ def test_the_workload_is_one(tmp_path: Path) -> None:
 
 def test_without_a_statement_there_is_no_workload() -> None:
     with pytest.raises(PowerprofError, match="no statement for a workload"):
-        workload_toml("shop", "mysqld", [], 1)
+        format_workload("shop", "mysqld", [], 1)
 
 
 @pytest.mark.parametrize("name", ["", "Shop", "a b", "../x", "-x"])
 def test_a_folder_has_to_have_a_workloads_name(name: str) -> None:
     with pytest.raises(UsageError):
-        check_name(name)
+        check_workload_name(name)
 
 
 def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
@@ -135,23 +135,25 @@ def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
         StatementSample(at, Statement(text=text, c0_s=1.0, calls_hz=rate), text)
         for at, (text, rate) in enumerate(rates.items())
     ]
-    found = Counter(one.text for one in mixed(some))
+    found = Counter(one.text for one in interleave_by_rate(some))
     assert found == {"SELECT 1": 10, "SELECT 2": 5, "SELECT 3": 1}
-    assert Counter(one.text for one in mixed(some)[:8])["SELECT 1"] == 5  # spread, not one behind the other
+    assert (
+        Counter(one.text for one in interleave_by_rate(some)[:8])["SELECT 1"] == 5
+    )  # spread, not one behind the other
     rare = [*some, StatementSample(3, Statement(text="SELECT 4", c0_s=0.1, calls_hz=0.001), "SELECT 4")]
-    assert len(mixed(rare)) <= 204
-    own = own_texts()[3]
+    assert len(interleave_by_rate(rare)) <= 204
+    own = list_own_statements()[3]
     taken = trace(
         uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)],
         texts=[TextSeen(300, 3, len(own), own.encode())],
         latencies={},
     )
-    (row, *_) = parts_of(taken, Known()).statements
+    (row, *_) = join_trace(taken, ServerReport()).statements
     assert row.text.startswith("(powerprof) SELECT SCHEMA_NAME, DIGEST_TEXT")
-    assert samples(taken.texts, [row], 9) == []
+    assert choose_texts(taken.texts, [row], 9) == []
 
 
 def test_execute_by_its_own_text_is_prepared_too() -> None:
-    (reason,) = left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
+    (reason,) = explain_left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
     assert reason.startswith("prepared: ")
-    assert left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}
+    assert explain_left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}

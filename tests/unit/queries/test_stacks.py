@@ -6,16 +6,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.database.clients.performance import Known
-from powerprof.queries.join import naming, parts_of
-from powerprof.queries.session import INCOMPLETE, with_stacks
+from powerprof.database.clients.performance import ServerReport
+from powerprof.queries.join import join_trace, make_namer
+from powerprof.queries.session import INCOMPLETE, add_stacks
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import OnCpuCapture, SampleRow
 from tests.unit.queries.sample import BURN, POINT, trace
 from tests.unit.queries.test_report import record
 
-KNOWN = Known(schemas={11: "shop", 12: "shop"})
+KNOWN = ServerReport(schemas={11: "shop", 12: "shop"})
 
 
 def capture(rows: list[SampleRow]) -> OnCpuCapture:
@@ -55,8 +55,8 @@ ROWS = [
 
 def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
     taken = trace()
-    told, modules, notes = with_stacks(
-        parts_of(taken, KNOWN).statements, capture(ROWS), naming(taken.texts, "mysql", [], KNOWN)
+    told, modules, notes = add_stacks(
+        join_trace(taken, KNOWN).statements, capture(ROWS), make_namer(taken.texts, "mysql", [], KNOWN)
     )
     stacks = {one.text: [(one.frames, one.count) for one in one.stacks] for one in told if one.stacks}
     assert stacks == {
@@ -71,7 +71,7 @@ def test_paths_of_a_statement_are_those_of_all_its_threads() -> None:
 
 def test_they_leave_as_flame_graphs_and_folded_stacks() -> None:
     taken, whole = trace(), record()
-    told, modules, _ = with_stacks(whole.statements, capture(ROWS), naming(taken.texts, "mysql", [], Known()))
+    told, modules, _ = add_stacks(whole.statements, capture(ROWS), make_namer(taken.texts, "mysql", [], ServerReport()))
     found = msgspec.structs.replace(whole, statements=told, modules=modules)
     lines = export(found, "folded").decode().splitlines()
     assert "SELECT c FROM t WHERE id = ?;entry_[k];read_[k] 6" in lines

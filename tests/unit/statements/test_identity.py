@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.statements.text import STATES, identity, table
+from powerprof.statements.text import STATES, build_table, hash_statement
 
 
 def number(text: str) -> int:
-    return identity(text.encode())
+    return hash_statement(text.encode())
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_another_statement_has_another_number(one: str, other: str) -> N
     ],
 )
 def test_quotes_and_operators_are_postgresqls_in_its_texts(one: str, other: str, is_same: bool) -> None:
-    first, second = (identity(text.encode(), "postgresql") for text in (one, other))
+    first, second = (hash_statement(text.encode(), "postgresql") for text in (one, other))
     assert (first == second) is is_same
 
 
@@ -69,7 +69,7 @@ def test_operators_are_told_apart_though_comments_begin_like_them() -> None:
 
 
 def test_the_table_leads_to_states_that_exist_and_fits_the_program() -> None:
-    for how in (table(), table("postgresql")):
+    for how in (build_table(), build_table("postgresql")):
         assert len(how) == 2 * STATES * 256
         assert max(how[: STATES * 256]) < STATES
 
@@ -79,4 +79,4 @@ def test_a_quoted_value_never_matters(one: bytes, other: bytes) -> None:
     quoted = [
         b"SELECT c FROM t WHERE k='" + value.replace(b"\\", b"").replace(b"'", b"") + b"'" for value in (one, other)
     ]
-    assert identity(quoted[0]) == identity(quoted[1])
+    assert hash_statement(quoted[0]) == hash_statement(quoted[1])

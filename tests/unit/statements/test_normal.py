@@ -17,11 +17,11 @@ from powerprof.statements.text import (
     LEFT_OUT,
     MOST_WORDS,
     Family,
-    bounded,
-    key,
-    normal,
-    normal_logged,
-    normal_replication_error,
+    limit_texts,
+    make_key,
+    normalise,
+    normalise_logged_event,
+    normalise_replication_error,
 )
 
 
@@ -45,7 +45,7 @@ from powerprof.statements.text import (
     ],
 )
 def test_values_are_left_out(text: str, shown: str) -> None:
-    assert normal(text) == shown
+    assert normalise(text) == shown
 
 
 @pytest.mark.parametrize(
@@ -60,15 +60,15 @@ def test_values_are_left_out(text: str, shown: str) -> None:
     ],
 )
 def test_values_are_left_out_of_postgresqls_texts(text: str, shown: str) -> None:
-    assert normal(text, "postgresql") == shown
-    assert key(shown, "postgresql") == key(text, "postgresql")
+    assert normalise(text, "postgresql") == shown
+    assert make_key(shown, "postgresql") == make_key(text, "postgresql")
 
 
 def test_quoted_names_of_postgresql_keep_their_case() -> None:
     assert (
-        key('SELECT A FROM "B"', "postgresql")
-        == key('select a from "B"', "postgresql")
-        != key('select a from "b"', "postgresql")
+        make_key('SELECT A FROM "B"', "postgresql")
+        == make_key('select a from "B"', "postgresql")
+        != make_key('select a from "b"', "postgresql")
     )
 
 
@@ -82,19 +82,19 @@ def test_quoted_names_of_postgresql_keep_their_case() -> None:
     ],
 )
 def test_a_text_has_the_key_of_the_servers_digest(text: str, digest: str) -> None:
-    assert key(text) == key(digest)
+    assert make_key(text) == make_key(digest)
 
 
 @given(st.text(max_size=300))
 def test_any_text_has_a_normal_form_without_control_characters(text: str) -> None:
-    assert not any(unicodedata.category(character) == "Cc" for character in normal(text))
+    assert not any(unicodedata.category(character) == "Cc" for character in normalise(text))
 
 
 @given(
     st.text(alphabet=st.characters(blacklist_characters="'\\", blacklist_categories=("Cs",)), min_size=12, max_size=40)
 )
 def test_no_quoted_value_is_left(value: str) -> None:
-    assert value not in normal(f"SELECT c FROM t WHERE p = '{value}' AND q = 1")
+    assert value not in normalise(f"SELECT c FROM t WHERE p = '{value}' AND q = 1")
 
 
 _LONG = {
@@ -114,7 +114,7 @@ _LONG = {
 def test_a_text_takes_time_with_its_length(kind: str, family: Family) -> None:
     """Steps of the interpreter, which no busy machine changes: four times the length is not eight times as many."""
     whole = _LONG[kind]
-    short, long = (steps(lambda text=text: key(text, family)) for text in (whole[:1000], whole[:4000]))
+    short, long = (steps(lambda text=text: make_key(text, family)) for text in (whole[:1000], whole[:4000]))
     assert long < 8 * short
     assert long < 1_500_000
 
@@ -128,8 +128,8 @@ def steps(work: Callable[[], object]) -> int:
         count += 1
         return step
 
-    normal("SELECT 1")
-    normal("SELECT 1", "postgresql")
+    normalise("SELECT 1")
+    normalise("SELECT 1", "postgresql")
     sys.settrace(step)
     try:
         work()
@@ -139,9 +139,9 @@ def steps(work: Callable[[], object]) -> int:
 
 
 def test_the_texts_of_a_window_together_are_bounded_and_what_was_left_out_is_counted() -> None:
-    with bounded(1000) as texts:
-        shown = [normal(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
-        again = [normal(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
+    with limit_texts(1000) as texts:
+        shown = [normalise(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
+        again = [normalise(f"SELECT c{number} FROM t WHERE id = {number}") for number in range(200)]
     assert shown == again
     left_out = shown.count(LEFT_OUT)
     assert 0 < left_out < 200 and left_out == texts.left_out_count
@@ -152,9 +152,9 @@ def test_the_texts_of_a_window_together_are_bounded_and_what_was_left_out_is_cou
 
 def test_three_thousand_hostile_texts_of_a_window_are_bounded() -> None:
     texts = [f"{'a+' * 2000}{number}" for number in range(2811)]
-    with bounded() as budget:
+    with limit_texts() as budget:
         for text in texts:
-            key(text)
+            make_key(text)
     # 4,000 words each.
     assert budget.left_out_count == 2811 - MOST_WORDS // 4002
 
@@ -163,8 +163,8 @@ def test_a_window_of_usual_texts_is_read_whole() -> None:
     texts = [
         f"SELECT a, b, c FROM t{number} WHERE id = {number} AND name = 'x y z' ORDER BY d" for number in range(8000)
     ]
-    with bounded() as budget:
-        assert len({normal(text) for text in texts}) == 8000
+    with limit_texts() as budget:
+        assert len({normalise(text) for text in texts}) == 8000
     assert budget.notes() == []
 
 
@@ -213,7 +213,7 @@ _ROWS = (
     ],
 )
 def test_an_error_of_replication_keeps_its_words_and_no_values(message: str, kept: str) -> None:
-    assert normal_replication_error(message) == kept
+    assert normalise_replication_error(message) == kept
 
 
 @pytest.mark.parametrize(
@@ -229,4 +229,4 @@ def test_an_error_of_replication_keeps_its_words_and_no_values(message: str, kep
     ],
 )
 def test_an_event_of_the_binary_log_keeps_no_values(kind: str, info: str, kept: str) -> None:
-    assert normal_logged(kind, info) == kept
+    assert normalise_logged_event(kind, info) == kept

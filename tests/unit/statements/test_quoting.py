@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.clients.performance import Known
-from powerprof.queries.join import parts_of
-from powerprof.statements.text import Family, normal, without_strings
+from powerprof.database.clients.performance import ServerReport
+from powerprof.queries.join import join_trace
+from powerprof.statements.text import Family, normalise, replace_strings
 from powerprof.tracing.captures import StatementUse, TextSeen
 from tests.unit.queries.sample import trace
 
@@ -43,9 +43,9 @@ def test_no_value_is_kept(family: Family, text: bytes) -> None:
         uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)], texts=[TextSeen(300, 3, len(text), text)], latencies={}
     )
     if family == "postgresql":
-        kept = normal(text.decode("utf-8", "surrogateescape"), family)
+        kept = normalise(text.decode("utf-8", "surrogateescape"), family)
     else:
-        (kept,) = (one.text for one in parts_of(taken, Known()).statements)
+        (kept,) = (one.text for one in join_trace(taken, ServerReport()).statements)
     assert "secret" not in kept
     assert "736563726574" not in kept
     assert kept.startswith(("SELECT", "(statement 000000000000012c", "(not kept"))
@@ -68,7 +68,7 @@ CUT: list[tuple[Family, str]] = [
 
 @pytest.mark.parametrize(("family", "text"), CUT)
 def test_a_text_that_is_cut_keeps_no_value_in_any_way_of_reading_it(family: Family, text: str) -> None:
-    assert "secret" not in normal(text, family, is_whole=False)
+    assert "secret" not in normalise(text, family, is_whole=False)
 
 
 CLEAR: list[tuple[Family, str, str]] = [
@@ -87,11 +87,11 @@ CLEAR: list[tuple[Family, str, str]] = [
 
 @pytest.mark.parametrize(("family", "text", "kept"), CLEAR)
 def test_a_text_that_is_clear_is_kept(family: Family, text: str, kept: str) -> None:
-    assert normal(text, family) == kept
+    assert normalise(text, family) == kept
 
 
 def test_it_is_linear() -> None:
     """4,096 bytes of what makes a scanner go back; without a limit on steps each would take minutes."""
     for part in ("'\\", "/*", "`'", "$a$", "''", "/*!", "\udc95\\"):
         for family in ("mysql", "postgresql"):
-            assert len(without_strings(part * (4096 // len(part)), family)) <= 3 * 4096  # type: ignore[arg-type]
+            assert len(replace_strings(part * (4096 // len(part)), family)) <= 3 * 4096  # type: ignore[arg-type]

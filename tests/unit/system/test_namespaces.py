@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.products.products import is_server
+from powerprof.database.products.products import is_server_name
 from powerprof.system.tasks import outer_ids
 
 
@@ -38,4 +38,4 @@ def test_threads_of_this_namespace_are_called_what_they_are(
     [("mysqld", True), ("mariadbd", True), ("mysqld-debug", True), ("mysqldump", False), ("mysqld_exporter", False)],
 )
 def test_a_server_is_known_by_its_name(program: str, so: bool) -> None:
-    assert is_server(program) is so
+    assert is_server_name(program) is so

@@ -178,7 +178,7 @@ def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
 
 _CONNECTION = """
     from powerprof.database.clients.base import Limits
-    from powerprof.database.clients.wire import DoubtingConnection
+    from powerprof.database.clients.wire import BoundedConnection
 
     class Socket:
         def close(self):

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.clients.performance import Account, Known, Statistics, counted, look
-from powerprof.database.products.products import IN_PROCESSES, enter, enter_statistics, is_server
+from powerprof.database.clients.performance import Account, ServerReport, Statistics, read_report, read_statistics
+from powerprof.database.products.products import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
 from powerprof.measure.window import Part
 from powerprof.queries.records import Asker, Queries, Statement
 from powerprof.statements.text import Family
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Reach:
+class TracedServer:
     """A server process of this host, of PostgreSQL the first of them. `login` is None where it lets nobody in that we
     are, and for PostgreSQL without pg_stat_statements."""
 
@@ -42,7 +42,7 @@ class Reach:
         """A connection for a few questions. Raises PowerprofError; only where there is a login."""
         if self.login is None:
             raise PowerprofError("the server cannot be asked", "name an account with --defaults-file")
-        return sql.connect(self.login, limits=sql.A_LOOK)
+        return sql.connect(self.login, limits=sql.LOOK_LIMITS)
 
 
 class ServerTime(Part):
@@ -66,9 +66,9 @@ class ServerTime(Part):
         return (self._second - self._first) / 1e9, self._took_s
 
 
-def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> Reach:
+def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> TracedServer:
     """The server that the command line means. Raises UsageError, PowerprofError."""
-    from powerprof.database.clients.given import connect_given
+    from powerprof.database.clients.given import given_server
     from powerprof.system.processes import first_of, name_of, resolve
 
     if not paths.is_this_host():
@@ -85,7 +85,7 @@ def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: 
             raise UsageError("one server at a time", "name one process with --pid")
         number = pids[0]
     if given:
-        with connect_given(url, socket, defaults_file) as server:
+        with given_server(url, socket, defaults_file) as server:
             if number is not None and server.pid is not None and number != server.pid:
                 raise UsageError(
                     f"--pid is {number}, but the server that was named is process {server.pid}", "leave one out"
@@ -96,14 +96,16 @@ def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: 
                     f"{server.login.text} is not a process of this host that can be found",
                     "run powerprof on the server's own host, as root",
                 )
-            return Reach(number, _label(name_of(number), number), server.version, server.login)
+            return TracedServer(number, _label(name_of(number), number), server.version, server.login)
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
-    if name == IN_PROCESSES:
+    if name == POSTGRES_PROGRAM:
         number = first_of(number)
         schemas = _titled(number)[1]
-        return Reach(number, _label(name, number), None, enter_statistics(number, schemas.values()), "postgresql")
-    if not is_server(name):
+        return TracedServer(
+            number, _label(name, number), None, log_in_to_statistics(number, schemas.values()), "postgresql"
+        )
+    if not is_server_name(name):
         raise UsageError(
             f"--pid {number}: {name or 'the process'} is not a MariaDB, MySQL or PostgreSQL server: its statements are "
             "not known",
@@ -112,24 +114,24 @@ def reach(pid: str | None, url: str | None, socket: Path | None, defaults_file: 
     return _by_its_socket(number, _label(name, number))
 
 
-def asked(server: Reach, *, running: bool) -> Known:
+def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
     """What the server tells; nothing where it cannot be asked. What is measured does not depend on it."""
     if server.family == "postgresql":
         names, schemas, accounts = _titled(server.pid)
         statistics: Statistics = {}
         if server.login is not None:
             with suppress(PowerprofError), server.connect() as connection:
-                statistics = counted(connection)
-        return Known(
+                statistics = read_statistics(connection)
+        return ServerReport(
             threads={server.pid: "postmaster", **names}, schemas=schemas, statistics=statistics, accounts=accounts
         )
     if server.login is None:
-        return Known()
+        return ServerReport()
     try:
         with server.connect() as connection:
-            return look(connection, running=running)
+            return read_report(connection, running=running)
     except PowerprofError:
-        return Known()
+        return ServerReport()
 
 
 def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:
@@ -145,26 +147,26 @@ def _label(name: str | None, pid: int) -> str:
     return f"{name or 'the server'} ({pid})"
 
 
-def _by_its_socket(pid: int, label: str) -> Reach:
-    from powerprof.database.clients.given import version_of
+def _by_its_socket(pid: int, label: str) -> TracedServer:
+    from powerprof.database.clients.given import read_version
 
-    entered = enter(pid)
+    entered = log_in_locally(pid)
     if entered is not None:
         login, connection = entered
         with suppress(PowerprofError, OSError), connection:
-            return Reach(pid, label, version_of(connection), login)
-    return Reach(pid, label, None, None)
+            return TracedServer(pid, label, read_version(connection), login)
+    return TracedServer(pid, label, None, None)
 
 
 # Pure: who asked for a statement, and statements summed by user, host, account or database.
 
-By = Literal["user", "host", "account", "database"]
-WAYS: tuple[By, ...] = get_args(By)
+Grouping = Literal["user", "host", "account", "database"]
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
 UNKNOWN = "(not known)"
 _MOST = 20
 
 
-def askers_of(used: Mapping[Account | None, tuple[float, int | None]]) -> list[Asker]:
+def rank_askers(used: Mapping[Account | None, tuple[float, int | None]]) -> list[Asker]:
     """By account: seconds of CPU time, and calls where these are known. Those behind the first of many have no name."""
     most = sorted(used.items(), key=lambda pair: (-pair[1][0], str(pair[0])))
     named = [(account, amount) for account, amount in most if account is not None][:_MOST]
@@ -180,16 +182,16 @@ def askers_of(used: Mapping[Account | None, tuple[float, int | None]]) -> list[A
     return askers
 
 
-def way(value: str) -> By:
+def parse_grouping(value: str) -> Grouping:
     """Of `--by`. Raises UsageError."""
-    for known in WAYS:
+    for known in GROUPINGS:
         if value == known:
             return known
-    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(WAYS)}")
+    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(GROUPINGS)}")
 
 
 @dataclass
-class Group:
+class AskerGroup:
     """What all statements of one asker used; `first` is the one with most CPU time."""
 
     name: str
@@ -201,12 +203,12 @@ class Group:
     first_s: float = 0.0
 
 
-def groups(record: Queries, by: By) -> list[Group]:
+def group_statements(record: Queries, by: Grouping) -> list[AskerGroup]:
     """Most CPU time first. Joules of a statement are split among its askers by CPU time."""
-    found: dict[str, Group] = {}
+    found: dict[str, AskerGroup] = {}
     for statement in record.statements:
         for name, c0_s, calls in _parts(statement, by):
-            group = found.setdefault(name, Group(name))
+            group = found.setdefault(name, AskerGroup(name))
             group.c0_s += c0_s
             group.texts.add(statement.id or statement.text)
             if calls is not None:
@@ -218,7 +220,7 @@ def groups(record: Queries, by: By) -> list[Group]:
     return sorted(found.values(), key=lambda group: (-group.c0_s, group.name))
 
 
-def _parts(statement: Statement, by: By) -> list[tuple[str, float, int | None]]:
+def _parts(statement: Statement, by: Grouping) -> list[tuple[str, float, int | None]]:
     whole = statement.c0_s, statement.calls_count
     if by == "database":
         return [(statement.schema_name or UNKNOWN, *whole)]
@@ -226,14 +228,14 @@ def _parts(statement: Statement, by: By) -> list[tuple[str, float, int | None]]:
         return [(UNKNOWN, *whole)]
     sums: dict[str, tuple[float, int | None]] = defaultdict(lambda: (0.0, None))
     for asker in statement.askers:
-        name = asker_name(asker, by)
+        name = name_asker(asker, by)
         c0_s, calls = sums[name]
         more = calls if asker.calls_count is None else (calls or 0) + asker.calls_count
         sums[name] = c0_s + asker.c0_s, more
     return [(name, *amount) for name, amount in sums.items()]
 
 
-def asker_name(asker: Asker, by: By = "account") -> str:
+def name_asker(asker: Asker, by: Grouping = "account") -> str:
     """What an asker is called."""
     if asker.user is None:
         return UNKNOWN

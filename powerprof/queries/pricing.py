@@ -13,14 +13,14 @@ from typing import TypeVar
 import msgspec
 
 from powerprof import __version__
-from powerprof.database.clients.performance import COUNTED, Known, Statistics
+from powerprof.database.clients.performance import DIGEST_COUNTERS, ServerReport, Statistics
 from powerprof.energy.domains import Total, host_energy
 from powerprof.energy.windows import Consumer, WindowEnergy
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySplit, Notes, ToolCost, Window
 from powerprof.queries.join import Parts
-from powerprof.queries.reach import Reach
 from powerprof.queries.records import Method, Queries, QueryServer, Share, Statement, TracingCost
-from powerprof.statements.text import key
+from powerprof.queries.target import TracedServer
+from powerprof.statements.text import make_key
 
 # Pure: percentages, joules and rows put to the parts, so that they sum to what the server used.
 
@@ -38,7 +38,7 @@ _MEANS = {
 }
 
 
-def consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
+def build_consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
     """The server as one that used energy, its parts below it in their order, what no part explains last."""
     children = [
         *(Consumer(name=str(number), c0_s=part.c0_s, wakeups_count=part.wakeups_count or 0)
@@ -63,7 +63,9 @@ class Pricing:
     high: float | None
 
 
-def pricing(split: EnergySplit | None, label: str, whole: Total, readings: Sequence[EnergyReading]) -> Pricing | None:
+def find_price(
+    split: EnergySplit | None, label: str, whole: Total, readings: Sequence[EnergyReading]
+) -> Pricing | None:
     """What the parts are priced by; None where nothing can be: no figure, or no idle floor."""
     part = next((part for part in split.parts if part.name == label), None) if split is not None else None
     if split is None or part is None:
@@ -90,7 +92,7 @@ def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]
     return max(low, 0.0), 1 + (whole.high_watts - watts) * seconds / active
 
 
-def price_shares(part: S, number: int, server_c0_s: float, pricing: Pricing | None, window_s: float) -> S:
+def price_share(part: S, number: int, server_c0_s: float, pricing: Pricing | None, window_s: float) -> S:
     """A part with its joules and its percentage of the server's CPU time: its own where it was counted, not timed."""
     percent = part.c0_percent
     if percent is None and server_c0_s > 0:
@@ -112,24 +114,24 @@ def price_shares(part: S, number: int, server_c0_s: float, pricing: Pricing | No
     return share
 
 
-def without_children(split: EnergySplit) -> EnergySplit:
+def drop_children(split: EnergySplit) -> EnergySplit:
     """The host's split by itself: the server's parts are rows of the record, each with its joules."""
     parts = [msgspec.structs.replace(part, children=[], residual_joules=None) for part in split.parts]
     return msgspec.structs.replace(split, parts=parts)
 
 
-def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
+def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
     """The statements with the rows that the server counted for them, by schema and text, in its own number of calls."""
-    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0] * len(COUNTED))
+    counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0] * len(DIGEST_COUNTERS))
     for (schema, text), counts in digests.items():
-        for where in {(schema, key(text)), (None, key(text))}:
+        for where in {(schema, make_key(text)), (None, make_key(text))}:
             counted[where] = [was + now for was, now in zip_longest(counted[where], counts, fillvalue=0)]
     if not counted:
         return list(statements)
     with_counts = []
     for statement in statements:
-        sums = counted.get((statement.schema_name, key(statement.text)))
-        named = dict(zip(COUNTED, sums or (), strict=False))
+        sums = counted.get((statement.schema_name, make_key(statement.text)))
+        named = dict(zip(DIGEST_COUNTERS, sums or (), strict=False))
         if named.get("calls") and not statement.began_before:
             means = {field: named[name] / named["calls"] for name, field in _MEANS.items()}
             with_counts.append(msgspec.structs.replace(statement, errors_count=named["errors"], **means))
@@ -138,12 +140,12 @@ def with_rows(statements: Sequence[Statement], digests: Digests) -> list[Stateme
     return with_counts
 
 
-def with_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
+def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
     """The statements with what pg_stat_statements counted for them: rows in its own number of calls, and its number."""
-    by_key = {(schema, key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
+    by_key = {(schema, make_key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
     with_counts = []
     for statement in statements:
-        counts = by_key.get((statement.schema_name, key(statement.text, "postgresql")))
+        counts = by_key.get((statement.schema_name, make_key(statement.text, "postgresql")))
         if counts is None or statement.began_before:
             with_counts.append(statement)
             continue
@@ -164,7 +166,7 @@ class MeasuredStatements:
 
     method: Method
     parts: Parts
-    known: Known
+    known: ServerReport
     window: Window
     window_s: float
     process_cpu_s: float | None
@@ -180,7 +182,7 @@ class MeasuredStatements:
     interrupted: bool = False
 
 
-def record_of(server: Reach, taken: MeasuredStatements, energy: WindowEnergy) -> Queries:
+def build_record(server: TracedServer, taken: MeasuredStatements, energy: WindowEnergy) -> Queries:
     """The record of a window."""
     from powerprof.host.describe import host_record
 
@@ -198,16 +200,16 @@ def record_of(server: Reach, taken: MeasuredStatements, energy: WindowEnergy) ->
         taken.window_s,
         cpus,
         window.c0_percent,
-        [consumer(server.label, every, residual_s), Consumer(name="all else on this host", c0_s=others_s)],
+        [build_consumer(server.label, every, residual_s), Consumer(name="all else on this host", c0_s=others_s)],
         wakeups_count=(window.wakeups_hz or 0.0) * taken.window_s,
         steal_percent=window.steal_percent,
     )
-    price = pricing(split, server.label, whole, window.energy)
-    priced = [price_shares(entry, at, server_s, price, taken.window_s) for at, entry in enumerate(every)]
+    price = find_price(split, server.label, whole, window.energy)
+    priced = [price_share(entry, at, server_s, price, taken.window_s) for at, entry in enumerate(every)]
     count = len(parts.statements)
-    statements = with_rows(priced[:count], taken.known.digests)  # type: ignore[arg-type]
+    statements = add_row_counts(priced[:count], taken.known.digests)  # type: ignore[arg-type]
     if server.family == "postgresql":
-        statements = with_statistics(statements, taken.known.statistics)
+        statements = add_statistics(statements, taken.known.statistics)
     cost_s = taken.cost_s
     return Queries(
         id=None,
@@ -243,7 +245,7 @@ def record_of(server: Reach, taken: MeasuredStatements, energy: WindowEnergy) ->
         kind=whole.kind,
         energy_source=energy.source,
         energy=window.energy,
-        energy_split=None if split is None else without_children(split),
+        energy_split=None if split is None else drop_children(split),
         tracing=TracingCost(
             probes_ms=None if cost_s is None else 1e3 * cost_s,
             percent=None if cost_s is None else 100 * cost_s / host_s,

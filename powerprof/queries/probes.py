@@ -11,15 +11,15 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from powerprof.database.clients import performance
-from powerprof.database.clients.performance import Known
+from powerprof.database.clients.performance import ServerReport
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import Part, pass_window
 from powerprof.model.records import Note, Window
-from powerprof.queries.join import UNKNOWN_PREPARED, parts_of
-from powerprof.queries.reach import Reach, asked
-from powerprof.queries.record import MeasuredStatements
+from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
+from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Statement
+from powerprof.queries.target import TracedServer, ask_server
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.captures import OnCpuCapture, StatementTrace, TextSeen
 from powerprof.tracing.profile import OnCpuTracer
@@ -31,7 +31,9 @@ from powerprof.tracing.statements import SAMPLE_HZ, Moments, QueryTracer
 _CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
 
 
-def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[Statement]) -> list[Note]:
+def note_trace(
+    trace: StatementTrace, known: ServerReport, server: TracedServer, statements: Sequence[Statement]
+) -> list[Note]:
     """A note for each thing that a reader could otherwise take for something else."""
     notes = []
     if any(_CALL.match(statement.text) for statement in statements):
@@ -47,7 +49,7 @@ def of(trace: StatementTrace, known: Known, server: Reach, statements: Sequence[
     return notes
 
 
-def of_samples(moments: Moments, count: int, known: Known, server: Reach) -> list[Note]:
+def note_samples(moments: Moments, count: int, known: ServerReport, server: TracedServer) -> list[Note]:
     """The same of a window of samples."""
     return [
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
@@ -57,7 +59,7 @@ def of_samples(moments: Moments, count: int, known: Known, server: Reach) -> lis
     ]
 
 
-def _of_server(known: Known, server: Reach) -> Note:
+def _of_server(known: ServerReport, server: TracedServer) -> Note:
     if server.family == "postgresql":
         return Note("postgresql_counted" if known.statistics else "postgresql_not_asked")
     if server.login is None:
@@ -82,7 +84,7 @@ COSTLY_PERCENT = 3.0
 _BUSY = 0.1  # of one CPU
 
 
-class Taken(NamedTuple):
+class TracedWindow(NamedTuple):
     """A window, the texts as clients sent them, and where statements were probed the trace, and samples of stacks
     beside."""
 
@@ -118,10 +120,10 @@ class Probes(Closeable):
     server is asked once for the end of one and the beginning of the next.
     """
 
-    def __init__(self, server: Reach, *, stacks: bool = False, again: bool = False) -> None:
+    def __init__(self, server: TracedServer, *, stacks: bool = False, again: bool = False) -> None:
         self._server, self._again = server, again
-        self._last: tuple[float, Known] | None = None
-        self._known = Known()
+        self._last: tuple[float, ServerReport] | None = None
+        self._known = ServerReport()
         self._stack = ExitStack()
         try:
             self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
@@ -147,7 +149,7 @@ class Probes(Closeable):
         self._known = self._before()
         self._tracer.attach()
 
-    def window(self, duration_s: float, energy: WindowEnergy) -> Taken:
+    def window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
         """Trace one window; the server is asked before and after it, never within."""
         self.ready()
         # Opened before: that takes a while, and belongs to no window.
@@ -160,14 +162,14 @@ class Probes(Closeable):
         taken = self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
         return taken._replace(sampled=sampled)
 
-    def taken(self, window: Window, *, interrupted: bool = False) -> Taken:
+    def taken(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
         """What was traced in a window that has ended; `window` is the host in it, with its energy."""
         tracer, server = self._tracer, self._server
         trace = tracer.collect()
-        after = asked(server, running=self._again)
+        after = ask_server(server, running=self._again)
         self._last = (time.monotonic(), after) if self._again else None
-        known = performance.merged(self._known, after)
-        parts = parts_of(trace, known)
+        known = performance.merge_reports(self._known, after)
+        parts = join_trace(trace, known)
         cost = trace.cost
         measured = MeasuredStatements(
             method="probes",
@@ -181,13 +183,13 @@ class Probes(Closeable):
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
             version=tracer.dispatch.version,
-            notes=of(trace, known, server, parts.statements),
+            notes=note_trace(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
             cut_count=trace.cut_count,
             interrupted=interrupted,
         )
-        return Taken(measured, trace.texts, trace)
+        return TracedWindow(measured, trace.texts, trace)
 
     def trial(self) -> ProbeTrial:
         """What the probes take of the server, in a moment before the window."""
@@ -200,10 +202,10 @@ class Probes(Closeable):
         took_s = (trace.cost.bpf_s or 0.0) + trace.cost.trap_ns / 1e9
         return ProbeTrial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
 
-    def _before(self) -> Known:
+    def _before(self) -> ServerReport:
         """What the server reports as the window begins; what it reported at the end of one just before."""
         if self._last is not None and time.monotonic() - self._last[0] < _RECENT_S:
             before = self._last[1]
         else:
-            before = asked(self._server, running=True)
+            before = ask_server(self._server, running=True)
         return replace(before, running={**before.running, **self._tracer.running()})
