@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`python -m powerprof`, and `main` of the installed script."""
+"""Entry point of the `powerprof` script and of `python -m powerprof`."""
 
-import _signal  # type: ignore[import-not-found]  # as `signal`, without its imports
+import _signal  # type: ignore[import-not-found]  # `signal` without its imports: 5 ms less without a handler
 import sys
 
+# Python's own handler of Ctrl-C prints a traceback. Until `main` installs another one, Ctrl-C ends this process silently.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
-    # Until there is a handler of ours, Ctrl-C ends this as it ends any program: Python's would print a traceback.
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 
+# `python -m` searches the working folder for modules first, for root too. The `-P` option of Python prevents that.
 if __name__ == "__main__" and not sys.flags.safe_path and sys.path:
-    # With -m the working folder is the first place for modules, for root too: from here on it is none.
     del sys.path[0]
 
 from powerprof.cli import main

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that a person sees, and the exit code it ends with."""
+"""Errors that are shown to the user, with their exit codes."""
 
 from __future__ import annotations
 
 
 class PowerprofError(Exception):
-    """Something failed. The message names the thing and the reason, the hint says what to do.
+    """A failure with a message and a hint of one line each.
 
-    Both are one line each. `exit_code` is what the process ends with.
+    Attributes:
+        message: the thing and the reason.
+        hint: the remedy.
+        exit_code: exit code of the process.
     """
 
     exit_code = 1
@@ -19,35 +22,35 @@ class PowerprofError(Exception):
 
 
 class Retryable(PowerprofError):
-    """A client, a server or a connection failed that may well work the next time: what it broke may be repeated.
+    """A failure of a client, a server or a connection that may succeed at the next attempt.
 
-    Everything else stays wrong however often it is tried: a command, a host, a file, a statement's plan.
+    All other errors persist: a command, a host, a file, the plan of a statement.
     """
 
 
 class UsageError(PowerprofError):
-    """The command line asks for something that makes no sense."""
+    """A command line that is wrong or contradicts itself."""
 
     exit_code = 2
 
 
 class CapabilityError(PowerprofError):
-    """This host cannot do it: the message names the missing capability, the hint the command that provides it."""
+    """A missing capability of this host; the hint is the command that provides it."""
 
     exit_code = 3
 
 
 class WorseError(PowerprofError):
-    """`compare --fail-if-worse` found B worse than A."""
+    """The verdict of `compare --fail-if-worse` that B is worse than A."""
 
     exit_code = 4
 
 
 class Interrupted(BaseException):
-    """SIGINT or SIGTERM arrived; what was measured until then is saved.
+    """SIGINT or SIGTERM; the results until then are saved.
 
-    No PowerprofError and no Exception, as KeyboardInterrupt is none: it is raised at any instant, also inside a
-    `try` whose `except` turns a failure into "not there" or "not yet", and would be lost there.
+    Not an Exception, like KeyboardInterrupt: it is raised at any instant, also inside a `try` that takes every
+    Exception for a failure. There it would be lost.
     """
 
     exit_code = 130
@@ -59,15 +62,15 @@ class Interrupted(BaseException):
 
 
 class HungUp(Interrupted):
-    """SIGHUP arrived: the terminal is gone. All else is as with the other signals."""
+    """SIGHUP: the terminal is gone."""
 
     exit_code = 129
 
 
 class DataError(PowerprofError):
-    """A file from outside (recording, run, workload, perf map) is damaged or not what it should be.
+    """A damaged or wrong file from outside: a recording, run, workload or perf map.
 
-    The message reads `FILE:LINE: reason`, or `FILE: reason` where lines mean nothing.
+    The message reads `FILE:LINE: reason`, or `FILE: reason` if the file has no lines.
     """
 
     def __init__(self, path: object, reason: str, line: int | None = None, hint: str | None = None) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGINT, SIGTERM and SIGHUP as an exception, and the stretch in which they have to wait.
+"""SIGINT, SIGTERM and SIGHUP as an exception, and the periods in which they wait.
 
-The state is the process's own: which handler is set. The first signal raises `Interrupted`; from then on, and
-from `hold` on, signals only leave a mark, so that nothing breaks the clean-up or the saving, until `release`.
-None breaks an import: half of numpy stays in sys.modules, and the saving that follows fails on it.
+The first signal raises `Interrupted` in the main thread. From then on, and from `hold` on, signals are only recorded
+until `release`: neither the clean-up nor the saving is interrupted. A signal never interrupts an import. A
+half-imported numpy would stay in sys.modules, and the saving that follows would fail.
 """
 
 from __future__ import annotations
@@ -14,101 +14,117 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 
 from powerprof.system.errors import HungUp, Interrupted
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_AGAIN_S = 0.01
+_RETRY_S = 0.01
 
 
-class _Waiting:
-    """A handler that only remembers: `first` is the signal that has been raised, `arrived` one that came since."""
+@dataclass
+class _SignalState:
+    """The state of signal handling in this process.
 
-    def __init__(self, first: int | None = None) -> None:
-        self.first = first
-        self.arrived: int | None = None
+    Attributes:
+        is_installed: the handler of this module is set.
+        is_waiting: signals are recorded and not raised.
+        raised: number of the signal that was raised and started the waiting, if one did.
+        arrived: number of the last signal that was recorded.
+    """
 
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.arrived = number
+    is_installed: bool = False
+    is_waiting: bool = False
+    raised: int | None = None
+    arrived: int | None = None
+
+    def start_waiting(self, raised: int | None = None) -> None:
+        """Record signals from now on. A signal that arrives within this method is raised or recorded, never lost."""
+        self.arrived, self.raised = None, raised
+        self.is_waiting = True
 
 
-def _set(handler: _Waiting | Callable[[int, FrameType | None], None]) -> None:
-    for number in _NUMBERS:
-        # Who started us by nohup wants a hang-up to mean nothing.
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-            signal.signal(number, handler)
+_state = _SignalState()
 
 
 def _error(number: int | None, hint: str | None = None) -> Interrupted:
     return HungUp("hung up", hint) if number == signal.SIGHUP else Interrupted("interrupted", hint)
 
 
-def _must_wait(frame: FrameType | None) -> bool:
-    """In an import, and where Python would drop once more what is raised."""
+def _is_unsafe_to_raise(frame: FrameType | None) -> bool:
+    """Return whether the frame is in an import, or in the hook through which Python drops exceptions."""
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code is _dropped.__code__:
+        if frame.f_code.co_filename.startswith("<frozen importlib") or frame.f_code is _retry_dropped.__code__:
             return True
         frame = frame.f_back
     return False
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    if _must_wait(frame):
-        # The same signal again: by then its handler may be one that waits.
-        _soon(lambda: signal.raise_signal(number))
-        return
-    _set(_Waiting(number))
-    raise _error(number)
+def _handle(number: int, frame: FrameType | None) -> None:
+    if _state.is_waiting:
+        _state.arrived = number
+    elif _is_unsafe_to_raise(frame):
+        _call_when_safe(lambda: signal.raise_signal(number))  # signals may be waiting by then
+    else:
+        _state.start_waiting(raised=number)
+        raise _error(number)
 
 
-def _soon(act: Callable[[], None]) -> None:
-    """Every moment it is looked whether it may be done now; then that ends."""
+def _call_when_safe(action: Callable[[], None]) -> None:
+    """Call `action` from a timer as soon as an exception may be raised."""
 
-    def look(_number: int, frame: FrameType | None) -> None:
-        if not _must_wait(frame):
+    def retry(_number: int, frame: FrameType | None) -> None:
+        if not _is_unsafe_to_raise(frame):
             signal.setitimer(signal.ITIMER_REAL, 0.0)
-            act()
+            action()
 
-    signal.signal(signal.SIGALRM, look)
-    signal.setitimer(signal.ITIMER_REAL, _AGAIN_S, _AGAIN_S)
+    signal.signal(signal.SIGALRM, retry)
+    signal.setitimer(signal.ITIMER_REAL, _RETRY_S, _RETRY_S)
 
 
-def _dropped(unraisable: sys.UnraisableHookArgs) -> None:
-    """Python drops what is raised in a destructor or in a callback from C. A dropped interrupt comes again."""
+def _retry_dropped(unraisable: sys.UnraisableHookArgs) -> None:
+    """Raise an interrupt again that Python dropped in a destructor or in a callback from C."""
     if isinstance(unraisable.exc_value, Interrupted):
         number = signal.SIGHUP if isinstance(unraisable.exc_value, HungUp) else signal.SIGINT
-        _soon(lambda: _raise_again(number))
+        _call_when_safe(lambda: _raise_again(number))
     else:
         sys.__unraisablehook__(unraisable)
 
 
 def _raise_again(number: int) -> None:
-    """What was dropped. Its signal's handler only waits since: it is not asked."""
-    if not isinstance(signal.getsignal(signal.SIGTERM), _Waiting):
-        _set(_Waiting(number))
+    # The signal itself would only be recorded: signals have been waiting since it was raised.
+    if not _state.is_waiting:
+        _state.start_waiting(raised=number)
     raise _error(number)
 
 
 def install() -> None:
-    """The first SIGINT, SIGTERM or SIGHUP raises Interrupted in the main thread. To be called there."""
-    _set(_raise)
-    sys.unraisablehook = _dropped
+    """Raise Interrupted in the main thread at the first SIGINT, SIGTERM or SIGHUP. Call it in the main thread."""
+    _state.is_waiting = False
+    _state.is_installed = True
+    for number in _NUMBERS:
+        # nohup starts programs with SIGHUP ignored; that stays.
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _handle)
+    sys.unraisablehook = _retry_dropped
 
 
 @cache
 def _pipe() -> tuple[int, int]:
-    # Never closed: a signal's byte would go to whatever has the number then.
+    # Stays open: after a close, the byte of a signal would reach the next file with that number.
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
 def heard() -> int | None:
-    """A descriptor that each signal makes readable, from now on, for a wait that none may miss: whoever waits empties
-    it. None in other threads than the first, and where no descriptor is left.
+    """Return a descriptor that each signal makes readable from now on; the waiting caller empties it.
 
-    Python runs handlers between its own instructions. A signal that comes after the last of them and before the system
-    call, or is delivered to another thread, does not end the call: it would be answered when the wait is over.
+    Python runs handlers between its own instructions. A signal that arrives between the last instruction and the
+    system call, or in another thread, does not end the call, and would be handled only after the wait.
+
+    Returns:
+        None in other threads than the main one, and if no descriptor is left.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
@@ -120,27 +136,27 @@ def heard() -> int | None:
     return descriptor
 
 
-def _deaf() -> None:
-    """In a child: the pipe is its parent's, and the child may give its numbers to something else."""
+def _forget_pipe() -> None:
+    # The pipe belongs to the parent process, and the child may reuse its numbers.
     signal.set_wakeup_fd(-1)
     _pipe.cache_clear()
 
 
-os.register_at_fork(after_in_child=_deaf)
+os.register_at_fork(after_in_child=_forget_pipe)
 
 
 def hold() -> None:
-    """From here to `release` a signal waits: what was measured is put together and saved.
+    """Let signals wait until `release`, so that the results are completed and saved.
 
-    Does nothing where `install` was not called, or a signal has come already.
+    Does nothing without `install`, and after the first signal.
     """
-    if signal.getsignal(signal.SIGTERM) is _raise:
-        _set(_Waiting())
+    if _state.is_installed and not _state.is_waiting:
+        _state.start_waiting()
 
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a signal wait until the block has ended. If one came before, others wait already."""
+    """Let signals wait until the block ends. After the first signal they wait already."""
     if came():
         yield
         return
@@ -152,29 +168,27 @@ def uninterrupted() -> Iterator[None]:
 
 
 def ended_by(hint: str | None = None) -> Interrupted:
-    """The error that what was cut short ends with: HungUp where a hang-up did it."""
-    waiting = signal.getsignal(signal.SIGTERM)
-    return _error((waiting.first or waiting.arrived) if isinstance(waiting, _Waiting) else None, hint)
+    """Return the error of an interrupted command: HungUp after SIGHUP, else Interrupted."""
+    return _error((_state.raised or _state.arrived) if _state.is_waiting else None, hint)
 
 
 def came() -> bool:
-    """Whether a signal has been raised, or waits."""
-    waiting = signal.getsignal(signal.SIGTERM)
-    return isinstance(waiting, _Waiting) and (waiting.first or waiting.arrived) is not None
+    """Return whether a signal was raised or is waiting."""
+    return _state.is_waiting and (_state.raised or _state.arrived) is not None
 
 
 def ignore() -> None:
-    """Everything is done: signals mean nothing any more, and what was to be raised again is not."""
-    # The default handler, which the interpreter puts back when it ends, would have the timer kill us.
+    """Ignore all signals from now on, including those to be raised again."""
+    # The interpreter restores the default handler of SIGALRM at exit; the timer would then kill this process.
     signal.setitimer(signal.ITIMER_REAL, 0.0)
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
+    _state.is_installed = _state.is_waiting = False
 
 
 def release() -> None:
-    """Signals raise again. Raises Interrupted where one has come since `hold`, or since the one that was raised."""
-    waiting = signal.getsignal(signal.SIGTERM)
-    if isinstance(waiting, _Waiting):
+    """Let signals raise again. Raise Interrupted if one arrived since `hold`, or since the one that was raised."""
+    if _state.is_waiting:
         install()
-        if waiting.arrived is not None:
-            raise _error(waiting.arrived)
+        if _state.arrived is not None:
+            raise _error(_state.arrived)
