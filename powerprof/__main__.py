@@ -4,7 +4,7 @@
 import _signal  # type: ignore[import-not-found]  # `signal` without its imports: 5 ms less without a handler
 import sys
 
-# Python's own handler of Ctrl-C prints a traceback. Until `main` installs another one, Ctrl-C ends this process silently.
+# Python's handler of Ctrl-C prints a traceback. Until `main` installs another one, Ctrl-C ends the process silently.
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
 

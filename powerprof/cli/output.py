@@ -172,9 +172,9 @@ def deliver(
     saved = getattr(record, "id", None)
     kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
     failure = getattr(record, "failure", None)
-    if failure is not None and not signals.came():  # a signal may have ended the server too
+    if failure is not None and not signals.has_arrived():  # a signal may have ended the server too
         problem = PowerprofError(failure, kept)
-    interrupted = signals.ended_by(kept)
+    interrupted = signals.interruption(kept)
     if isinstance(interrupted, HungUp):
         leave_terminal()
     try:

@@ -128,7 +128,7 @@ def resolved(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
     try:
         diagnosis = _diagnosed(pid, request, say)
         if diagnosis.interrupted:
-            raise signals.ended_by()
+            raise signals.interruption()
         findings = diagnosis.findings
     finally:
         signals.release()  # signals wait from the end of a window: nothing is to be saved of this one

@@ -185,7 +185,7 @@ def prediction(plan: PlannedChange, target: Target, request: CureRequest, say: S
             )
         attribution = attribute.analyse(taken)
         if attribution.interrupted:
-            raise signals.ended_by()
+            raise signals.interruption()
     except CapabilityError:
         return None  # the windows say why nothing is traced
     finally:

@@ -308,7 +308,7 @@ class IdleExperiment:
         """All phases. An interrupt, or a failure after the first window (the server died, a disk was full), ends them
         early: the run then says so.
 
-        From then on signals wait, until the run is saved (`interrupts.release`). Raises PowerprofError where
+        From then on signals wait, until the run is saved (`signals.release`). Raises PowerprofError where
         nothing was measured.
         """
         interrupted, failure = False, None

@@ -356,7 +356,7 @@ def measure_study(
         )
         try:
             # A step that a failure ended is no end of the others; one that a signal ended is.
-            if signals.came():
+            if signals.has_arrived():
                 raise Interrupted("interrupted")
             signals.release()
         except Interrupted:

@@ -151,7 +151,7 @@ class StatementMonitor(Closeable):
                 raise
             taken = None
         if taken is not None and taken.measured.interrupted:
-            raise signals.ended_by()
+            raise signals.interruption()
         if taken is None or taken.measured.process_cpu_s is None:
             self._lose()
             return None

@@ -20,8 +20,7 @@ from pathlib import Path
 
 from powerprof.measure.clock import Meters, Suspended, suspended_note
 from powerprof.model.records import EnergyReading
-from powerprof.system import caller
-from powerprof.system import signals as interrupts
+from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
 
@@ -110,13 +109,13 @@ def pass_window(
 ) -> Passed:
     """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`, `source`: `OpenWindow`.
 
-    `hold`: signals wait from the window's end on, until what it gave is saved (`interrupts.release`).
+    `hold`: signals wait from the window's end on, until what it gave is saved (`signals.release`).
     """
     running, interrupted = OpenWindow(*parts, settle=settle, source=source), None
     try:
         running.wait(length_s, until)
         if hold:
-            interrupts.hold()
+            signals.hold()
     except Interrupted as error:
         interrupted = error
     return running.end(interrupted)
@@ -127,20 +126,20 @@ def wait_out(
 ) -> None:
     """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due.
 
-    No signal is late, wherever the kernel delivers it (`interrupts.heard`).
+    No signal is late, wherever the kernel delivers it (`signals.wakeup_descriptor`).
     """
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
     due_s = [now_s + part.unread_at_most_s for part in parts] if due_s is None else due_s
-    signals, poll = interrupts.heard(), select.poll()
-    for each in (until, signals, *(part.calls for part in parts)):
+    descriptor, poll = signals.wakeup_descriptor(), select.poll()
+    for each in (until, descriptor, *(part.calls for part in parts)):
         if each is not None:
             poll.register(each, select.POLLIN)
     while now_s < deadline_s:
         left_s = max(0.0, min(deadline_s, *due_s, now_s + _ASLEEP_AT_MOST_S) - now_s)
         ready = {each for each, _ in poll.poll(math.ceil(1e3 * left_s))}
-        if signals is not None and signals in ready:
-            os.read(signals, 64)
+        if descriptor is not None and descriptor in ready:
+            os.read(descriptor, 64)
         if until in ready:
             return
         now_s = time.monotonic()

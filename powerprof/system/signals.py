@@ -117,7 +117,7 @@ def _pipe() -> tuple[int, int]:
     return os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
 
-def heard() -> int | None:
+def wakeup_descriptor() -> int | None:
     """Return a descriptor that each signal makes readable from now on; the waiting caller empties it.
 
     Python runs handlers between its own instructions. A signal that arrives between the last instruction and the
@@ -157,7 +157,7 @@ def hold() -> None:
 @contextmanager
 def uninterrupted() -> Iterator[None]:
     """Let signals wait until the block ends. After the first signal they wait already."""
-    if came():
+    if has_arrived():
         yield
         return
     hold()
@@ -167,12 +167,12 @@ def uninterrupted() -> Iterator[None]:
         release()
 
 
-def ended_by(hint: str | None = None) -> Interrupted:
+def interruption(hint: str | None = None) -> Interrupted:
     """Return the error of an interrupted command: HungUp after SIGHUP, else Interrupted."""
     return _error((_state.raised or _state.arrived) if _state.is_waiting else None, hint)
 
 
-def came() -> bool:
+def has_arrived() -> bool:
     """Return whether a signal was raised or is waiting."""
     return _state.is_waiting and (_state.raised or _state.arrived) is not None
 

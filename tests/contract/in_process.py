@@ -108,7 +108,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(caller, "keep", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
-    monkeypatch.setattr(signals, "heard", begins("a pause"))
+    monkeypatch.setattr(signals, "wakeup_descriptor", begins("a pause"))
     monkeypatch.setattr("os.fork", begins("a process"))
     monkeypatch.setattr(socket.socket, "connect", begins("a connection"))
     monkeypatch.setattr(threading.Event, "wait", wait)

@@ -105,13 +105,13 @@ def test_a_process_of_somebody_else(root: None, powerprof_cli: Cli, words: list[
 
 _LATE = """
 import signal, sys
-from powerprof.system import signals as interrupts
+from powerprof.system import signals
 from powerprof.cli import main
-ignore = interrupts.ignore
+ignore = signals.ignore
 def late():
-    interrupts.ignore = ignore
+    signals.ignore = ignore
     signal.raise_signal(signal.SIGTERM)
-interrupts.ignore = late
+signals.ignore = late
 sys.argv = ["powerprof", "--version"]
 main()
 """

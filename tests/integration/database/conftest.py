@@ -22,9 +22,9 @@ from tests.conftest import REPOSITORY
 # What a script needs to behave as the command line does: a signal is an exception, an error is one line.
 _PRELUDE = """
 import signal, sys
-from powerprof.system import signals as interrupts
+from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
-interrupts.install()  # with it an interrupt that Python drops in a destructor comes again
+signals.install()  # with it an interrupt that Python drops in a destructor comes again
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored where the tests run under nohup
 def main():
 {body}

@@ -20,7 +20,7 @@ from tests.conftest import REPOSITORY
 
 _PROGRAM = """
 import os, signal, sys
-from powerprof.system import signals as interrupts
+from powerprof.system import signals
 from powerprof.cli.live import Screen
 from powerprof.system.errors import Interrupted
 from powerprof.measure.window import wait_out
@@ -29,7 +29,7 @@ def on_key(key):
     keys.append(key)
     if key == "q":
         os.kill(os.getpid(), signal.SIGINT)
-interrupts.install()
+signals.install()
 try:
     with Screen(lambda width, height: [f"{width}x{height}", "keys " + "".join(keys)], on_key) as screen:
         screen.refresh()

@@ -14,8 +14,8 @@ from tests.conftest import REPOSITORY
 def run(body: str) -> str:
     """What a process of its own prints that has the handlers installed and does this."""
     program = (
-        "import ctypes, os, signal, sys, time\nfrom powerprof.system import signals as interrupts\n"
-        "from powerprof.system.errors import Interrupted\ninterrupts.install()\n" + textwrap.dedent(body)
+        "import ctypes, os, signal, sys, time\nfrom powerprof.system import signals\n"
+        "from powerprof.system.errors import Interrupted\nsignals.install()\n" + textwrap.dedent(body)
     )
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, encoding="utf-8", timeout=30, check=True
@@ -33,7 +33,7 @@ def test_the_first_signal_raises_and_the_second_waits() -> None:
             signal.raise_signal(signal.SIGTERM)
             print("cleaned up")
         try:
-            interrupts.release()
+            signals.release()
         except Interrupted:
             print("then the second")
     """)
@@ -59,15 +59,15 @@ def test_no_failure_handler_swallows_it() -> None:
 def test_a_held_signal_comes_at_the_release() -> None:
     assert (
         run("""
-        interrupts.hold()
+        signals.hold()
         signal.raise_signal(signal.SIGTERM)
         print("saved")
         try:
-            interrupts.release()
+            signals.release()
         except Interrupted:
             print("raised")
-        interrupts.hold()
-        interrupts.release()
+        signals.hold()
+        signals.release()
         print("and no more")
     """)
         == "saved\nraised\nand no more\n"
@@ -84,14 +84,14 @@ def test_an_import_is_finished_first(tmp_path: Path) -> None:
             time.sleep(10)
         except Interrupted:
             print("raised")
-        interrupts.install()
+        signals.install()
         del sys.modules["half"]
         import half
-        interrupts.hold()
+        signals.hold()
         time.sleep(0.1)
         print("saved")
         try:
-            interrupts.release()
+            signals.release()
         except Interrupted:
             print("raised")
     """)
@@ -143,8 +143,8 @@ def test_without_handlers_nothing_is_held() -> None:
         [
             sys.executable,
             "-c",
-            "import signal\nfrom powerprof.system import signals as interrupts\n"
-            "interrupts.hold(); interrupts.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)",
+            "import signal\nfrom powerprof.system import signals\n"
+            "signals.hold(); signals.release()\nprint(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)",
         ],
         cwd=REPOSITORY,
         capture_output=True,
@@ -162,9 +162,9 @@ def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
             signal.raise_signal(signal.SIGHUP)
         except Interrupted as error:
             signal.raise_signal(signal.SIGTERM)
-            print(error.message, error.exit_code, interrupts.ended_by("saved").exit_code)
+            print(error.message, error.exit_code, signals.interruption("saved").exit_code)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        interrupts.install()
+        signals.install()
         signal.raise_signal(signal.SIGHUP)
         print("still here")
         try:
@@ -227,7 +227,7 @@ def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_w
             print(type(error).__name__)
         signal.raise_signal(signal.SIGTERM)
         try:
-            interrupts.release()
+            signals.release()
         except Interrupted:
             print("and the next")
     """)
@@ -241,20 +241,20 @@ def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> Non
         run("""
         import resource, threading
         from powerprof.measure.window import wait_out
-        heard = interrupts.heard()
-        other = threading.Thread(target=lambda: print("other thread", interrupts.heard()))
+        heard = signals.wakeup_descriptor()
+        other = threading.Thread(target=lambda: print("other thread", signals.wakeup_descriptor()))
         other.start()
         other.join()
         sys.stdout.flush()
         if (child := os.fork()) == 0:
-            print("child", signal.set_wakeup_fd(-1), interrupts.heard() not in (None, heard), flush=True)
+            print("child", signal.set_wakeup_fd(-1), signals.wakeup_descriptor() not in (None, heard), flush=True)
             os._exit(0)
         os.waitpid(child, 0)
-        print("again", interrupts.heard() == heard, signal.set_wakeup_fd(-1) >= 0)
-        interrupts._pipe.cache_clear()
+        print("again", signals.wakeup_descriptor() == heard, signal.set_wakeup_fd(-1) >= 0)
+        signals._pipe.cache_clear()
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
         wait_out((), 0.01)
-        print("no descriptor", interrupts.heard())
+        print("no descriptor", signals.wakeup_descriptor())
     """)
         == "other thread None\nchild -1 True\nagain True True\nno descriptor None\n"
     )
