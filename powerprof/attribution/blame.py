@@ -17,7 +17,7 @@ from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
-from powerprof.energy.windows import Consumer, split_host
+from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks import runtimes
@@ -275,7 +275,7 @@ def energy_split(
     steal_percent: float | None = None,
 ) -> EnergySplit | None:
     """The host's energy in a traced window onto `consumers`; None where it or C0 is unknown."""
-    return split_host(
+    return split_host_energy(
         host_energy(energy),
         window_s,
         c0_percent,

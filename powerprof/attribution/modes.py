@@ -13,7 +13,7 @@ from powerprof.attribution.offcpu import OffCpuProfile, build_bpf_profile, build
 from powerprof.attribution.profile import OnCpuProfile, build_on_cpu_profile
 from powerprof.attribution.requests import FunctionsRequest, OffCpuRequest, ProfileRequest, SyscallRequest
 from powerprof.attribution.syscalls import SyscallProfile, build_syscall_profile
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.processes import Target
@@ -41,7 +41,7 @@ def on_cpu(target: Target, request: ProfileRequest, names: Names, say: Say) -> O
     pids = None if target.system else target.pids
     with OnCpuTracer(pids, event, frequency_hz=request.frequency_hz) as tracer:
         say(f"sampling {target.label} for {request.duration_s:g} s")
-        started_at = now_text()
+        started_at = format_now()
         capture = tracer.measure(request.duration_s, settle=request.settle)
     named.update(names())
     return _labelled(build_on_cpu_profile(capture, server_names=named), target, started_at)
@@ -57,7 +57,7 @@ def functions(target: Target, request: FunctionsRequest, say: Say, consent: Cons
     _check_backend(request.backend)
     if request.backend == "dtrace" and request.unwinding_risk:
         raise UsageError("--allow-unwinding-risk has no effect with DTrace", "it places no return probes")
-    started_at = now_text()
+    started_at = format_now()
     if request.backend == "dtrace":
         return _labelled(_by_dtrace(target, request, say), target, started_at)
     try:
@@ -96,7 +96,7 @@ def _by_dtrace(target: Target, request: FunctionsRequest, say: Say) -> FunctionP
 def off_cpu(target: Target, request: OffCpuRequest, names: Names, say: Say) -> OffCpuProfile:
     """Follow sleeps and wakings for one window. Raises UsageError, CapabilityError, PowerprofError."""
     _check_backend(request.backend)
-    started_at = now_text()
+    started_at = format_now()
     if request.backend == "dtrace":
         return _labelled(_off_cpu_by_dtrace(target, request, names, say), target, started_at)
     try:
@@ -112,7 +112,7 @@ def syscalls(target: Target, request: SyscallRequest, names: Names, say: Say) ->
     """Count system calls for one window. Raises CapabilityError, PowerprofError."""
     from powerprof.tracing.syscalls import SyscallTracer
 
-    started_at, named = now_text(), dict(names())
+    started_at, named = format_now(), dict(names())
     say("loading the counter")
     with SyscallTracer(None if target.system else target.pids) as tracer:
         say(f"counting system calls of {target.label} for {request.duration_s:g} s")

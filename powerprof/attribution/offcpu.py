@@ -174,7 +174,7 @@ def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuPro
 def _unseen(count: int) -> list[str]:
     if not count:
         return []
-    return [f"{text.some(count, 'time')} a thread ran unseen: how long it waited for a CPU before is in no sum"]
+    return [f"{text.plural(count, 'time')} a thread ran unseen: how long it waited for a CPU before is in no sum"]
 
 
 def _waker_rows(

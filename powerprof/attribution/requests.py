@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.system.errors import UsageError
 
 _PAGE_KIB = 4
@@ -44,7 +44,7 @@ class AttributeRequest:
 
     duration_s: float
     stack_buffer_kib: int = 16384
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     settle: bool = False
 
     def __post_init__(self) -> None:

@@ -120,7 +120,7 @@ def _frame(frame: Frame) -> StackFrame:
 def _named(files: list[str]) -> str:
     """As many as a line holds."""
     few = files[:_MOST_FILES]
-    return text.listed([*few, text.some(len(files) - len(few), "more file")] if len(files) > len(few) else few)
+    return text.join_words([*few, text.plural(len(files) - len(few), "more file")] if len(files) > len(few) else few)
 
 
 def unnamed_stack(key: Key, reason: str, *, captured: bool = False) -> NamedStack:
@@ -283,10 +283,10 @@ class SiteStacks:
             short[why] = short.get(why, 0) + count
         ranked = sorted(short.items(), key=lambda item: (-item[1], item[0]))
         reasons = "; ".join(f"{why} ({count:,})" for why, count in ranked)
-        cut = [f"{text.some(sum(short.values()), 'stack')} cut short: {reasons}"] if short else []
+        cut = [f"{text.plural(sum(short.values()), 'stack')} cut short: {reasons}"] if short else []
         if odd := self.tally.disagreeing:
             cut.append(
-                f"{text.some(odd, 'stack')} without the interpreter's functions: these disagree with the calls in C"
+                f"{text.plural(odd, 'stack')} without the interpreter's functions: these disagree with the calls in C"
             )
         return list(dict.fromkeys([*self._store.budget.notes(), *self.unread, *self.notes_unread(), *cut]))
 

@@ -237,9 +237,9 @@ def _fetch(found: _FilesFound, asked: debuginfo.FetchRequest, say: Say, consent:
     if not files:
         return {}
     few = list(files.values())[:3]
-    more = [text.some(len(files) - 3, "more file")] if len(files) > 3 else []
-    hosts = text.listed(debuginfo.configured_servers())
-    if not consent(f"{hosts}: debug files of {text.listed([*few, *more])}, up to 1 GiB each"):
+    more = [text.plural(len(files) - 3, "more file")] if len(files) > 3 else []
+    hosts = text.join_words(debuginfo.configured_servers())
+    if not consent(f"{hosts}: debug files of {text.join_words([*few, *more])}, up to 1 GiB each"):
         raise PowerprofError("nothing was fetched", "answer y, or use --yes")
     fetched = {}
     for build_id, module in files.items():

@@ -98,7 +98,7 @@ def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> Sysc
     files = [_file(one, names) for one in trace.files if one.reads_count or one.writes_count or one.syncs_count]
     parts = trace.parts_count
     notes = (
-        [f"{text.some(parts, 'request')} of more than 16 parts: the rest of its bytes is in no sum"] if parts else []
+        [f"{text.plural(parts, 'request')} of more than 16 parts: the rest of its bytes is in no sum"] if parts else []
     )
     return SyscallProfile(
         pids=trace.pids,

@@ -25,7 +25,7 @@ from typer.models import OptionInfo
 
 from powerprof import __version__
 from powerprof.cli.output import leave_terminal, say
-from powerprof.model.text import listed
+from powerprof.model.text import join_words
 from powerprof.system import paths
 from powerprof.system.errors import DataError, HungUp, Interrupted, PowerprofError, UsageError
 from powerprof.system.files import printable
@@ -469,7 +469,7 @@ def _alike(option: str, error: typer.BadParameter, command: str) -> str:
     """The hint for an option that there is not: those of nearly the same name, and the help."""
     own = [name for parameter in error.ctx.command.params for name in parameter.opts] if error.ctx else []
     alike = {*difflib.get_close_matches(option, own, cutoff=_ALIKE), *(n for n in own if n.startswith(option))}
-    meant = f"did you mean {listed(sorted(alike), 'or')}? " if alike and len(option) > len("--") else ""
+    meant = f"did you mean {join_words(sorted(alike), 'or')}? " if alike and len(option) > len("--") else ""
     return f"{meant}{command} --help"
 
 

@@ -39,12 +39,12 @@ def command(
     """Calibrate, write, print."""
     from powerprof.energy import calibrate
     from powerprof.energy.models_file import encode_model, this_cpu
-    from powerprof.measure.sampling import now_text
+    from powerprof.measure.sampling import format_now
     from powerprof.report.energy import calibration_lines as lines
 
     cpu = this_cpu()
-    name = calibrate.default_name(cpu) if name is None else name
-    path = calibrate.target_of(name, output)
+    name = calibrate.make_default_name(cpu) if name is None else name
+    path = calibrate.choose_target(name, output)
     check_targets(files={"output": str(path)})
     fit, scope = calibrate.calibrate(
         energy.energy_source,
@@ -54,7 +54,7 @@ def command(
         seed=seed,
         progress=lambda text: progress(text, quiet),
     )
-    model = calibrate.model_of(fit, name, cpu, scope, now_text()[:10])
+    model = calibrate.make_model(fit, name, cpu, scope, format_now()[:10])
     try:
         calibrate.save_model(model, path)
     except PowerprofError:

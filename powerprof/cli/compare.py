@@ -220,10 +220,10 @@ def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[
 
 def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
     """Whether both are saved runs of `queries`. Raises UsageError where one is."""
-    from powerprof.model.runs import RunStore, schema_of
+    from powerprof.model.runs import RunStore, read_schema
 
     store = RunStore(runs_dir)
-    are = [name for name in (a, b) if _is_saved(store, name) and schema_of(store.find(name)) == "powerprof.queries/1"]
+    are = [name for name in (a, b) if _is_saved(store, name) and read_schema(store.find(name)) == "powerprof.queries/1"]
     if len(are) == 1:
         raise UsageError(f"{are[0]} is a run of queries and the other is not", "compare two runs of queries")
     return len(are) == 2

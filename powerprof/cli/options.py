@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 
 from powerprof.energy.domains import EnergyRequest, Vcpu
-from powerprof.model.text import listed
+from powerprof.model.text import join_words
 from powerprof.system.errors import PowerprofError, UsageError
 
 P = TypeVar("P", bound=Path | list[Path] | None)
@@ -49,9 +49,9 @@ def _residency(value: str | None) -> str | None:
 
 def _energy(value: str) -> str:
     if value != "auto":
-        from powerprof.energy.meters import words_of
+        from powerprof.energy.meters import parse_energy_source
 
-        words_of(value)
+        parse_energy_source(value)
     return value
 
 
@@ -379,7 +379,7 @@ def refuse_without_effect(
     ]
     if options:
         verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
-        raise UsageError(f"{listed(options)} {verb} no effect {where}", f"leave {those} out")
+        raise UsageError(f"{join_words(options)} {verb} no effect {where}", f"leave {those} out")
 
 
 def refuse_too_few(option: str, number: int, least: int) -> None:

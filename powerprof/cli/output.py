@@ -105,10 +105,10 @@ def _check_stdout() -> None:
 def write_json(record: Any, target: str | None) -> None:
     """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
     if target is not None:
-        from powerprof.model.runs import encode
+        from powerprof.model.runs import encode_record
         from powerprof.report.files import write_output
 
-        write_output(target, encode(record))
+        write_output(target, encode_record(record))
 
 
 def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:

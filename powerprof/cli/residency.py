@@ -60,17 +60,17 @@ def _replay(
     before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving, files: Targets
 ) -> None:
     from powerprof.measure.residency import read_recording
-    from powerprof.measure.sampling import now_text, run_of
+    from powerprof.measure.sampling import format_now, make_run
     from powerprof.report.residency import lines
 
-    recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=now_text())
-    run = run_of(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
+    recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=format_now())
+    run = make_run(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
     deliver(run, "residency", saving, files, lines=partial(lines, driver=recording.driver))
 
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:
     from powerprof.host.describe import host_record
-    from powerprof.measure.sampling import WindowInterrupted, WindowMeter, run_of
+    from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
 
     progress(f"measuring for {duration:g} s", saving.quiet)
     with WindowMeter(residency_source=source) as meter:
@@ -78,4 +78,4 @@ def _measure(duration: float, source: str, saving: Saving, files: Targets) -> No
             window, interrupted = meter.measure(duration), False
         except WindowInterrupted as error:
             window, interrupted = error.partial, True
-    deliver(run_of(window, host=host_record(), interrupted=interrupted), "residency", saving, files)
+    deliver(make_run(window, host=host_record(), interrupted=interrupted), "residency", saving, files)

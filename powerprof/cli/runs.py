@@ -91,12 +91,12 @@ def _list(runs_dir: Path | None, json: str | None) -> None:
 
 
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
-    from powerprof.model.runs import About, RunStore, check_label, schema_of
+    from powerprof.model.runs import About, RunStore, check_label, read_schema
 
     about = About(labels=[check_label(label) for label in labels])
     store = RunStore(runs_dir)
     path = store.find(name)
-    schema_of(path)
+    read_schema(path)
     if labels:
         store.describe(name, about)
     say(str(path))

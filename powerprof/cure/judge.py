@@ -18,7 +18,7 @@ from powerprof.energy.domains import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
 from powerprof.experiment.records import Metric
-from powerprof.measure.procfs import timer_interrupts
+from powerprof.measure.procfs import read_timer_interrupts
 from powerprof.model.records import Figures, Kind
 from powerprof.model.text import Say
 from powerprof.system import files, paths, signals
@@ -146,9 +146,9 @@ class _Ticks:
 
 @contextmanager
 def _ticks() -> Iterator[_Ticks]:
-    counted, before, began_s = _Ticks(), timer_interrupts(), time.monotonic()
+    counted, before, began_s = _Ticks(), read_timer_interrupts(), time.monotonic()
     yield counted
-    after, passed_s = timer_interrupts(), time.monotonic() - began_s
+    after, passed_s = read_timer_interrupts(), time.monotonic() - began_s
     if before is not None and after is not None and passed_s > 0:
         counted.rate_hz = (after - before) / passed_s / (os.cpu_count() or 1)
 

@@ -20,7 +20,7 @@ from powerprof.database.products.products import (
     log_in_locally,
     read_local_thread_names,
 )
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.attribution import Thread
 from powerprof.model.text import number
@@ -96,7 +96,7 @@ class CureRequest:
     server_url: str | None = None
     socket: Path | None = None
     defaults_file: Path | None = None
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
 
     def __post_init__(self) -> None:
         if self.precision_percent is not None and not 0 < self.precision_percent < 100:

@@ -28,7 +28,7 @@ from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import Part, pass_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
-from powerprof.model.text import Say, counting_down
+from powerprof.model.text import Say, count_down
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, same_value
 from powerprof.reversible.kinds import kept_text
@@ -228,7 +228,7 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
     """
     from powerprof.host.describe import host_record
-    from powerprof.measure.sampling import now_text
+    from powerprof.measure.sampling import format_now
 
     target = target_of(request.pid)
     pid = target.pids[0]
@@ -236,8 +236,8 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     predicted = prediction(chosen, target, request, say)
     lasts_s = 2 * request.most_pairs * (request.window_s + _SETTLE_S)
     consent(chosen, target, lasts_s, predicted)
-    say = counting_down(say, lasts_s)
-    started_at = now_text()
+    say = count_down(say, lasts_s)
+    started_at = format_now()
     with WindowEnergy(request.energy) as energy:
         tried = _Tried()
         with Journal([chosen.held]) as journal:

@@ -149,9 +149,9 @@ class DiagnosisRequest:
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
     """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.host.describe import host_record
-    from powerprof.measure.sampling import now_text
+    from powerprof.measure.sampling import format_now
 
-    started_at = now_text()
+    started_at = format_now()
     with ExitStack() as stack:
         notes: list[str] = []
         subject = _subject(request, stack, notes)

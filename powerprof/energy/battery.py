@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from powerprof.energy.meter import DomainEnergy
-from powerprof.measure.counters import PowerSample, forget, power_energy
+from powerprof.measure.counters import PowerSample, drop_old_samples, power_energy
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import try_int, try_text
@@ -43,7 +43,7 @@ def _is_ups(folder: Path) -> bool:
     return any(_UPS.search(name) for name in names)
 
 
-def mains_online(root: Path) -> str | None:
+def find_external_supply(root: Path) -> str | None:
     """The name of what feeds the machine now beside its batteries: mains, USB, a pad without wires, a UPS; None where
     nothing is known to."""
     for folder in sorted(root.glob("*")):
@@ -53,11 +53,11 @@ def mains_online(root: Path) -> str | None:
     return None
 
 
-def discharge_watts(folder: Path) -> float | None:
+def read_discharge_watts(folder: Path) -> float | None:
     """Watts that leave the battery now; None while it does not discharge, where it does not say, and while the mains
     are connected: then it gives a part of what the machine draws.
     """
-    if try_text(folder / "status") != "Discharging" or mains_online(folder.parent) is not None:
+    if try_text(folder / "status") != "Discharging" or find_external_supply(folder.parent) is not None:
         return None
     # µW, µA and µV; some firmwares give the discharge a sign, and 0 stands for what they do not know.
     power = try_int(folder / "power_now")
@@ -82,7 +82,7 @@ class BatteryMeter:
         # Where another battery feeds the machine too, these give a part of what it draws.
         alone = all(try_text(folder / "status") != "Discharging" for folder in self._resting)
         for folder, samples in zip(self._folders, self._samples, strict=True):
-            samples.append(PowerSample(now_s, discharge_watts(folder) if alone else None))
+            samples.append(PowerSample(now_s, read_discharge_watts(folder) if alone else None))
 
     def is_counting(self) -> bool | None:
         return any(s.watts for samples in self._samples for s in samples) if self._samples[0] else None
@@ -94,9 +94,9 @@ class BatteryMeter:
             for folder, samples in zip(self._folders, self._samples, strict=True)
         ]
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         for samples in self._samples:
-            forget(samples, before_s)
+            drop_old_samples(samples, before_s)
 
     def notes(self) -> list[str]:
         return []
@@ -111,8 +111,8 @@ def open_battery() -> BatteryMeter:
     folders = find_batteries(root)
     if not folders:
         raise CapabilityError(f"battery: none in {root}", "use another meter, or the estimate")
-    discharging = [folder for folder in folders if discharge_watts(folder) is not None]
-    mains = mains_online(root)
+    discharging = [folder for folder in folders if read_discharge_watts(folder) is not None]
+    mains = find_external_supply(root)
     if not discharging and mains is not None:
         raise CapabilityError(f"battery: the mains feed this machine too ({mains})", "unplug it and run again")
     if not discharging:

@@ -23,7 +23,7 @@ from powerprof.energy.models_file import (
     encode_model,
     this_cpu,
 )
-from powerprof.measure.sampling import WindowMeter, now_text
+from powerprof.measure.sampling import WindowMeter, format_now
 from powerprof.model.records import Window
 from powerprof.system import paths, programs
 from powerprof.system.caller import as_caller
@@ -253,7 +253,7 @@ LEVELS = (
 
 
 @contextmanager
-def load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
+def run_load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
     """Keep the first `share` of `cpus` at that duty cycle; the loads are gone afterwards."""
     chosen = list(cpus)[: round(level.share * len(cpus))]
     running = []
@@ -267,7 +267,7 @@ def load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
             programs.stop(process, patience_s=2.0)
 
 
-def metered(window: Window, level: str) -> MeteredWindow | None:
+def make_metered_window(window: Window, level: str) -> MeteredWindow | None:
     """A window as the fit needs it; None where it has no measured energy or no C0."""
     total = host_energy(window.energy)
     if total.joules is None or total.kind != "measured" or window.c0_percent is None or not window.window_s:
@@ -306,10 +306,10 @@ def calibrate(
         for number, level in enumerate(plan, 1):
             if progress is not None:
                 progress(f"step {number} of {len(plan)}: {level.name}")
-            with load(level, cpus), WindowMeter(meters=meters) as meter:
+            with run_load(level, cpus), WindowMeter(meters=meters) as meter:
                 time.sleep(_SETTLE_S)
                 window = meter.measure(step_s)
-            made = metered(window, level.name)
+            made = make_metered_window(window, level.name)
             if made is None:
                 why = "; ".join(meters.notes()) or "no figure"
                 raise PowerprofError(f"step {level.name!r} has no measured energy ({why})", "use a longer --step")
@@ -323,7 +323,7 @@ def calibrate(
     return fit_windows(windows), scopes.pop()
 
 
-def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> PowerModel:
+def make_model(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> PowerModel:
     """A fit as a model for CPUs of that kind. Raises PowerprofError where no idle state could be fitted."""
     idle = {state: c for state, c in fit.states.items() if state != RUNNING}
     if not idle:
@@ -359,7 +359,7 @@ def model_of(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> Po
     )
 
 
-def target_of(name: str, output: Path | None) -> Path:
+def choose_target(name: str, output: Path | None) -> Path:
     """Where a model of that name is going to be written: `output`, or a file among the user's models.
 
     Raises UsageError for a name that is none and a file that is there; whether it can be written is not asked here.
@@ -394,6 +394,6 @@ def _cannot_write(target: Path, error: OSError) -> PowerprofError:
     return PowerprofError(f"cannot write {target} ({reason_of(error)})", "name another place with --output FILE")
 
 
-def default_name(cpu: CpuIdentity | None = None) -> str:
+def make_default_name(cpu: CpuIdentity | None = None) -> str:
     """`GenuineIntel family 6 model 207, calibrated 2026-01-31`."""
-    return f"{cpu or this_cpu()}, calibrated {now_text()[:10]}"
+    return f"{cpu or this_cpu()}, calibrated {format_now()[:10]}"

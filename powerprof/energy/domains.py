@@ -159,7 +159,7 @@ def host_meters(windows: Windows) -> HostMeters | None:
     )
 
 
-def unmetered(windows: Windows, meters: HostMeters | None) -> list[str]:
+def note_unmetered_windows(windows: Windows, meters: HostMeters | None) -> list[str]:
     """A note where some windows lack the run's meters: they are marked, and no other meter stands in."""
     missing = sum(host_energy(window, meters).joules is None for window in windows) if meters else 0
     if not missing:
@@ -168,7 +168,7 @@ def unmetered(windows: Windows, meters: HostMeters | None) -> list[str]:
     return [f"{missing} {have} no figure of {meters}, the run's meter: their energy is unknown, no other stands in"]
 
 
-def refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:
+def find_refuted_psys(readings: Sequence[EnergyReading]) -> EnergyReading | None:
     """A psys that draws less than the packages: it does not contain them, whatever its name."""
     sets = {name: meters for name in ("psys", "package") if (meters := _set_of(name, [readings])) is not None}
     if len(sets) == 2 and _refuted("psys", sets, [readings]):
@@ -249,7 +249,7 @@ def _natural(domain: str) -> list[int | str]:
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", domain)]
 
 
-def contained(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
+def fill_containers(readings: Sequence[EnergyReading]) -> list[EnergyReading]:
     """The readings from the outside in, with `contained_in` filled in: the nearest metered domain around each."""
     order = (*TIERS, "device", "other", "model")
     return [
@@ -266,7 +266,7 @@ def _container(reading: EnergyReading, readings: Sequence[EnergyReading]) -> str
     if mine in ("model", "wall", "device", "other"):
         return None
     outer = TIERS[: TIERS.index(mine)]
-    no_psys = refuted_psys(readings) is not None
+    no_psys = find_refuted_psys(readings) is not None
     for name in reversed(outer):
         if name in ("rail", "core") or (name == "package" and mine != "core"):
             continue
@@ -312,5 +312,5 @@ class EnergyRequest:
 
 
 # The best meter, and what can be seen.
-AS_SEEN = EnergyRequest()
+DEFAULT_REQUEST = EnergyRequest()
 NO_METER = EnergyRequest(source="none")

@@ -16,19 +16,19 @@ from importlib.resources import files
 
 import msgspec
 
-from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, span_of
+from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, estimate_range_of
 from powerprof.energy.results import (
     Deviations,
     PowerResult,
     Spread,
-    by_kind,
-    deviations,
-    of_known_kind,
-    of_new_kind,
+    compute_deviations,
+    group_by_kind,
     parse_results,
+    predict_known_kind,
+    predict_new_kind,
 )
 from powerprof.model.records import EstimateRange
-from powerprof.model.text import cut, listed
+from powerprof.model.text import join_words, shorten
 from powerprof.system.errors import UsageError
 from powerprof.system.files import printable
 
@@ -44,7 +44,7 @@ from powerprof.system.files import printable
 Pair = tuple[float, float]
 
 
-def corners(span: EstimateRange) -> list[Pair]:
+def find_corners(span: EstimateRange) -> list[Pair]:
     """The corners of what is possible; those of the box where the ratio's interval is unknown or contradicts it."""
     box = [
         (span.idle_low_watts, span.slope_low_watts),
@@ -73,9 +73,9 @@ def _clipped(polygon: list[Pair], inside: Callable[[Pair], float]) -> list[Pair]
     return kept
 
 
-def ends(span: EstimateRange, of: Callable[[float, float], float]) -> tuple[float, float]:
+def bound_over_range(span: EstimateRange, of: Callable[[float, float], float]) -> tuple[float, float]:
     """The least and the most that a function of idle watts and slope can be: joules, or a quotient of joules."""
-    values = [of(idle, slope) for idle, slope in corners(span)]
+    values = [of(idle, slope) for idle, slope in find_corners(span)]
     return min(values), max(values)
 
 
@@ -116,7 +116,7 @@ def _families() -> _Families:
     return msgspec.convert(tomllib.loads(_text("families.toml")), _Families)
 
 
-def generations() -> list[tuple[str, list[CpuMatch]]]:
+def list_generations() -> list[tuple[str, list[CpuMatch]]]:
     """The names of the generations, and the CPUs that are of them."""
     return [(family.name, family.cpus) for family in _families().family]
 
@@ -126,9 +126,9 @@ def _text(name: str) -> str:
 
 
 @cache
-def known_deviations() -> Deviations:
+def published_deviations() -> Deviations:
     """What all published results show of one kind of CPU and of one generation."""
-    return deviations(published_results().values())
+    return compute_deviations(published_results().values())
 
 
 @cache
@@ -159,7 +159,7 @@ def _typical(values: Sequence[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
 
-def model_from(
+def model_generation(
     name: str, results: Sequence[PowerResult], cpus: list[CpuMatch], threads_per_core: int, known: Deviations
 ) -> PowerModel:
     """The model of a generation with these results, for CPUs of whatever kind.
@@ -167,16 +167,16 @@ def model_from(
     A server as delivered may idle at `delivered_ratio` times the typical figure, but at no more than others draw
     under full load.
     """
-    idle = of_new_kind(results, "idle", known)
-    full, slope, odds = (of_new_kind(results, what, known) for what in ("full", "slope", "odds"))
+    idle = predict_new_kind(results, "idle", known)
+    full, slope, odds = (predict_new_kind(results, what, known) for what in ("full", "slope", "odds"))
     high = max(idle.high, min(delivered_ratio() * idle.typical, full.high))
     return _model(name, results, Spread(idle.typical, idle.low, high), slope, odds, threads_per_core, cpus)
 
 
-def kind_model(name: str, results: Sequence[PowerResult], known: Deviations | None = None) -> PowerModel:
+def model_kind(name: str, results: Sequence[PowerResult], known: Deviations | None = None) -> PowerModel:
     """The model of one kind of CPU with these results; as delivered it may idle at `delivered_excess` times as much."""
-    among = known or known_deviations()
-    idle, slope, odds = (of_known_kind(results, what, among) for what in ("idle", "slope", "odds"))
+    among = known or published_deviations()
+    idle, slope, odds = (predict_known_kind(results, what, among) for what in ("idle", "slope", "odds"))
     return _model(name, results, _delivered_too(idle), slope, odds, max(result.threads for result in results), [])
 
 
@@ -212,7 +212,9 @@ def _model(
         source=_SOURCE.format(count=len(results), kinds=len({result.cpu for result in results})),
     )
     # What is possible under full load is less than the sum of the ends.
-    return msgspec.structs.replace(model, full_range_watts=ends(span_of(model), lambda idle, slope: idle + slope))
+    return msgspec.structs.replace(
+        model, full_range_watts=bound_over_range(estimate_range_of(model), lambda idle, slope: idle + slope)
+    )
 
 
 @cache
@@ -220,7 +222,9 @@ def shipped_models() -> tuple[PowerModel, ...]:
     """One model a generation; the last is for every other CPU, with the widest interval."""
     results = published_results()
     models = [
-        model_from(family.name, results[family.name], family.cpus, family.threads_per_core, known_deviations())
+        model_generation(
+            family.name, results[family.name], family.cpus, family.threads_per_core, published_deviations()
+        )
         for family in _families().family
     ]
     return (*models, _generic(models))
@@ -272,11 +276,11 @@ class CpuKind:
 
     def model(self) -> PowerModel:
         """What the results say of one more server with this CPU."""
-        return kind_model(self.title, self.results)
+        return model_kind(self.title, self.results)
 
     def doubts_on(self, cpu: CpuIdentity) -> tuple[str, ...]:
         """What speaks against it on a host that shows this CPU."""
-        here = next((name for name, cpus in generations() if any(match.holds(cpu) for match in cpus)), None)
+        here = next((name for name, cpus in list_generations() if any(match.holds(cpu) for match in cpus)), None)
         if here is None or here == self.generation:
             return ()
         return (f"this host shows a CPU of {here}, and --cpu-model names one of {self.generation}",)
@@ -287,7 +291,7 @@ def _kinds() -> dict[str, CpuKind]:
     return {
         name.upper(): CpuKind(name, generation, tuple(mine))
         for generation, results in published_results().items()
-        for name, mine in by_kind(results).items()
+        for name, mine in group_by_kind(results).items()
     }
 
 
@@ -296,7 +300,7 @@ def find_kind(text: str) -> CpuKind:
 
     With `:256` behind it only servers of so many logical CPUs. Raises UsageError, with names that are near.
     """
-    shown = cut(printable(text), _LONGEST)
+    shown = shorten(printable(text), _LONGEST)
     named, colon, size = text.rpartition(":")
     if not colon:
         named = text
@@ -307,16 +311,17 @@ def find_kind(text: str) -> CpuKind:
         return kind
     sizes = sorted({result.cpus for result in kind.results})
     if not re.fullmatch(r"[0-9]{1,5}", size.strip()) or int(size) not in sizes:
-        published = listed([str(number) for number in sizes])
+        published = join_words([str(number) for number in sizes])
         raise UsageError(
-            f'--cpu-model "{shown}": "{cut(printable(size), 20)}" is no number of logical CPUs of a published server',
+            f'--cpu-model "{shown}": "{shorten(printable(size), 20)}" is no number of logical CPUs of a '
+            "published server",
             f"published are servers of {published}; or leave out the colon and what follows",
         )
     mine = tuple(result for result in kind.results if result.cpus == int(size))
     return CpuKind(kind.name, kind.generation, mine, int(size))
 
 
-def kind_of(cpu: CpuIdentity) -> CpuKind | None:
+def identify_kind(cpu: CpuIdentity) -> CpuKind | None:
     """The kind that this CPU says it is; None where a guest hides the name, or no result is published."""
     name = (cpu.name or "")[:_LONGEST]
     kind = _kinds().get(_number(name))
@@ -361,5 +366,5 @@ def _near(text: str) -> str:
         found = sorted(found, key=lambda kind: -len(kind.results))[:_SHOWN]
     if not found:
         return 'write the CPU\'s number as its maker does: --cpu-model "EPYC 7763", or leave --cpu-model out'
-    names = listed([_full_name(kind.name, kind.generation) for kind in found])
+    names = join_words([_full_name(kind.name, kind.generation) for kind in found])
     return f"near are {names}; a CPU without results is estimated by its generation: leave --cpu-model out"

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.energy.meter import DomainEnergy
-from powerprof.measure.counters import CounterSample, counter_energy, forget
+from powerprof.measure.counters import CounterSample, counter_energy, drop_old_samples
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
 from powerprof.system.files import not_understood, printable, read_outside_text, whole
@@ -164,8 +164,8 @@ class HostMeter:
         energy = counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
         return [DomainEnergy(self._domain, "server", energy)]
 
-    def forget(self, before_s: float) -> None:
-        forget(self._samples, before_s)
+    def drop_samples(self, before_s: float) -> None:
+        drop_old_samples(self._samples, before_s)
 
     def notes(self) -> list[str]:
         whose = (

@@ -19,9 +19,9 @@ from powerprof.measure.counters import (
     CounterSample,
     EnergySeries,
     PowerSample,
+    choose_interval_s,
     counter_energy,
-    forget,
-    look_interval_s,
+    drop_old_samples,
     power_energy,
 )
 from powerprof.model.records import Scope
@@ -315,7 +315,7 @@ class HwmonMeter:
 
     @property
     def max_interval_s(self) -> float | None:
-        looks = [look_interval_s(self._counters)]
+        looks = [choose_interval_s(self._counters)]
         looks += [] if all(c.is_energy for c in self._channels) else [_POWER_INTERVAL_S]
         return min((value for value in looks if value is not None), default=None)
 
@@ -357,10 +357,10 @@ class HwmonMeter:
             result.append(DomainEnergy(channel.domain, channel.scope, energy, channel.inside))
         return result
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         for counters, powers in zip(self._counters, self._powers, strict=True):
-            forget(counters, before_s)
-            forget(powers, before_s)
+            drop_old_samples(counters, before_s)
+            drop_old_samples(powers, before_s)
 
     def notes(self) -> list[str]:
         return [

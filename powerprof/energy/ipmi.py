@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from powerprof.energy.meter import DomainEnergy
-from powerprof.measure.counters import PowerSample, forget, power_energy
+from powerprof.measure.counters import PowerSample, drop_old_samples, power_energy
 from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader
@@ -73,7 +73,7 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     silent = 0
     names: set[str] = set()
     for when, line_number, lines in _listings(text, path):
-        watts, name = listing_watts(lines)
+        watts, name = find_server_watts(lines)
         if watts is None:
             silent += 1
             continue
@@ -94,7 +94,7 @@ def parse_ipmi(text: str, path: Path | str) -> IpmiLog:
     return IpmiLog(str(path), tuple(samples), names.pop(), steps[len(steps) // 2], tuple(notes))
 
 
-def listing_watts(lines: list[str]) -> tuple[float | None, str]:
+def find_server_watts(lines: list[str]) -> tuple[float | None, str]:
     """The server's watts in one listing and the sensor's name; None where it has none that is ok."""
     supplies: dict[str, float] = {}
     whole: dict[int, tuple[float, str]] = {}
@@ -182,7 +182,7 @@ class IpmiMeter:
     def sample(self, now_s: float) -> None:
         try:
             done = programs.run([self._program, "dcmi", "power", "reading"], timeout_s=_TIMEOUT_S)
-            watts, _ = listing_watts(done.stdout.splitlines())
+            watts, _ = find_server_watts(done.stdout.splitlines())
         except PowerprofError:
             watts = None
         self._samples.append(PowerSample(now_s, watts))
@@ -193,8 +193,8 @@ class IpmiMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy("server", "server", power_energy(self._samples, start_s, end_s, 3 * _INTERVAL_S))]
 
-    def forget(self, before_s: float) -> None:
-        forget(self._samples, before_s)
+    def drop_samples(self, before_s: float) -> None:
+        drop_old_samples(self._samples, before_s)
 
     def notes(self) -> list[str]:
         return ["ipmi: the controller's figures are seconds old and rounded: use windows of 30 s and more"]
@@ -222,6 +222,6 @@ def open_ipmi() -> IpmiMeter:
         raise CapabilityError(
             f"ipmi: the controller's power reading is {state.lower()}", "ipmitool dcmi power activate, or another meter"
         )
-    if not listing_watts(done.stdout.splitlines())[0]:
+    if not find_server_watts(done.stdout.splitlines())[0]:
         raise CapabilityError("ipmi: the controller reports no power (0 W)", "use another meter (--meter-log FILE)")
     return IpmiMeter(program)

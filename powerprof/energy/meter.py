@@ -41,7 +41,7 @@ class Meter(Protocol):
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]: ...
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         """Let go of what no window after `before_s` needs."""
         ...
 

@@ -217,7 +217,7 @@ class MeterLogMeter:
         local = [PowerSample(s.time_s - offset_s, s.watts) for s in log.samples]
         return [DomainEnergy("wall", "wall", power_energy(local, start_s, end_s, 3 * log.step_s))]
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         """The samples are the log's."""
 
     def notes(self) -> list[str]:

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from powerprof.energy.domains import METER_ERROR, contained, host_energy, refuted_psys, tier
+from powerprof.energy.domains import METER_ERROR, fill_containers, find_refuted_psys, host_energy, tier
 from powerprof.energy.meter import DomainEnergy, Meter
-from powerprof.measure.clock import Suspended
-from powerprof.measure.counters import EnergySeries, in_window
+from powerprof.measure.clock import SuspendClock
+from powerprof.measure.counters import EnergySeries, scale_to_window
 from powerprof.model.records import EnergyReading, Scope
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
@@ -28,7 +28,7 @@ Gap = tuple[float, float]
 Span = tuple[float, float]
 
 
-def awake(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Span]:
+def subtract_gaps(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Span]:
     """The window without the gaps; `gaps` are in order."""
     spans, begin_s = [], start_s
     for gap_start_s, gap_end_s in gaps:
@@ -59,7 +59,7 @@ def joined(
                 continue
             dropped += energy.dropped
             notes += energy.notes
-            counted = in_window(energy, a, b)[0]
+            counted = scale_to_window(energy, a, b)[0]
             if counted is not None:
                 known_s, joules, edge_joules = known_s + b - a, joules + counted, edge_joules + energy.edge_joules
         if known_s < window_s / 2:
@@ -83,7 +83,7 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     """One line for each pair of neighbouring tiers: what lies inside what, and the watts between them."""
     lines: list[str] = []
     levels: list[tuple[str, float]] = []
-    psys = refuted_psys(readings)
+    psys = find_refuted_psys(readings)
     if psys is not None:
         lines.append(f"psys {psys.watts:.1f} W is less than the packages: it does not contain them and is not used")
     for names in (("wall",), ("server", "supply"), ("battery",), ("psys",), ("package",)):
@@ -202,7 +202,7 @@ class MeterSet(Closeable):
         self.why = why
         self._notes: list[str] = []
         self._notes_by_source: dict[str, list[str]] = {}
-        self._suspended = Suspended()
+        self._suspended = SuspendClock()
         self._sampled_s: dict[int, float] = {}
         self._gaps: dict[int, list[Gap]] = {}
 
@@ -240,7 +240,7 @@ class MeterSet(Closeable):
         self._notes = []
         result: list[EnergyReading] = []
         for number, meter in enumerate(self._meters):
-            meter.forget(start_s - _KEPT_S)
+            meter.drop_samples(start_s - _KEPT_S)
             energies = self._energies(number, start_s, end_s)
             made, notes = make_readings(meter.name, energies, start_s, end_s)
             result += made
@@ -248,7 +248,7 @@ class MeterSet(Closeable):
             self._notes += mine
             if end_s - start_s < _SHORT_S and meter.name in _QUICK:
                 self._notes.append(f"{meter.name}: windows under 100 ms are mostly noise")
-        result = contained(result)
+        result = fill_containers(result)
         self._notes += reconcile(result)
         return result
 
@@ -258,7 +258,7 @@ class MeterSet(Closeable):
         whole = meter.energies(start_s, end_s)
         if all(end <= start_s or begin >= end_s for begin, end in gaps):
             return whole
-        parts = [(span, meter.energies(*span)) for span in awake(start_s, end_s, gaps)]
+        parts = [(span, meter.energies(*span)) for span in subtract_gaps(start_s, end_s, gaps)]
         return joined([(item.domain, item.scope, item.inside) for item in whole], parts, start_s, end_s)
 
     def notes(self) -> list[str]:
@@ -281,7 +281,7 @@ def make_readings(
     """Readings of one source in a window, and their notes. A domain that read 0 throughout has no figure."""
     readings, notes = [], []
     for item in energies:
-        joules, watts = in_window(item.energy, start_s, end_s)
+        joules, watts = scale_to_window(item.energy, start_s, end_s)
         if joules == 0:
             joules = watts = None
             notes.append(f"{source}: {item.domain} is present but does not count (reads 0): no figure")
@@ -306,7 +306,7 @@ def make_readings(
     return readings, notes
 
 
-def words_of(choice: str) -> list[str]:
+def parse_energy_source(choice: str) -> list[str]:
     """The names in `--energy-source`. Raises UsageError for one that there is not, and for what excludes others."""
     words = [word.strip() for word in choice.split(",")]
     known = (*NAMES, "auto", "none", "model")
@@ -329,7 +329,7 @@ def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
 
     Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
     """
-    words = words_of(choice)
+    words = parse_energy_source(choice)
     openers = _openers(meter_log, auto=words == ["auto"])
     meters: list[Meter] = []
     try:

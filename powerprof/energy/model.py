@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from powerprof.energy.domains import EnergyRequest, Vcpu
-from powerprof.energy.families import GENERIC, ends, find_kind, kind_of, shipped_models
-from powerprof.energy.models_file import CpuIdentity, PowerModel, StateWatts, span_of, this_cpu, user_models
+from powerprof.energy.families import GENERIC, bound_over_range, find_kind, identify_kind, shipped_models
+from powerprof.energy.models_file import CpuIdentity, PowerModel, StateWatts, estimate_range_of, this_cpu, user_models
 from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
 from powerprof.system import files, paths
 
@@ -38,7 +38,7 @@ class ChosenModel:
     def span(self, cpus: int = 1) -> EstimateRange:
         """What an estimate for so many CPUs of this host goes by."""
         typical = self.scale * cpus
-        return span_of(
+        return estimate_range_of(
             self.model, low=typical / self.widening, typical=typical, high=typical * self.widening * self.cores_per_cpu
         )
 
@@ -73,7 +73,7 @@ def choose_model(
         return _on_this_cpu(model, model.name, (doubt,), smt, vcpu)
     model, match = matches[0]
     if match.nearest is None:
-        shown = kind_of(cpu) if model.range_from == "results" else None
+        shown = identify_kind(cpu) if model.range_from == "results" else None
         if shown is not None:
             return _on_this_cpu(shown.model(), shown.title, (), smt, vcpu)
         return _on_this_cpu(model, model.name, (), smt, vcpu)
@@ -154,7 +154,7 @@ def estimate(
     )
 
 
-def active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, float]:
+def estimate_active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, float]:
     """The share of the power that is above the idle floor where CPUs run so long: typical, least and most. For a host
     that is metered and not calibrated: only the ratio of idle to running is the model's, not a watt of it.
     """
@@ -166,11 +166,11 @@ def active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, 
         return slope * busy / (slope * busy + idle) if slope * busy > 0 else 0.0
 
     typical = share(span.idle_watts, span.slope_watts)
-    low, high = ends(span, share)
+    low, high = bound_over_range(span, share)
     return typical, min(low, typical), max(high, typical)
 
 
-def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
+def bound_difference(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
     """A difference's interval with the doubt of the model's slope in it; idle watts cancel in a difference."""
     if span.slope_watts <= 0:
         return low, high
@@ -178,14 +178,14 @@ def slope_ends(low: float, high: float, span: EstimateRange) -> tuple[float, flo
     return min(low * scale for scale in scales), max(high * scale for scale in scales)
 
 
-def ratio_ends(before_watts: float, after_watts: float, span: EstimateRange) -> tuple[float, float] | None:
+def bound_ratio(before_watts: float, after_watts: float, span: EstimateRange) -> tuple[float, float] | None:
     """Within what two estimates of one host stand to each other, with one model for both; None where nothing says."""
     if span.slope_watts <= 0:
         return None
     before, after = ((watts - span.idle_watts) / span.slope_watts for watts in (before_watts, after_watts))
     if min(before, after) < 0 or span.idle_low_watts <= 0:
         return None
-    return ends(span, lambda idle, slope: (idle + slope * after) / (idle + slope * before))
+    return bound_over_range(span, lambda idle, slope: (idle + slope * after) / (idle + slope * before))
 
 
 def is_wide(reading: EnergyReading) -> bool:
@@ -198,7 +198,7 @@ def _by_load(chosen: ChosenModel, span: EstimateRange, busy: float, cpus: int) -
     model = chosen.model
     watts = span.idle_watts + span.slope_watts * busy
     if model.odds_range is not None:
-        low, high = ends(span, lambda idle, slope: idle + slope * busy)
+        low, high = bound_over_range(span, lambda idle, slope: idle + slope * busy)
         return watts, min(low, watts), max(high, watts)
     # A calibrated model in a guest, which does not see the host's states: an idle CPU may be in any of them.
     shallow = max((state.range_watts[1] for state in model.states), default=0.0)
@@ -242,7 +242,7 @@ def _by_state(
     )
 
 
-def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
+def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
     """One line: the model, and how good the figure is."""
     if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
         return f'estimated by the model "{chosen.title}"'
@@ -250,10 +250,10 @@ def describe(chosen: ChosenModel, reading: EnergyReading) -> str:
         f'estimated by the model "{chosen.title}": {reading.watts:.2f} W, '
         f"between {reading.low_watts:.2f} and {reading.high_watts:.2f} W"
     )
-    return f"{summary}; {NARROWER}" if is_wide(reading) else summary
+    return f"{summary}; {HOW_TO_NARROW}" if is_wide(reading) else summary
 
 
-NARROWER = (
+HOW_TO_NARROW = (
     "what would narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
     "a model calibrated on the metered host (powerprof calibrate), the host's own figures "
     "(--energy-source host:URL), or a meter's log (--meter-log)"

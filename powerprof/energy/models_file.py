@@ -149,7 +149,7 @@ def slope_range(model: PowerModel) -> tuple[float, float]:
     return low, model.full_range_watts[1] - model.idle_range_watts[0]
 
 
-def span_of(model: PowerModel, *, low: float = 1.0, typical: float = 1.0, high: float = 1.0) -> EstimateRange:
+def estimate_range_of(model: PowerModel, *, low: float = 1.0, typical: float = 1.0, high: float = 1.0) -> EstimateRange:
     """What an estimate by this model goes by: its watts of one CPU times these factors."""
     slope_low, slope_high = slope_range(model)
     # Idle watts and slope of a neighbour are off together; how far apart they are off is in the ratio's interval.

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.energy.meter import DomainEnergy, distinct_names, rapl_scope
-from powerprof.measure.counters import PACKAGE_WATTS, CounterSample, Missing, counter_energy, forget, look_interval_s
+from powerprof.measure.counters import (
+    PACKAGE_WATTS,
+    CounterSample,
+    Missing,
+    choose_interval_s,
+    counter_energy,
+    drop_old_samples,
+)
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.records import Scope
 from powerprof.system import paths
@@ -102,7 +109,7 @@ class PerfPowerMeter:
 
     @property
     def max_interval_s(self) -> float | None:
-        return look_interval_s(self._samples)
+        return choose_interval_s(self._samples)
 
     def sample(self, now_s: float) -> None:
         for counter, samples in zip(self._counters, self._samples, strict=True):
@@ -136,9 +143,9 @@ class PerfPowerMeter:
             for counter, samples in zip(self._counters, self._samples, strict=True)
         ]
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         for samples in self._samples:
-            forget(samples, before_s)
+            drop_old_samples(samples, before_s)
 
     def notes(self) -> list[str]:
         return list(self._notes)

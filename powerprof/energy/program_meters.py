@@ -13,8 +13,8 @@ from typing import IO
 
 from powerprof.energy.meter import DomainEnergy, distinct_names, rapl_scope
 from powerprof.measure.clock import WallOffset
-from powerprof.measure.counters import PowerInterval, PowerSample, forget, interval_energy, power_energy
-from powerprof.measure.timed_program import OUTPUT, TimedProgram, nameless, text_of
+from powerprof.measure.counters import PowerInterval, PowerSample, drop_old_samples, interval_energy, power_energy
+from powerprof.measure.timed_program import OUTPUT, TimedProgram, open_unnamed_file, read_from_start
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -29,7 +29,9 @@ _INTERVAL_S = 1.0
 _HINT = "run as root with the msr module (modprobe msr); virtual machines hide the counters"
 
 
-def domain_intervals(log: TurbostatLog, offset_s: float = 0.0) -> dict[str, tuple[list[PowerInterval], str | None]]:
+def read_domain_intervals(
+    log: TurbostatLog, offset_s: float = 0.0
+) -> dict[str, tuple[list[PowerInterval], str | None]]:
     """Mean watts by domain, and the domain that includes it. `offset_s` is taken from the log's epoch times.
 
     Raises DataError where the log has no power column, or neither times nor a stated interval.
@@ -82,11 +84,11 @@ def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | 
     return joules / duration_s if duration_s else None
 
 
-def log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
+def sum_log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
     """Energy of every domain of a log in a window of its time axis."""
     return [
         DomainEnergy(domain, rapl_scope(domain.rsplit("/", 1)[-1]), interval_energy(intervals, start_s, end_s), inside)
-        for domain, (intervals, inside) in domain_intervals(log, offset_s).items()
+        for domain, (intervals, inside) in read_domain_intervals(log, offset_s).items()
     ]
 
 
@@ -111,9 +113,9 @@ class TurbostatMeter:
         self._output.seek(0)
         text = self._output.read().decode("utf-8", "replace")
         whole = text[: text.rfind("\n") + 1]
-        return log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset.near(end_s))
+        return sum_log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset.near(end_s))
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         """The samples are the log's."""
 
     def notes(self) -> list[str]:
@@ -156,7 +158,7 @@ _BASELINE = re.compile(r"system baseline power is estimated at:?[\s;]*([\d.]+)\s
 _PREFIX = {"": 1.0, "m": 1e-3, "u": 1e-6}
 
 
-def report_watts(text: str) -> tuple[float, str] | None:
+def find_report_watts(text: str) -> tuple[float, str] | None:
     """Watts in a PowerTOP report and which of its figures it is; None where it gives none or 0."""
     for pattern, name in ((_DISCHARGE, "battery discharge"), (_BASELINE, "system baseline")):
         match = pattern.search(text)
@@ -175,7 +177,7 @@ class PowertopMeter:
 
     def __init__(self, program: Path) -> None:
         self._program = program
-        self._report = nameless()
+        self._report = open_unnamed_file()
         self._samples: list[PowerSample] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._last: float | None = None
@@ -190,9 +192,9 @@ class PowertopMeter:
         self._samples.append(PowerSample(now_s, self._last))
 
     def _collect(self) -> None:
-        text = text_of(self._report)
+        text = read_from_start(self._report)
         if text:
-            reported = report_watts(text)
+            reported = find_report_watts(text)
             self._last = reported[0] if reported else None
             self._report.truncate(0)
 
@@ -202,8 +204,8 @@ class PowertopMeter:
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [DomainEnergy("machine", "model", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
 
-    def forget(self, before_s: float) -> None:
-        forget(self._samples, before_s)
+    def drop_samples(self, before_s: float) -> None:
+        drop_old_samples(self._samples, before_s)
 
     def notes(self) -> list[str]:
         return ["powertop: its watts are an estimate, and running it is part of what is measured"]
@@ -233,7 +235,7 @@ def open_powertop() -> PowertopMeter:
             why = printable(outcome.messages[-1])[:200] if outcome and outcome.messages else "it failed"
             raise CapabilityError(f"powertop: it cannot run here ({why})", "run as root")
         text = tried.report()
-    if report_watts(text) is None:
+    if find_report_watts(text) is None:
         raise CapabilityError(
             "powertop: its report gives no watts (it needs a battery that discharges)",
             "unplug the power supply and run: powertop --calibrate; or use the estimate (--energy-source model)",

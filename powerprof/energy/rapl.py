@@ -18,9 +18,9 @@ from powerprof.measure.counters import (
     PACKAGE_WATTS,
     CounterSample,
     EnergySeries,
+    choose_interval_s,
     counter_energy,
-    forget,
-    look_interval_s,
+    drop_old_samples,
 )
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
@@ -120,7 +120,7 @@ def _control_type(zone_id: str) -> str:
     return zone_id.split(":", 1)[0]
 
 
-def zone_of(zone_id: str, files: Mapping[str, str]) -> Zone | None:
+def make_zone(zone_id: str, files: Mapping[str, str]) -> Zone | None:
     """A zone from its files' texts; None for a control type's own folder and for zones without a counter."""
     if ":" not in zone_id or "name" not in files or "energy_uj" not in files:
         return None
@@ -171,7 +171,7 @@ class RaplMeter:
 
     @property
     def max_interval_s(self) -> float | None:
-        looks = [value for value in (self._wrap_s, look_interval_s(self._samples)) if value is not None]
+        looks = [value for value in (self._wrap_s, choose_interval_s(self._samples)) if value is not None]
         return min(looks, default=None)
 
     def sample(self, now_s: float) -> None:
@@ -218,9 +218,9 @@ class RaplMeter:
                 added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (note,))))
         return added
 
-    def forget(self, before_s: float) -> None:
+    def drop_samples(self, before_s: float) -> None:
         for samples in self._samples:
-            forget(samples, before_s)
+            drop_old_samples(samples, before_s)
 
     def notes(self) -> list[str]:
         return list(self._notes)
@@ -243,7 +243,7 @@ def open_rapl() -> RaplMeter:
             refused.append(counter)
         limits = [file.name for file in folder.glob("constraint_*_power*_uw")]
         texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj", *limits)}
-        zone = zone_of(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
+        zone = make_zone(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
         if zone is not None:
             zones.append(zone)
     domains, notes = select_domains(zones)
@@ -361,5 +361,5 @@ def _dump(files: dict[str, tuple[str, int]], when: float | None, begin: int, pat
         by_zone.setdefault(zone_id, {})[leaf] = text
         if leaf == "energy_uj":
             energy[zone_id] = int(text) if text else None
-    zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := zone_of(zone_id, leaves)) is not None}
+    zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := make_zone(zone_id, leaves)) is not None}
     return PowercapDump(str(path), begin, when, zones, energy)

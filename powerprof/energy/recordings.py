@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from powerprof.energy.domains import EnergyRequest, EnergyResult, contained, host_energy
+from powerprof.energy.domains import EnergyRequest, EnergyResult, fill_containers, host_energy
 from powerprof.energy.ipmi import looks_like_ipmi, parse_ipmi
 from powerprof.energy.meter import DomainEnergy, rapl_scope
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.energy.meters import make_readings, reconcile
-from powerprof.energy.program_meters import domain_intervals, log_energies, report_watts
+from powerprof.energy.program_meters import find_report_watts, read_domain_intervals, sum_log_energies
 from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
@@ -118,7 +118,7 @@ def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> l
             raise UsageError(
                 f"two wall meter logs ({both}): powerprof cannot know which contains which", "name one of them"
             )
-        common = common_window([first, recording])
+        common = find_common_window([first, recording])
         if common is None:
             raise UsageError(
                 f"{both} are {recording.source}'s, of different times: they cannot be summed",
@@ -137,7 +137,7 @@ def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> l
 
 def _mean_watts(recording: MeterRecording, window: tuple[float, float]) -> float | None:
     made, _ = make_readings(recording.source, recording.energies(*window), *window)
-    return host_energy(contained(made)).watts
+    return host_energy(fill_containers(made)).watts
 
 
 # In-band and out-of-band readings of one controller come some seconds apart.
@@ -149,7 +149,7 @@ def looks_damaged_turbostat(text: str) -> bool:
     return "Busy%" in text or "PkgWatt" in text
 
 
-def common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] | None:
+def find_common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] | None:
     if not recordings or (len(recordings) > 1 and not all(r.has_epoch for r in recordings)):
         return None
     start_s = max(r.start_s for r in recordings)
@@ -172,11 +172,11 @@ def _power(
 
 
 def _turbostat(log: TurbostatLog) -> MeterRecording:
-    spans = [interval for intervals, _ in domain_intervals(log).values() for interval in intervals]
+    spans = [interval for intervals, _ in read_domain_intervals(log).values() for interval in intervals]
     has_epoch = all(interval.time_s is not None for interval in log.intervals)
 
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
-        return log_energies(log, start_s, end_s)
+        return sum_log_energies(log, start_s, end_s)
 
     notes = list(log.notes)
     rows = [i for i in log.intervals if i.system is not None and "PkgWatt" in i.system.values and i.duration_s]
@@ -263,7 +263,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRe
 
 
 def _powertop(text: str, path: Path) -> str:
-    reported = report_watts(text)
+    reported = find_report_watts(text)
     if reported is None:
         return f"{path}: PowerTOP's report gives no watts"
     return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it with"
@@ -280,7 +280,7 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
     missing.
     """
     recordings, notes = read_recordings(files, elapsed_s)
-    common = common_window(recordings)
+    common = find_common_window(recordings)
     readings: list[EnergyReading] = []
     if common is None and len(recordings) > 1:
         spans = "; ".join(f"{r.source} {r.path} {r.end_s - r.start_s:.1f} s" for r in recordings)
@@ -291,7 +291,7 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
             made, reading_notes = make_readings(recording.source, recording.energies(start_s, end_s), start_s, end_s)
         readings += made
         notes += [*(f"{recording.path}: {note}" for note in recording.notes), *reading_notes]
-    readings = contained(readings)
+    readings = fill_containers(readings)
     notes += reconcile(readings)
     window_s = common[1] - common[0] if common else None
     return EnergyResult(
@@ -321,12 +321,12 @@ def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
             with WindowMeter(meters=energy.meters) as meter:
                 window = meter.measure(duration_s)
         except WindowInterrupted as error:
-            result = judge(error.partial, energy, request.source, time.monotonic() - start_s)
+            result = make_result(error.partial, energy, request.source, time.monotonic() - start_s)
             raise EnergyInterrupted(error.message, error.partial, result) from error
-        return judge(window, energy, request.source, time.monotonic() - start_s)
+        return make_result(window, energy, request.source, time.monotonic() - start_s)
 
 
-def judge(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
+def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
     """The result of a window: its readings, or an estimate beside them where none of them has a figure.
 
     `elapsed_s` stands for the window's length where its idle counters gave none.

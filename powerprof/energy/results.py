@@ -96,11 +96,11 @@ class Deviations:
     within: Mapping[str, float]
 
 
-def deviations(generations: Iterable[Sequence[PowerResult]]) -> Deviations:
+def compute_deviations(generations: Iterable[Sequence[PowerResult]]) -> Deviations:
     """What these generations show together."""
     between: dict[str, float] = {}
     within: dict[str, float] = {}
-    kinds = [list(by_kind(results).values()) for results in generations]
+    kinds = [list(group_by_kind(results).values()) for results in generations]
     for what in QUANTITIES:
         logs = [[_logs(kind, what) for kind in generation] for generation in kinds]
         between[what] = median(stdev([fmean(kind) for kind in one]) for one in logs if len(one) > 2)
@@ -109,7 +109,7 @@ def deviations(generations: Iterable[Sequence[PowerResult]]) -> Deviations:
     return Deviations(between, within)
 
 
-def by_kind(results: Iterable[PowerResult]) -> dict[str, list[PowerResult]]:
+def group_by_kind(results: Iterable[PowerResult]) -> dict[str, list[PowerResult]]:
     """The results of each kind of CPU."""
     kinds: dict[str, list[PowerResult]] = {}
     for result in results:
@@ -117,9 +117,9 @@ def by_kind(results: Iterable[PowerResult]) -> dict[str, list[PowerResult]]:
     return kinds
 
 
-def of_new_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
+def predict_new_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
     """A server with a CPU of this generation, of whatever kind."""
-    means = [fmean(_logs(kind, what)) for kind in by_kind(results).values()]
+    means = [fmean(_logs(kind, what)) for kind in group_by_kind(results).values()]
     freedom = _PRIOR_KINDS + len(means) - 1
     middle = fmean(means)
     squares = _PRIOR_KINDS * known.between[what] ** 2 + fsum((mean - middle) ** 2 for mean in means)
@@ -127,7 +127,7 @@ def of_new_kind(results: Sequence[PowerResult], what: str, known: Deviations) ->
     return _spread(_logs(results, what), two_sided(_CONFIDENCE, freedom) * math.sqrt(variance))
 
 
-def of_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
+def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
     """One more server with the same CPU."""
     logs = _logs(results, what)
     freedom = _PRIOR_RESULTS + len(logs) - 1
@@ -156,16 +156,16 @@ def _quantile(values: Sequence[float], share: float) -> float:
 Predicted = Callable[[Sequence[PowerResult]], Spread]
 
 
-def coverage(results: Sequence[PowerResult], what: str, of: Predicted) -> float:
+def measure_coverage(results: Sequence[PowerResult], what: str, of: Predicted) -> float:
     """The share of results, in percent, that lie in the interval which the others give."""
     held = [of([*results[:i], *results[i + 1 :]]).holds(result.per_cpu(what)) for i, result in enumerate(results)]
     return 100 * sum(held) / len(held)
 
 
-def coverage_of_new_kinds(results: Sequence[PowerResult], what: str, of: Predicted) -> float:
+def measure_new_kind_coverage(results: Sequence[PowerResult], what: str, of: Predicted) -> float:
     """The share of results, in percent, that lie in the interval which the other kinds of CPU give."""
     held = 0
-    for kind, mine in by_kind(results).items():
+    for kind, mine in group_by_kind(results).items():
         predicted = of([result for result in results if result.cpu != kind])
         held += sum(predicted.holds(result.per_cpu(what)) for result in mine)
     return 100 * held / len(results)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from powerprof.energy.domains import AS_SEEN, EnergyRequest, Total
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, Total
 from powerprof.energy.meters import MeterSet, open_meters
-from powerprof.energy.model import ChosenModel, active_share, describe, estimate, model_for_this_host
+from powerprof.energy.model import ChosenModel, describe_estimate, estimate, estimate_active_share, model_for_this_host
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.model.records import EnergyPart, EnergyReading, EnergySource, EnergySplit, Kind, Window
 from powerprof.system import files, paths
@@ -102,7 +102,7 @@ def split_energy(
     )
 
 
-def split_host(
+def split_host_energy(
     whole: Total,
     window_s: float,
     c0_percent: float | None,
@@ -170,7 +170,7 @@ _STEAL_NOTED_PERCENT = 0.1
 
 
 @dataclass(frozen=True)
-class Floor:
+class IdleFloor:
     """Watts of the host asleep; what it draws above them lies between the two others, where a model gave its share."""
 
     watts: float
@@ -186,7 +186,7 @@ class WindowEnergy(Closeable):
     DataError where a user's model file is damaged.
     """
 
-    def __init__(self, request: EnergyRequest = AS_SEEN) -> None:
+    def __init__(self, request: EnergyRequest = DEFAULT_REQUEST) -> None:
         without = request.source.strip() == "none"
         if without and (request.cpu_model is not None or request.vcpu is not None):
             raise UsageError(
@@ -249,7 +249,7 @@ class WindowEnergy(Closeable):
 
     def floor(
         self, whole: Total, cpus: int, c0_percent: float | None, steal_percent: float | None = None
-    ) -> Floor | None:
+    ) -> IdleFloor | None:
         """What the host would draw asleep; None where no model knows.
 
         Of measured joules by a model calibrated on this CPU, else by the share that a model of its generation has.
@@ -257,16 +257,16 @@ class WindowEnergy(Closeable):
         model = self._pricing(whole.kind)
         if model is not None:
             watts = estimate(model, cpus, 1.0, 0.0, []).watts
-            return None if watts is None else Floor(watts)
+            return None if watts is None else IdleFloor(watts)
         if self._model is None or whole.kind != "measured" or whole.watts is None or c0_percent is None:
             return None
-        typical, least, most = active_share(self._model, max(c0_percent - (steal_percent or 0.0), 0.0))
+        typical, least, most = estimate_active_share(self._model, max(c0_percent - (steal_percent or 0.0), 0.0))
         note = (
             f"idle floor: {100 * (1 - typical):.0f} % of the measured power ({100 * (1 - most):.0f} to "
             f'{100 * (1 - least):.0f} % possible), as the model "{self._model.title}" has it at this load; '
             "powerprof calibrate measures it"
         )
-        return Floor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
+        return IdleFloor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
 
     def wakeup_joules(self, kind: Kind | None) -> float | None:
         """What a calibrated model says a wake-up costs beside the C0 time that follows it; None where none does."""
@@ -289,8 +289,8 @@ class WindowEnergy(Closeable):
 
         `idle_watts`: the floor, where the host was metered idle; a model's stands in.
         """
-        floor = Floor(idle_watts) if idle_watts is not None else self.floor(whole, cpus, c0_percent, steal_percent)
-        split = split_host(
+        floor = IdleFloor(idle_watts) if idle_watts is not None else self.floor(whole, cpus, c0_percent, steal_percent)
+        split = split_host_energy(
             whole,
             window_s,
             c0_percent,
@@ -327,7 +327,7 @@ def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:
     reading = next((r for r in window.energy if r.source == "model"), None)
     if reading is None:
         return []
-    notes = [describe(model, reading), *(f"doubt: {doubt}" for doubt in model.doubts)]
+    notes = [describe_estimate(model, reading), *(f"doubt: {doubt}" for doubt in model.doubts)]
     stolen = window.steal_percent or 0.0
     if stolen >= _STEAL_NOTED_PERCENT:
         notes.append(f"doubt: {stolen:.1f} % of the time was stolen by other guests and is not counted as running")

@@ -21,7 +21,7 @@ from powerprof.experiment.plan import Offer, block_order
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
 from powerprof.experiment.sysbench import GatedLoad, Tally, is_possible
 from powerprof.measure.clock import Meters
-from powerprof.measure.sampling import WindowMeter, joined, joined_all
+from powerprof.measure.sampling import WindowMeter, join_two_windows, join_windows
 from powerprof.measure.window import punctual, wait_out
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say
@@ -230,7 +230,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         left_s = (apparatus.horizon_s or 0.0) - solution_s
         window = solution
         if left_s > 0.05:
-            window = joined(solution, apparatus.complete(meter.measure(left_s)))
+            window = join_two_windows(solution, apparatus.complete(meter.measure(left_s)))
     window = with_client(window, result.client_cpu_s)
     refuse_errors(case, result)
     moved = bench_data.moved_between(before, after)
@@ -434,7 +434,7 @@ def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
         apparatus,
         side.slot,
         attempts,
-        apparatus.complete(joined_all(side.windows)),
+        apparatus.complete(join_windows(side.windows)),
         result,
         _sum(side.moved),
         queries=result.queries,

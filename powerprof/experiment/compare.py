@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from powerprof import __version__
-from powerprof.energy.domains import unmetered
+from powerprof.energy.domains import note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
@@ -58,9 +58,9 @@ from powerprof.experiment.verdict import (
     own_control,
     run_control,
 )
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
-from powerprof.model.text import Say, counting_down
+from powerprof.model.text import Say, count_down
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.definition import Explain
@@ -115,7 +115,7 @@ def comparison(collected: Collected) -> Comparison:
         tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
         options=_options(collected),
         energy_source=collected.energy_source,
-        notes=[*dict.fromkeys(collected.notes), *unmetered(windows, baseline.meters)],
+        notes=[*dict.fromkeys(collected.notes), *note_unmetered_windows(windows, baseline.meters)],
         interrupted=collected.interrupted,
         failure=collected.failure,
     )
@@ -207,10 +207,10 @@ def compare_commands(
     if a.name == b.name:
         b = msgspec.structs.replace(b, name=f"{b.name} (again)")
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
-    collected = Collected((a, b), ASKED, options, now_text())
+    collected = Collected((a, b), ASKED, options, format_now())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
-    say = counting_down(say, options.seconds(2))
+    say = count_down(say, options.seconds(2))
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source
@@ -302,10 +302,10 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 
     check_options([case_a, case_b], options)
     asked = case_a.workload.definition.primary_metric
-    collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, now_text())
+    collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, format_now())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
-    say = counting_down(say, options.seconds(2))
+    say = count_down(say, options.seconds(2))
     try:
         with WindowEnergy(options.energy) as energy:
             collected.energy_source = energy.source

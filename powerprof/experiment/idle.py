@@ -22,13 +22,13 @@ from powerprof.database.isolation import limits
 from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.private.server import PrivateServer, check_room
 from powerprof.database.products import products
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import with_energy_split
 from powerprof.measure.clock import Meters
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
-from powerprof.measure.sampling import WindowInterrupted, WindowMeter, now_text
+from powerprof.measure.sampling import WindowInterrupted, WindowMeter, format_now
 from powerprof.measure.window import wait_out
 from powerprof.model.records import (
     Cause,
@@ -42,7 +42,7 @@ from powerprof.model.records import (
     ToolCost,
     Window,
 )
-from powerprof.model.text import Say, about, counting_down
+from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
@@ -219,7 +219,7 @@ class IdlePlan:
     repeat: int
     trace: bool = True
     residency_source: str = "cpuidle"
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     server_binary: Path | None = None
     server_url: str | None = None
     socket: Path | None = None
@@ -247,7 +247,8 @@ class IdlePlan:
     @property
     def description(self) -> str:
         """What is going to be measured and how long that takes."""
-        return f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s: {about(self.seconds)}"
+        windows = f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s"
+        return f"{windows}: {approximate_time(self.seconds)}"
 
     @property
     def given(self) -> bool:
@@ -302,7 +303,7 @@ class IdleExperiment:
         self._server: ServerInfo | None = None
         self._notes: list[str] = []
         self._measured: list[_Measured] = []
-        self._started_at = now_text()
+        self._started_at = format_now()
 
     def run(self) -> IdleRun:
         """All phases. An interrupt, or a failure after the first window (the server died, a disk was full), ends them
@@ -326,7 +327,7 @@ class IdleExperiment:
     def _measure(self) -> None:
         plan = self._plan
         self._say(plan.description)
-        self._say = counting_down(self._say, plan.seconds)
+        self._say = count_down(self._say, plan.seconds)
         if plan.quick:
             self._notes.append(
                 f"--quick: {plan.repeat} windows of {plan.duration_s:g} s a phase; for narrower intervals, leave it out"

@@ -16,10 +16,10 @@ from typing import NamedTuple
 import msgspec
 
 from powerprof.energy.domains import HostMeters, Total, host_energy, host_meters
-from powerprof.energy.windows import Consumer, split_host
+from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.sampling import interval
-from powerprof.model.records import Estimate, Figures, Kind, OsRates, RunMetric, Window, metric_of
+from powerprof.model.records import Estimate, Figures, Kind, OsRates, RunMetric, Window, metric_name
 from powerprof.statistics import mean_interval
 
 # Pure: how unevenly something came within a window, from its slices.
@@ -316,7 +316,7 @@ def _residencies(blocks: Sequence[Block]) -> list[_Values]:
     def percent(name: str) -> Callable[[_MeteredBlock], float | None]:
         return lambda m: next((state.residency_percent for state in m.block.window.states if state.name == name), None)
 
-    return [_Values(metric_of("residency_percent", name), "%", percent(name)) for name in names]
+    return [_Values(metric_name("residency_percent", name), "%", percent(name)) for name in names]
 
 
 def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
@@ -351,7 +351,7 @@ def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], fl
         cpu_s = next((share.cpu_s for share in metered.block.members if share.name == name), None)
         if cpu_s is None or not window.window_s:
             return None
-        split = split_host(
+        split = split_host_energy(
             metered.host,
             window.window_s,
             window.c0_percent,
@@ -449,17 +449,17 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         add(name, "%" if name.endswith("_percent") else "1", _picked(rates, name))
     for disk in _disks(rates):
         for figure, unit in _OF_DISK:
-            add(metric_of(f"disk_{figure}", disk), unit, _of_disk(rates, disk, figure))
+            add(metric_name(f"disk_{figure}", disk), unit, _of_disk(rates, disk, figure))
     for device in dict.fromkeys(each.device for rate in rates for each in rate.interrupts):
         came = [next((each.rate_hz for each in rate.interrupts if each.device == device), 0.0) for rate in rates]
         if sum(came) >= _LEAST_INTERRUPTS_HZ * len(came):
-            add_rate(metric_of("interrupts", device), "1", came)
+            add_rate(metric_name("interrupts", device), "1", came)
     if any(len(rate.cpus) > 1 for rate in rates):
         add("busiest_cpu_percent", "%", [max((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
         add("idlest_cpu_percent", "%", [min((c.busy_percent for c in rate.cpus), default=None) for rate in rates])
     add("busy_mhz", "MHz", [rate.frequencies.busy_mhz if rate.frequencies else None for rate in rates])
     for mhz in _frequencies(rates):
-        add(metric_of("pstate_percent", f"{mhz:g} MHz"), "%", [_pstate(rate, mhz) for rate in rates])
+        add(metric_name("pstate_percent", f"{mhz:g} MHz"), "%", [_pstate(rate, mhz) for rate in rates])
     return metric_values
 
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import msgspec
 
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.records import ConditionRecord
-from powerprof.model.text import about
+from powerprof.model.text import approximate_time
 from powerprof.system.errors import UsageError
 from powerprof.workloads.reading import Case
 
@@ -62,7 +62,7 @@ class ExperimentOptions:
     warm_up_pairs: int = 1
     baseline_windows: int = BASELINE_WINDOWS
     calibration_s: float | None = None
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
     on_cpu: bool = False
@@ -107,7 +107,7 @@ class ExperimentOptions:
     def plan(self, conditions: int) -> str:
         """What is going to be measured and how long that takes, to be printed before it begins."""
         pairs = "pairs of " * (conditions > 1)
-        return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {about(self.seconds(conditions))}"
+        return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {approximate_time(self.seconds(conditions))}"
 
     @property
     def notes(self) -> list[str]:

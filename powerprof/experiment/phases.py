@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.energy.domains import HostMeters, host_energy, host_meters, mean_host_energy, unmetered
+from powerprof.energy.domains import HostMeters, host_energy, host_meters, mean_host_energy, note_unmetered_windows
 from powerprof.energy.windows import Consumer, WindowEnergy
 from powerprof.measure.residency import merge_notes
-from powerprof.measure.sampling import phase_of
+from powerprof.measure.sampling import make_phase
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -25,7 +25,7 @@ from powerprof.model.records import (
     Phase,
     ServerExits,
     Window,
-    metric_of,
+    metric_name,
 )
 from powerprof.statistics import Interval, difference_of_rates, welch_interval
 
@@ -98,7 +98,7 @@ def combine(
     server_exits: ServerExits | None = None,
 ) -> Phase:
     """One phase from at least one window, with the energy of all of them."""
-    phase = phase_of(name, windows)
+    phase = make_phase(name, windows)
     notes: list[str | Note] = []
     if phase.wakeups_hz is None and conservation is not None and conservation.idle_exits_count and traced_window_s:
         rate = conservation.idle_exits_count / traced_window_s
@@ -133,10 +133,10 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
         add(metric, window_values(before.windows, metric), window_values(after.windows, metric))
     for state in after.states:
         if not state.polling:
-            add(metric_of("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
+            add(metric_name("residency_percent", state.name), *(_residencies(p, state.name) for p in (before, after)))
     add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
     for reading in after.energy:
-        metric = metric_of("watts", reading.source, reading.domain)
+        metric = metric_name("watts", reading.source, reading.domain)
         add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
     return changes
 
@@ -153,7 +153,7 @@ def run_meters(phases: Sequence[Phase]) -> HostMeters | None:
 
 def unmetered_in(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
     """A note where windows lack the run's meters."""
-    return unmetered(_windows(phases), meters)
+    return note_unmetered_windows(_windows(phases), meters)
 
 
 def _windows(phases: Sequence[Phase]) -> list[list[EnergyReading]]:

@@ -12,7 +12,7 @@ import msgspec
 from powerprof.database.private.replication import ReplicationStatus
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import EnergyReading, EnergySource, IdleRun, Kind, Notes, Run, RunMetric, Window
-from powerprof.model.runs import decode, head_of
+from powerprof.model.runs import decode_record, read_head
 from powerprof.statistics import Verdict
 
 Arm = Literal["a", "b"]
@@ -324,4 +324,4 @@ RUN_TYPES: dict[str | None, type[Run]] = {"residency": Run, "idle": IdleRun, "ru
 
 def read_run(path: Path) -> Run:
     """A saved run as what its command saves. Raises DataError."""
-    return decode(path, RUN_TYPES.get(head_of(path).command, Run))
+    return decode_record(path, RUN_TYPES.get(read_head(path).command, Run))

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from powerprof import __version__
-from powerprof.energy.domains import unmetered
+from powerprof.energy.domains import note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.bench import Bench
@@ -35,11 +35,11 @@ from powerprof.experiment.threats import crowded
 from powerprof.experiment.traced import trace_condition
 from powerprof.experiment.verdict import headline
 from powerprof.measure.procfs import children_cpu_s
-from powerprof.measure.sampling import WindowMeter, now_text
+from powerprof.measure.sampling import WindowMeter, format_now
 from powerprof.measure.window import OpenWindow
 from powerprof.model import text
 from powerprof.model.records import EnergySource, Note, Phase, ProcessTime, ServerInfo, ToolCost, Window
-from powerprof.model.text import Say, counting_down
+from powerprof.model.text import Say, count_down
 from powerprof.system import programs
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.reading import Case
@@ -87,9 +87,9 @@ def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOp
     from powerprof.energy.windows import WindowEnergy
 
     check_options([case], options)
-    started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
+    started_at, started_s, started_cpu_s = format_now(), time.monotonic(), time.process_time()
     say(options.plan(1))
-    single = _Single(case, options, counting_down(say, options.seconds(1)))
+    single = _Single(case, options, count_down(say, options.seconds(1)))
     interrupted = False
     try:
         with WindowEnergy(options.energy) as energy:
@@ -151,7 +151,7 @@ def _run_record(
         traced=single.traced,
         blocks=[block for block in blocks if block.members or block.storm or block.slices],
         energy_source=single.energy_source,
-        notes=[*dict.fromkeys(single.notes), *crowded(blocks), *unmetered(metered, baseline.meters)],
+        notes=[*dict.fromkeys(single.notes), *crowded(blocks), *note_unmetered_windows(metered, baseline.meters)],
         interrupted=interrupted,
         failure=single.failure,
     )
@@ -273,7 +273,7 @@ def condition_of(argv: Sequence[str]) -> ConditionRecord:
     shown = [_as_text(word) for word in argv]
     digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
     return ConditionRecord(
-        name=text.cut(shlex.join(shown), _NAME_LIMIT),
+        name=text.shorten(shlex.join(shown), _NAME_LIMIT),
         workload="command",
         title="",
         load={"kind": "command", "argv": shown, "directory": _as_text(str(Path.cwd()))},
@@ -310,7 +310,9 @@ def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str
     left = sum(command.leftovers_count for command in commands)
     notes = []
     if failed:
-        notes.append(f"ended with exit code {text.listed([str(code) for code in failed])} in some executions or all")
+        notes.append(
+            f"ended with exit code {text.join_words([str(code) for code in failed])} in some executions or all"
+        )
     if left:
         notes.append(f"{left} executions left processes running in the background, which were ended")
     return notes
@@ -321,7 +323,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     from powerprof.host.describe import host_record
 
     _check_source(options)
-    started_at, started_s, started_cpu_s = now_text(), time.monotonic(), time.process_time()
+    started_at, started_s, started_cpu_s = format_now(), time.monotonic(), time.process_time()
     command = Command(tuple(argv), may_fail)
     baseline: list[Window] = []
     blocks: list[Block] = []
@@ -329,7 +331,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
     source: EnergySource | None = None
     interrupted = False
     say(options.plan(1))
-    say = counting_down(say, options.seconds(1))
+    say = count_down(say, options.seconds(1))
     try:
         with WindowEnergy(options.energy) as energy:
             source = energy.source
@@ -379,7 +381,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         notes=[
             *_end_notes([command], blocks),
             *crowded(blocks),
-            *unmetered([window.energy for window in [*baseline, *windows]], idle.meters),
+            *note_unmetered_windows([window.energy for window in [*baseline, *windows]], idle.meters),
         ],
         interrupted=interrupted,
         failure=failure,

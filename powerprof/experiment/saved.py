@@ -14,8 +14,8 @@ import msgspec
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
 from powerprof.experiment.threats import differences
 from powerprof.experiment.verdict import answer_for, judge_saved
-from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_of
-from powerprof.model.runs import RunStore, decode, schema_of
+from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
+from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.statistics import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
 
@@ -83,9 +83,9 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
     except UsageError:
         run, wanted = _split(name)
         path = store.find(run)
-    schema = schema_of(path)
+    schema = read_schema(path)
     if schema == "powerprof.comparison/1":
-        return _of_comparison(path, decode(path, Comparison), wanted)
+        return _of_comparison(path, decode_record(path, Comparison), wanted)
     if schema == "powerprof.run/1":
         half = _of_run(path, read_run(path))
         if wanted not in (None, half.condition.name):
@@ -193,7 +193,7 @@ def _of_phase(phase: Phase) -> list[Figures]:
         figures("c0_percent", "%", lambda window: window.c0_percent),
         figures("wakeups_hz", "1/s", lambda window: window.wakeups_hz),
         *(
-            figures(metric_of("residency_percent", state.name), "%", residency(state.name))
+            figures(metric_name("residency_percent", state.name), "%", residency(state.name))
             for state in phase.states
             if not state.polling
         ),

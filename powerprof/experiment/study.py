@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from powerprof.database.fetched import historical
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment import sweep
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.compare import compare_conditions
@@ -25,9 +25,9 @@ from powerprof.experiment.run import run_condition
 from powerprof.experiment.sweep import find_key, seconds_of
 from powerprof.experiment.sweep_rounds import SERVER, Sweep
 from powerprof.experiment.verdict import judge_saved
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from powerprof.model.records import Estimate, IdleRun, Kind, Notes, Phase, RunMetric
-from powerprof.model.text import Say, about
+from powerprof.model.text import Say, approximate_time
 from powerprof.system import signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one
@@ -243,7 +243,7 @@ class StudyOptions:
 
     quick: bool = False
     seed: int = 1
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     residency_source: str = "cpuidle"
     only: Sequence[str] = ()
     runs_dir: Path | None = None
@@ -302,7 +302,7 @@ def _seconds(step: StudyCommand, options: StudyOptions) -> float:
 def plan(study: Study, options: StudyOptions) -> str:
     """What is going to be measured and how long that takes, to be printed before it begins."""
     steps = len([step for step in study.steps if not options.only or step.name in options.only])
-    return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {about(seconds(study, options))}"
+    return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {approximate_time(seconds(study, options))}"
 
 
 def measure_study(
@@ -318,7 +318,7 @@ def measure_study(
     `measure` measures a step otherwise than by its command. Interrupted, it returns the steps that are done, so marked.
     Raises Interrupted before the first, PowerprofError where no step could be measured.
     """
-    started_at, interrupted = now_text(), False
+    started_at, interrupted = format_now(), False
     measured: dict[str, Measured] = {}
     steps: list[StudyStep] = []
     first: PowerprofError | None = None
@@ -326,7 +326,7 @@ def measure_study(
     chosen = [step for step in study.steps if not options.only or step.name in options.only]
     for number, step in enumerate(chosen):
         left = sum(_seconds(later, options) for later in chosen[number:])
-        say(f"step {number + 1} of {len(chosen)}: {step.typed} ({about(left)} left)")
+        say(f"step {number + 1} of {len(chosen)}: {step.typed} ({approximate_time(left)} left)")
         began = time.monotonic()
         try:
             made = (measure or measure_step)(step, options, say)

@@ -25,9 +25,9 @@ from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_
 from powerprof.experiment.plan import Offer, check_options
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
-from powerprof.measure.sampling import now_text
-from powerprof.model.runs import RunStore, decode, encode, schema_of
-from powerprof.model.text import Say, about
+from powerprof.measure.sampling import format_now
+from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
+from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.definition import Value
@@ -71,7 +71,7 @@ def start(
     return Sweep(
         id=None,
         command="sweep",
-        started_at=now_text(),
+        started_at=format_now(),
         workload=workload.definition.name,
         condition=condition_record(resolve(workload, condition)),
         parameter=parameter,
@@ -203,7 +203,8 @@ def seconds_of(points: int, options: ExperimentOptions, *, baseline: bool) -> fl
 
 def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: bool) -> str:
     rounds = f"{options.pairs} rounds of windows of {options.window_s:g} s"
-    return f"{points} values of {parameter} in {rounds}: {about(seconds_of(points, options, baseline=baseline))}"
+    seconds = seconds_of(points, options, baseline=baseline)
+    return f"{points} values of {parameter} in {rounds}: {approximate_time(seconds)}"
 
 
 def _offers(sweep: Sweep, cases: Mapping[Value, Case], options: ExperimentOptions) -> dict[Value, Offer]:
@@ -271,10 +272,10 @@ class SweepStore:
     def load(self, name: str) -> Sweep:
         """A sweep by id, folder or file. Raises UsageError, DataError."""
         path = self._store.find(name)
-        if schema_of(path) != "powerprof.sweep/1":
+        if read_schema(path) != "powerprof.sweep/1":
             raise DataError(path, "not a sweep", hint="powerprof runs lists them")
         self._folder = path.parent
-        return decode(path, Sweep)
+        return decode_record(path, Sweep)
 
     def save(self, sweep: Sweep) -> Sweep:
         """Write it whole, or leave what was there; returns it with its id. Raises PowerprofError."""
@@ -284,7 +285,7 @@ class SweepStore:
             name, self._folder = self._store.create("sweep")
             self._new = name
             sweep = msgspec.structs.replace(sweep, id=name)
-        self._store.write(self._folder, "run.json", encode(sweep))
+        self._store.write(self._folder, "run.json", encode_record(sweep))
         if sweep.points:
             self._new = None
         return sweep

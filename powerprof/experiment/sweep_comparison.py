@@ -18,7 +18,7 @@ from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.threats import OTHERS_PERCENT, differences
 from powerprof.experiment.verdict import PartingFunction, claimed, direction, judge_saved, parting_functions
 from powerprof.model.records import Kind, Note, Notes, RunMetric
-from powerprof.model.runs import RunInfo, RunStore, decode, schema_of
+from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
 from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
 
@@ -108,7 +108,7 @@ def are_sweeps(a: str, b: str, runs_dir: Path | None) -> bool:
     both = []
     for name in (a, b):
         try:
-            both.append(schema_of(store.find(name)) == _SCHEMA)
+            both.append(read_schema(store.find(name)) == _SCHEMA)
         except UsageError:  # RUN:condition, which no sweep is
             both.append(False)
     if both[0] != both[1]:
@@ -121,7 +121,7 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
     """Compare two saved sweeps. Raises UsageError where they did different work, DataError for damaged ones."""
     store = RunStore(runs_dir)
     paths = [store.find(name) for name in (a, b)]
-    first, second = (decode(path, Sweep) for path in paths)
+    first, second = (decode_record(path, Sweep) for path in paths)
     sides = [_side(sweep, sweep.id or path.parent.name) for sweep, path in zip((first, second), paths, strict=True)]
     if sides[0].run == sides[1].run:
         sides = [msgspec.structs.replace(side, name=name) for side, name in zip(sides, (a, b), strict=True)]

@@ -34,7 +34,7 @@ from powerprof.experiment.traced import (
 from powerprof.experiment.verdict import ENERGY, FunctionWindow, function_window
 from powerprof.measure.window import wait_out
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
-from powerprof.model.text import about
+from powerprof.model.text import approximate_time
 from powerprof.statistics import compare_points, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
@@ -147,7 +147,7 @@ def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
 
 def time_left(measured: int, of: int, passed_s: float) -> str:
     """How long the rest takes, where its rounds are as long as those that are measured. Empty before the first."""
-    return f", {about(passed_s / measured * (of - measured))} to go" if measured else ""
+    return f", {approximate_time(passed_s / measured * (of - measured))} to go" if measured else ""
 
 
 def _without(apparatus: Apparatus) -> Window:

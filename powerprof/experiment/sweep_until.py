@@ -16,9 +16,9 @@ from powerprof.experiment.block import Apparatus, Slot, measure_block
 from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, check_comparable, check_options, measure_capacity
 from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
-from powerprof.measure.sampling import interval, now_text
+from powerprof.measure.sampling import format_now, interval
 from powerprof.model.records import Estimate, Notes
-from powerprof.model.text import Say, about, counting_down
+from powerprof.model.text import Say, approximate_time, count_down
 from powerprof.statistics import Verdict, compare_pairs
 from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
 from powerprof.workloads.reading import Case
@@ -195,12 +195,12 @@ def search_highest_rate(
                 f"saturate takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
             )
     check_comparable(cases)
-    sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], now_text(), False
+    sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], format_now(), False
     notes: list[str] = []
     server: dict[str, object] = {}
     seconds = options.pairs * len(cases) * steps * (options.window_s + AROUND_S)
-    say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {about(seconds)}")
-    say = counting_down(say, seconds)
+    say(f"{options.pairs} rounds of {steps} windows of {options.window_s:g} s a condition: {approximate_time(seconds)}")
+    say = count_down(say, seconds)
     try:
         with Bench(list(cases), bench_options, notes.append) as bench:
             one = bench.server(cases[0])

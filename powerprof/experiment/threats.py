@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from powerprof.energy.families import Pair, corners
+from powerprof.energy.families import Pair, find_corners
 from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
@@ -270,7 +270,7 @@ def other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[l
     if span is None:
         return []
     others = []
-    for model in corners(span):
+    for model in find_corners(span):
         watts = None if baseline.watts is None else with_pair(baseline.watts, span, model)
         moved = [(_moved(a, span, model), _moved(b, span, model)) for a, b in pairs]
         others.append((moved, replace(baseline, watts=watts)))

@@ -133,7 +133,7 @@ def describe() -> HostDescription:
         memory_bytes=_memory_bytes(),
         virtualisation=virtualisation(),
         container=any(mark.exists() for mark in _CONTAINER_MARKS) if here else None,
-        idle_driver=cpuidle.driver(),
+        idle_driver=cpuidle.read_driver(),
         idle_governor=next((governor for governor in governors if governor), None),
         frequency_driver=try_text(system / "cpu0/cpufreq/scaling_driver"),
         frequency_governor=try_text(system / "cpu0/cpufreq/scaling_governor"),

@@ -74,7 +74,7 @@ def privileges() -> Capability:
 
 def residency() -> Capability:
     """Idle states by cpuidle, or else idle time by /proc/stat."""
-    driver = cpuidle.driver()
+    driver = cpuidle.read_driver()
     with cpuidle.CpuidleReader() as reader:
         sets = {tuple(state.name for state in reader.states(cpu)) for cpu in reader.cpus}
     if sets:

@@ -11,7 +11,7 @@ import msgspec
 
 from powerprof.live.intervals import UNTRACED, IntervalRow, Joules, LiveInterval, OwnCost, RowKey, balance_error
 from powerprof.measure.clock import Snapshot
-from powerprof.measure.residency import went_back
+from powerprof.measure.residency import find_inconsistency
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, EnergyReading
 
@@ -54,7 +54,7 @@ def span_between(before: Snapshot, after: Snapshot) -> Span:
         notes.append(changed_note(changed))
     for cpu in sorted(set(before.cpus) & set(after.cpus)):
         old, new = before.cpus[cpu], after.cpus[cpu]
-        reason = went_back(old, new)
+        reason = find_inconsistency(old, new)
         if reason or old.at_ns is None or new.at_ns is None:
             notes.append(f"CPU {cpu}: {reason or 'no time'}: left out of this interval")
             continue

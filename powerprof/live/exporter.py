@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof import __version__
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.live import serving
 from powerprof.live.intervals import LiveInterval, RowKey
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.live.totals import Ranking, StatementTotals, Totals
 from powerprof.live.webconfig import WebConfig, load
-from powerprof.measure.cpuidle import driver, online_cpus
+from powerprof.measure.cpuidle import online_cpus, read_driver
 from powerprof.model.text import Say
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
@@ -38,7 +38,7 @@ class ExportPlan:
     ask_servers: bool = True
     ask_every_s: float = 60.0
     accounts: tuple[Path, ...] = ()
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     listen: str = serving.DEFAULT
     web_config: Path | None = None
     insecure: bool = False
@@ -106,4 +106,4 @@ def _shown(address: tuple[str, int] | Path, port: int | None) -> str:
 
 
 def _built() -> dict[str, str]:
-    return {"version": __version__, "kernel": os.uname().release, "driver": driver() or "none"}
+    return {"version": __version__, "kernel": os.uname().release, "driver": read_driver() or "none"}

@@ -24,17 +24,17 @@ from powerprof.attribution import blame
 from powerprof.attribution.attribute import CaptureContext, build_capture
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import Key, SiteStacks, StackMemo
-from powerprof.energy.domains import AS_SEEN, EnergyRequest, host_meters
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
 from powerprof.live.accounts import Span, changed_note, interval_of, span_between
 from powerprof.live.intervals import LiveInterval, Used
 from powerprof.live.served import ServedServer
 from powerprof.live.servers import ASK_EVERY_S, Servers
-from powerprof.measure.clock import Suspended, kernel_ns
+from powerprof.measure.clock import SuspendClock, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from powerprof.measure.window import Metered, wait_out
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
@@ -286,7 +286,7 @@ class MonitorPlan:
 
     target: Target
     interval_s: float = 5.0
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     ask_servers: bool = True
     ask_every_s: float = ASK_EVERY_S
     accounts: tuple[Path, ...] = ()
@@ -302,7 +302,7 @@ class HostMonitor(Closeable):
         self._plan, self._say, self._target = plan, say, plan.target
         self._stack = ExitStack()
         self._servers = Servers(None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts)
-        self._suspended = Suspended()
+        self._suspended = SuspendClock()
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
         self._tasks: OrderedDict[int, Task] = OrderedDict()
@@ -373,7 +373,7 @@ class HostMonitor(Closeable):
             self._served.end()
         window = self._monitor.read()
         # What it takes to name and to blame, a second where programs are new, is the next interval's.
-        ended_at = now_text(_age_s(window))
+        ended_at = format_now(_age_s(window))
         window = self._with_energy(window)
         stacks = self._pending.with_earlier(self._looks.collect())
         places = naming.costliest(window.trace.causes)

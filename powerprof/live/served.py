@@ -124,7 +124,7 @@ class ServedServer(Closeable):
         pid = self._server.pid
         program, ports = name_of(pid) or self._server.label, tcp_ports(pid)
         where = str(min(ports)) if ports else self._name
-        return text.cut(printable(program if where == program else f"{program}:{where}"), _MOST_SERVER)
+        return text.shorten(printable(program if where == program else f"{program}:{where}"), _MOST_SERVER)
 
     def _attach(self) -> None:
         """By probes, where they can be placed and are cheap now. Raises CapabilityError, PowerprofError."""
@@ -193,7 +193,7 @@ def _row(statement: Statement) -> ServedStatement:
     return ServedStatement(
         id=statement.id,
         text=label_text(statement.text),
-        schema=text.cut(printable(statement.schema_name or ""), _MOST_TEXT),
+        schema=text.shorten(printable(statement.schema_name or ""), _MOST_TEXT),
         c0_s=statement.c0_s,
         wakeups_count=statement.wakeups_count or 0,
         joules=statement.joules or 0.0,
@@ -202,4 +202,4 @@ def _row(statement: Statement) -> ServedStatement:
 
 def label_text(original: NormalText) -> str:
     """A text without values as a label: one line, printable, of bounded length."""
-    return text.cut(printable(re.sub(r"\s+", " ", original)), _MOST_TEXT)
+    return text.shorten(printable(re.sub(r"\s+", " ", original)), _MOST_TEXT)

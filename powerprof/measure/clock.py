@@ -21,12 +21,12 @@ from powerprof.model.records import EnergyReading
 def _offset_ns() -> int:
     """By how much our clock is ahead. A process stays in the time namespace that it began in."""
     try:
-        return ahead_ns(Path("/proc/self/timens_offsets").read_text())
+        return parse_timens_offset(Path("/proc/self/timens_offsets").read_text())
     except OSError:
         return 0  # Linux before 5.6, or without such namespaces
 
 
-def ahead_ns(offsets: str) -> int:
+def parse_timens_offset(offsets: str) -> int:
     """The offset of CLOCK_MONOTONIC in the text of timens_offsets: `monotonic SECONDS NANOSECONDS`."""
     for line in offsets.splitlines():
         words = line.split()
@@ -60,7 +60,7 @@ def _suspended_ns() -> int:
     return best
 
 
-class Suspended:
+class SuspendClock:
     """Tells from one asking to the next how long the host was suspended.
 
     In a time namespace both clocks have offsets, which never change while a process lives: what grows is time asleep.
@@ -99,7 +99,7 @@ class WallOffset:
         return min(self._noted, key=lambda noted: abs(noted[0] - when_s))[1]
 
 
-def suspended_note(seconds: float) -> list[str]:
+def note_suspend(seconds: float) -> list[str]:
     """What a window says that held so much of it; nothing where there was none."""
     if not seconds:
         return []

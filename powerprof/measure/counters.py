@@ -72,7 +72,7 @@ def step_units(old: int, new: int, modulus: int | None) -> int | None:
     return (new - old) % modulus
 
 
-def count(
+def count_steps(
     samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float
 ) -> CounterSteps:
     """The steps between the readable samples of one counter, in order of time."""
@@ -160,7 +160,7 @@ _JUMP = 4.0
 _LEAST_OTHERS = 4
 
 
-def look_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | None:
+def choose_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | None:
     """How often to sample within a window: once a second what is refreshed quickly, to see it freeze or jump, and more
     often what may be slow, to find its steps. None before the first sample.
     """
@@ -189,7 +189,7 @@ class Refresh:
     frozen_s: float | None = None
 
 
-def refresh_of(samples: Sequence[CounterSample], joules_per_unit: float) -> Refresh:
+def detect_refresh(samples: Sequence[CounterSample], joules_per_unit: float) -> Refresh:
     """Tell a counter that is sampled more often than it is refreshed: only where it moved is its time known."""
     pairs = list(itertools.pairwise([s for s in samples if s.value is not None]))
     moved = [(a, b) for a, b in pairs if a.value != b.value]
@@ -206,7 +206,7 @@ def refresh_of(samples: Sequence[CounterSample], joules_per_unit: float) -> Refr
     return Refresh(moves, max(pauses) if pauses else pairs[-1][1].time_s - pairs[0][0].time_s)
 
 
-def jump_joules(steps: Sequence[CounterStep], joules_per_unit: float) -> tuple[float, CounterStep] | None:
+def find_jump(steps: Sequence[CounterStep], joules_per_unit: float) -> tuple[float, CounterStep] | None:
     """By how much one step exceeds all others, where it does so far beyond what they vary; None where none does."""
     long = [step for step in steps if step.end_s - step.start_s > _SHORTEST_S]
     if len(long) <= _LEAST_OTHERS:
@@ -335,8 +335,8 @@ def counter_energy(
         note = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
         return EnergySeries(None, start_s, end_s, unreadable, (note,))
     # Some samples from before tell what is usual for this counter.
-    refresh = refresh_of(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
-    counted = count(refresh.samples, joules_per_unit, modulus, limit_watts)
+    refresh = detect_refresh(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
+    counted = count_steps(refresh.samples, joules_per_unit, modulus, limit_watts)
     begin = inside[0].time_s if inside else start_s
     drops = [drop for drop in counted.drops if drop.end_s > begin]
     notes = [f"{unreadable} of {len(inside)} samples could not be read and were dropped"] if unreadable else []
@@ -359,7 +359,7 @@ def counter_energy(
         notes.append(
             f"is refreshed every {refresh.period_s:.1f} s: its figure is known to one step, {step_joules:.1f} J"
         )
-    jump = jump_joules(steps, joules_per_unit)
+    jump = find_jump(steps, joules_per_unit)
     if jump is not None:
         excess, step = jump
         step_joules += excess
@@ -421,12 +421,12 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
     return _share_of(pieces, start_s, end_s, len(inside) - len(good), notes)
 
 
-def forget(samples: list[CounterSample] | list[PowerSample], before_s: float) -> None:
+def drop_old_samples(samples: list[CounterSample] | list[PowerSample], before_s: float) -> None:
     """Let go of samples from before that, all but those by which later ones are judged."""
     del samples[: max(0, bisect_left(samples, before_s, key=lambda sample: sample.time_s) - _HISTORY)]
 
 
-def in_window(energy: EnergySeries, start_s: float, end_s: float) -> tuple[float | None, float | None]:
+def scale_to_window(energy: EnergySeries, start_s: float, end_s: float) -> tuple[float | None, float | None]:
     """Joules and watts for the window itself: the covered span's mean power over the whole window.
 
     Where a counter's samples are at the edges the joules are those counted, untouched. In any case they are the watts

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from powerprof.measure.cpuidle import list_of, parse_cpu_list
+from powerprof.measure.cpuidle import format_cpu_list, parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, PState
 from powerprof.system.errors import PowerprofError
@@ -106,7 +106,7 @@ def _cpus_of(policy: Path) -> tuple[int, ...]:
         return ()
 
 
-def read(clocks: PerfClocks | None = None) -> FrequencyReading:
+def read_frequencies(clocks: PerfClocks | None = None) -> FrequencyReading:
     """This moment's counters."""
     policies = {}
     for policy in _policies():
@@ -117,7 +117,7 @@ def read(clocks: PerfClocks | None = None) -> FrequencyReading:
     return FrequencyReading(time.monotonic(), policies, clocks.read() if clocks else {})
 
 
-def limits() -> list[FrequencyLimits]:
+def read_limits() -> list[FrequencyLimits]:
     """What the drivers may choose, CPUs with the same limits in one line."""
     alike: dict[FrequencyLimits, list[int]] = {}
     for policy in _policies():
@@ -139,7 +139,7 @@ def limits() -> list[FrequencyLimits]:
 def _with_cpus(found: FrequencyLimits, cpus: Sequence[int]) -> FrequencyLimits:
     import msgspec
 
-    return msgspec.structs.replace(found, cpus=list_of(cpus))
+    return msgspec.structs.replace(found, cpus=format_cpu_list(cpus))
 
 
 def _mhz(path: Path) -> float | None:
@@ -147,20 +147,20 @@ def _mhz(path: Path) -> float | None:
     return None if khz is None else khz / 1e3
 
 
-def status() -> str | None:
+def read_pstate_status() -> str | None:
     """The mode of intel_pstate or amd-pstate (active, passive, guided, off); None where neither is there."""
     folder = sysfs() / "devices/system/cpu"
     return next((text for name in ("intel_pstate", "amd_pstate") if (text := try_text(folder / name / "status"))), None)
 
 
-def turbo() -> bool | None:
+def read_turbo() -> bool | None:
     """Whether CPUs may run above their base frequency; None where nothing says."""
     folder = sysfs() / "devices/system/cpu"
     off, boost = try_int(folder / "intel_pstate/no_turbo"), try_int(folder / "cpufreq/boost")
     return off == 0 if off is not None else None if boost is None else boost == 1
 
 
-def between(before: FrequencyReading, after: FrequencyReading) -> Frequencies | None:
+def compute_frequencies(before: FrequencyReading, after: FrequencyReading) -> Frequencies | None:
     """P-states of the time between two readings; None on a host without cpufreq and without APERF."""
     seconds = after.at_s - before.at_s
     if seconds <= 0 or not (after.policies or after.clocks):
@@ -183,10 +183,10 @@ def between(before: FrequencyReading, after: FrequencyReading) -> Frequencies | 
     return Frequencies(
         states=_mean([cpu.states for cpu in cpus if cpu.states]),
         cpus=cpus,
-        limits=limits(),
+        limits=read_limits(),
         busy_mhz=_busy_mhz(ran.values()),
-        status=status(),
-        turbo=turbo(),
+        status=read_pstate_status(),
+        turbo=read_turbo(),
     )
 
 
@@ -217,7 +217,7 @@ def _mean(each: Sequence[Sequence[PState]]) -> list[PState]:
     return [PState(mhz=mhz, residency_percent=total / len(each)) for mhz, total in sorted(sums.items())]
 
 
-def joined(first: Frequencies, first_s: float, second: Frequencies, second_s: float) -> Frequencies:
+def join_frequencies(first: Frequencies, first_s: float, second: Frequencies, second_s: float) -> Frequencies:
     """Two windows that follow one another as one; limits are the later ones'. Running frequencies are weighted by
     time, for how long the CPUs ran is not in a record."""
 

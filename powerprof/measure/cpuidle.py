@@ -61,7 +61,7 @@ def online_cpus(root: Path | None = None) -> list[int]:
     return [cpu for cpu, _ in _numbered(folder, _CPU)]
 
 
-def driver(root: Path | None = None) -> str | None:
+def read_driver(root: Path | None = None) -> str | None:
     """The cpuidle driver in use; None where there is none (many guests and containers)."""
     name = files.try_text((root or paths.sysfs()) / "devices/system/cpu/cpuidle/current_driver")
     return None if name in (None, "", "none") else name
@@ -107,7 +107,7 @@ class CpuidleReader(Closeable):
             else:
                 without.append(cpu)
         if without and self._cpus:
-            self.notes.append(f"no idle states for CPU {list_of(without)}: left out")
+            self.notes.append(f"no idle states for CPU {format_cpu_list(without)}: left out")
 
     def close(self) -> None:
         """Close every descriptor."""
@@ -202,7 +202,7 @@ class _CpuGone(Exception):
     """A CPU was taken offline while its counters were open."""
 
 
-def list_of(cpus: Sequence[int]) -> str:
+def format_cpu_list(cpus: Sequence[int]) -> str:
     """CPU numbers as the kernel writes them: 0-3,8."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
@@ -225,7 +225,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
-def affinity_restored() -> Iterator[None]:
+def restore_affinity() -> Iterator[None]:
     """Whatever happens inside, this thread may run afterwards where it might before."""
     allowed = _allowed()
     try:
@@ -248,7 +248,7 @@ def _allowed() -> set[int]:
     return set(parse_cpu_list(listed, path)) if listed else os.sched_getaffinity(0)
 
 
-def move_to(cpu: int) -> bool:
+def pin_to_cpu(cpu: int) -> bool:
     """Run on this CPU from now on; False where our cpuset (a container's, say) does not have it."""
     try:
         os.sched_setaffinity(0, {cpu})
@@ -265,7 +265,7 @@ def _from_here(cpus: Sequence[int]) -> list[int]:
 
 def _stateless(cpu: int) -> CpuReading:
     """The edge of a CPU without idle states: a moment at which we keep it awake."""
-    resolved = move_to(cpu)
+    resolved = pin_to_cpu(cpu)
     return CpuReading(cpu, kernel_ns(), (), (), (), (), (), (), resolved=resolved)
 
 
@@ -274,7 +274,7 @@ def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
     if cpu not in reader.cpus:
         return _stateless(cpu)
     before = reader.usage(cpu)
-    resolved = move_to(cpu)
+    resolved = pin_to_cpu(cpu)
     reading = reader.read_cpu(cpu)
     if reading is None or before is None or not resolved:
         return reading
@@ -282,7 +282,7 @@ def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
     return replace(reading, resolved=True, forced=forced)
 
 
-def edge_snapshot(
+def read_edge(
     reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[CpuReading], object] | None = None
 ) -> Snapshot:
     """All CPUs' counters with no idle period left open; about 0.1 ms a CPU that sleeps.
@@ -298,7 +298,7 @@ def edge_snapshot(
         return replace(snapshot, notes=(*snapshot.notes, note))
     readings: dict[int, CpuReading] = {}
     online = set(online_cpus(reader.root))
-    with affinity_restored():
+    with restore_affinity():
         for cpu in _from_here(sorted(online) if every_cpu else reader.cpus):
             reading = _read_awake(reader, cpu) if cpu in online else None
             if reading is not None:
@@ -309,7 +309,7 @@ def edge_snapshot(
     notes = list(reader.notes)
     unresolved = [cpu for cpu, reading in readings.items() if not reading.resolved]
     if unresolved:
-        which = list_of(unresolved)
+        which = format_cpu_list(unresolved)
         notes.append(f"CPU {which} is outside our CPU set: its open idle periods are not resolved")
     return Snapshot(readings, tuple(notes))
 
@@ -459,7 +459,7 @@ def check_pair(before: Dump, after: Dump) -> None:
                     )
 
 
-def since_boot(dump: Dump) -> Snapshot:
+def zero_counters(dump: Dump) -> Snapshot:
     """The same CPUs with all counters at 0: what a single dump is compared with."""
 
     def zero(counters: tuple[int | None, ...]) -> tuple[int | None, ...]:

@@ -90,7 +90,7 @@ def _device_of(process: Path) -> str | None:
     return device
 
 
-def rates(
+def compute_disk_rates(
     before: Mapping[str, DiskCounters],
     after: Mapping[str, DiskCounters],
     seconds: float,
@@ -127,7 +127,9 @@ def rates(
     return each
 
 
-def joined(first: Sequence[DiskRates], first_s: float, second: Sequence[DiskRates], second_s: float) -> list[DiskRates]:
+def join_disk_rates(
+    first: Sequence[DiskRates], first_s: float, second: Sequence[DiskRates], second_s: float
+) -> list[DiskRates]:
     """Two windows that follow one another: rates weighted by time, times of requests by requests."""
     both = {disk.name: [(disk, first_s)] for disk in first}
     for disk in second:

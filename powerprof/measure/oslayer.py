@@ -30,7 +30,7 @@ _MOST_DEVICES = 20
 
 
 @dataclass(frozen=True)
-class Reading:
+class OsReading:
     """The counters at one moment of CLOCK_MONOTONIC. `run_delay_ns` is how long tasks have waited for each CPU."""
 
     at_s: float
@@ -83,19 +83,19 @@ def networks_of(pids: Iterable[int]) -> tuple[Path, ...]:
     return tuple(found.values())
 
 
-def read(
+def read_counters(
     root: Path | None = None,
     migrations: Migrations | None = None,
     clocks: cpufreq.PerfClocks | None = None,
     networks: Sequence[Path] = (),
-) -> Reading:
+) -> OsReading:
     """This moment's counters, with those of further `networks` (see `networks_of`); what cannot be read is None."""
     base = root or procfs()
     try:
         stat = read_stat(base)
     except PowerprofError:
         stat = None
-    return Reading(
+    return OsReading(
         time.monotonic(),
         disks.parse_disks(try_text(base / "diskstats")),
         _network([base / "net/dev", *networks]),
@@ -104,7 +104,7 @@ def read(
         parse_pressure(try_text(base / "pressure/cpu")),
         stat,
         migrations.total() if migrations else None,
-        cpufreq.read(clocks),
+        cpufreq.read_frequencies(clocks),
         parse_pressure(try_text(base / "pressure/io")),
     )
 
@@ -160,7 +160,7 @@ def parse_pressure(text: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def between(before: Reading, after: Reading, of_server: frozenset[str] = frozenset()) -> OsRates:
+def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[str] = frozenset()) -> OsRates:
     """The rates between two readings; `of_server` are the numbers of the devices that hold the server's files."""
     seconds = after.at_s - before.at_s
     if seconds <= 0:
@@ -169,7 +169,7 @@ def between(before: Reading, after: Reading, of_server: frozenset[str] = frozens
     each = []
     if before.disks is not None and after.disks is not None:
         whole = disks.whole_disks(set(before.disks) & set(after.disks))
-        each = disks.rates(before.disks, after.disks, seconds, whole, of_server)
+        each = disks.compute_disk_rates(before.disks, after.disks, seconds, whole, of_server)
     of_whole = [disk for disk in each if disk.name in whole]
     known = before.disks is not None and after.disks is not None
     net: list[float | None] = [None] * 3
@@ -197,7 +197,7 @@ def between(before: Reading, after: Reading, of_server: frozenset[str] = frozens
         disks=each,
         interrupts=_interrupts(before.stat, after.stat, seconds),
         cpus=_loads(before.stat, after.stat, waited or {}),
-        frequencies=cpufreq.between(before.frequencies, after.frequencies)
+        frequencies=cpufreq.compute_frequencies(before.frequencies, after.frequencies)
         if before.frequencies and after.frequencies
         else None,
     )
@@ -246,7 +246,7 @@ def device_of(action: str) -> str:
     return match["device"] if match else action
 
 
-def joined(first: OsRates, first_s: float, second: OsRates, second_s: float) -> OsRates:
+def join_os_rates(first: OsRates, first_s: float, second: OsRates, second_s: float) -> OsRates:
     """Two windows that follow one another as one."""
     total = first_s + second_s
 
@@ -262,7 +262,7 @@ def joined(first: OsRates, first_s: float, second: OsRates, second_s: float) -> 
     both = [(loads[load.cpu], load) for load in second.cpus if load.cpu in loads]
     return OsRates(
         **{name: mean(getattr(first, name), getattr(second, name)) for name in plain},
-        disks=disks.joined(first.disks, first_s, second.disks, second_s),
+        disks=disks.join_disk_rates(first.disks, first_s, second.disks, second_s),
         interrupts=[
             DeviceInterrupts(device=device, rate_hz=count / total)
             for device, count in sorted(came.items(), key=lambda item: (-item[1], item[0]))[:_MOST_DEVICES]
@@ -275,7 +275,7 @@ def joined(first: OsRates, first_s: float, second: OsRates, second_s: float) -> 
             )
             for a, b in both
         ],
-        frequencies=cpufreq.joined(first.frequencies, first_s, second.frequencies, second_s)
+        frequencies=cpufreq.join_frequencies(first.frequencies, first_s, second.frequencies, second_s)
         if first.frequencies and second.frequencies
         else None,
     )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from powerprof.measure.cpuidle import affinity_restored, move_to
+from powerprof.measure.cpuidle import pin_to_cpu, restore_affinity
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
@@ -179,9 +179,9 @@ class IdleEvents(Closeable):
     def _try(self) -> None:
         """Sleep for instants on each CPU: where it switched to the idle task it must be seen to leave idle."""
         switch = tracepoint_number(_SWITCH)
-        with affinity_restored():
+        with restore_affinity():
             for cpu in self._descriptors:
-                if switch is None or not move_to(cpu):
+                if switch is None or not pin_to_cpu(cpu):
                     continue
                 switches = _counting(switch, cpu, _TO_IDLE)
                 before = self.read_cpu(cpu)

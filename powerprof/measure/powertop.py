@@ -240,7 +240,7 @@ def _achieved(report: PowertopReport) -> list[AchievedResidency]:
     ]
 
 
-def window_from(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
+def make_powertop_window(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
     """The report as a window: means over the CPUs. C0 is what the requested states leave of the time, as in
     every source; PowerTOP's own `C0 active` (from APERF and MPERF, where they exist) is among the achieved
     ones."""
@@ -297,7 +297,7 @@ class PowertopResidency:
                 f"powertop failed: {reason[:200]}", "--residency-source cpuidle reads the kernel's own counters"
             )
         self.report = parse_powertop(self._program.report(), "PowerTOP's report")
-        return window_from(self.report, started_at, float(self._seconds))
+        return make_powertop_window(self.report, started_at, float(self._seconds))
 
     def close(self) -> None:
         self._program.close()

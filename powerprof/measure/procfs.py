@@ -81,7 +81,7 @@ def read_stat(root: Path | None = None) -> Stat:
     return parse_stat(files.read_text(path), path, at_ns)
 
 
-def accounting(before: Stat, after: Stat) -> Accounting | None:
+def compute_accounting(before: Stat, after: Stat) -> Accounting | None:
     """What happened between two readings; None where no CPU was there at both or no time was accounted.
 
     Idle includes iowait: an idle CPU with a request outstanding. Guest time is in user already (proc(5)).
@@ -113,7 +113,7 @@ def accounting(before: Stat, after: Stat) -> Accounting | None:
     )
 
 
-def frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> float | None:
+def read_frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> float | None:
     """The mean frequency of the CPUs now, from cpufreq or else /proc/cpuinfo; None where neither says.
 
     Some kernels interrupt the CPUs to answer: read it outside of the window. A guest's /proc/cpuinfo repeats
@@ -165,7 +165,7 @@ def children_cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def children(pid: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """The processes that its first thread started, in the order of their beginning; none where it is gone."""
     words = (files.try_text(paths.procfs() / str(pid) / f"task/{pid}/children") or "").split()
     return [int(word) for word in words if word.isdigit()]
@@ -184,7 +184,7 @@ def family_cpu_ns(pid: int) -> int | None:
     own = process_cpu_ns(pid)
     if own is None:
         return None
-    return own + reaped_cpu_ns(pid) + sum(process_cpu_ns(child) or 0 for child in children(pid))
+    return own + reaped_cpu_ns(pid) + sum(process_cpu_ns(child) or 0 for child in list_children(pid))
 
 
 class ProcessTimes:
@@ -207,7 +207,7 @@ class ProcessTimes:
         return times_of
 
 
-def process_times(
+def compute_process_times(
     before: Mapping[str, Mapping[int, int]], after: Mapping[str, Mapping[int, int]], wall_cpu_s: float | None
 ) -> tuple[list[ProcessTime], list[str]]:
     """What each group used, in seconds and in percent of `wall_cpu_s` (all CPUs' wall time), and what is
@@ -249,7 +249,7 @@ UNSEEN = {
 _TIMERS = ("LOC", "HVS")  # of x86, and those of Hyper-V instead
 
 
-def timer_interrupts() -> int | None:
+def read_timer_interrupts() -> int | None:
     """Interrupts of the CPUs' own timers since boot, over all CPUs; None where no row is known to be theirs."""
     total = None
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
@@ -262,7 +262,7 @@ def timer_interrupts() -> int | None:
     return total
 
 
-def unseen_counts() -> dict[str, int]:
+def read_unseen_counts() -> dict[str, int]:
     """How many of each there were since boot, over all CPUs; rows that this machine lacks are left out."""
     counts = {}
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
@@ -273,7 +273,7 @@ def unseen_counts() -> dict[str, int]:
     return counts
 
 
-def unseen_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def count_unseen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """How many came meanwhile, by what they are, of those that came."""
     came = {UNSEEN[name]: count - before.get(name, 0) for name, count in after.items()}
     return {name: count for name, count in came.items() if count > 0}

@@ -24,12 +24,12 @@ from powerprof.measure.clock import CpuReading, Snapshot
 from powerprof.measure.cpuidle import (
     CpuidleReader,
     check_pair,
-    edge_snapshot,
-    list_of,
+    format_cpu_list,
     online_cpus,
     parse_dump,
     read_dump,
-    since_boot,
+    read_edge,
+    zero_counters,
 )
 from powerprof.measure.perf_events import IdleEvents
 from powerprof.model.records import Notes, StateResidency, Window
@@ -71,7 +71,7 @@ class _Sums:
     unresolved_us: float = 0.0
 
 
-def went_back(before: CpuReading, after: CpuReading) -> str | None:
+def find_inconsistency(before: CpuReading, after: CpuReading) -> str | None:
     """Why these two readings of one CPU cannot be subtracted; None where they can."""
     if before.states != after.states:
         return "its set of idle states changed"
@@ -82,7 +82,7 @@ def went_back(before: CpuReading, after: CpuReading) -> str | None:
     return None
 
 
-def compute(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
+def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
     """The residencies between two snapshots. `elapsed_s` is the wall time where the snapshots carry none.
 
     CPUs that are not in both, or whose counters cannot be subtracted, are left out, and `notes` say so.
@@ -129,11 +129,11 @@ def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list
     both = sorted(set(before.cpus) & set(after.cpus))
     changed = sorted(set(before.cpus) ^ set(after.cpus))
     if changed:
-        notes.append(f"CPU {list_of(changed)} came or went during the window: left out")
+        notes.append(f"CPU {format_cpu_list(changed)} came or went during the window: left out")
     silent = []
     for cpu in both:
         old, new = before.cpus[cpu], after.cpus[cpu]
-        reason = went_back(old, new)
+        reason = find_inconsistency(old, new)
         if reason:
             notes.append(f"CPU {cpu}: {reason}: left out")
             continue
@@ -144,7 +144,7 @@ def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list
         _add(sums, old, new, elapsed_s, resolved)
     if silent:
         # Its counters stand still whether it slept all the time or ran all the time: they cannot tell which.
-        which = list_of(silent)
+        which = format_cpu_list(silent)
         notes.append(f"CPU {which} entered and left no idle state (asleep or busy throughout): left out")
     return sums
 
@@ -215,7 +215,7 @@ def merge_notes(*lists: Notes) -> Notes:
 # and `turbostat` are those programs, run for the length of the window.
 
 _NO_DRIVER = "no cpuidle driver: idle states are unknown, C0 is /proc/stat's"
-Name = Literal["cpuidle", "procfs", "powertop", "turbostat"]
+SourceName = Literal["cpuidle", "procfs", "powertop", "turbostat"]
 
 
 class ResidencySource(Protocol):
@@ -242,15 +242,15 @@ class CpuidleResidency:
         self._after: Snapshot | None = None
 
     def start(self, duration_s: float | None) -> None:
-        self._before, self._after = edge_snapshot(self._reader), None
+        self._before, self._after = read_edge(self._reader), None
 
     def stop(self) -> None:
-        self._after = edge_snapshot(self._reader)
+        self._after = read_edge(self._reader)
 
     def finish(self, started_at: str) -> Window:
         if self._before is None or self._after is None:
             raise RuntimeError("the window was never opened")
-        return compute(self._before, self._after, started_at=started_at)
+        return compute_residency(self._before, self._after, started_at=started_at)
 
     def close(self) -> None:
         self._reader.close()
@@ -289,7 +289,7 @@ class ProcfsResidency:
         after = self._after
         if self._before is None or after is None:
             raise RuntimeError("the window was never opened")
-        spent = procfs.accounting(self._before, after)
+        spent = procfs.compute_accounting(self._before, after)
         notes = list(self._notes)
         if spent is None:
             notes.append("/proc/stat stood still: C0 is unknown")
@@ -316,8 +316,8 @@ class ProcfsResidency:
 
 def check_name(name: str) -> None:
     """Raises UsageError where there is no such source."""
-    if name not in get_args(Name):
-        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(Name))}")
+    if name not in get_args(SourceName):
+        raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(SourceName))}")
 
 
 def open_source(name: str) -> ResidencySource:
@@ -380,13 +380,13 @@ def read_recording(
             if elapsed_s is not None:
                 raise UsageError("--elapsed is for cpuidle dumps: a turbostat log has its own times", "leave it out")
             log = turbostat.parse_turbostat(text, before)
-            window = turbostat.window_from(log, read_at)
+            window = turbostat.make_turbostat_window(log, read_at)
             if not window.states and window.c0_percent is None:
                 raise DataError(before, "a turbostat log without a column of idle states")
             return ResidencyRecording(window, log.header.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
             return ResidencyRecording(
-                powertop.window_from(powertop.parse_powertop(text, before), read_at, elapsed_s), None
+                powertop.make_powertop_window(powertop.parse_powertop(text, before), read_at, elapsed_s), None
             )
     if source in ("turbostat", "powertop", "procfs"):
         takes = "no recordings" if source == "procfs" else "one recording"
@@ -401,7 +401,9 @@ def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: s
     governor = f", governor {second.governor}" if second.governor else ""
     driver = f"driver {second.driver}{governor}" if second.driver else None
     if first.snapshot == second.snapshot:
-        window = compute(since_boot(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
+        window = compute_residency(zero_counters(second), second.snapshot, started_at=read_at, elapsed_s=elapsed_s)
         note = "only one snapshot: the figures are those since boot"
         return ResidencyRecording(msgspec.structs.replace(window, notes=[note, *window.notes]), driver)
-    return ResidencyRecording(compute(first.snapshot, second.snapshot, started_at=read_at, elapsed_s=elapsed_s), driver)
+    return ResidencyRecording(
+        compute_residency(first.snapshot, second.snapshot, started_at=read_at, elapsed_s=elapsed_s), driver
+    )

@@ -23,7 +23,7 @@ from powerprof.measure.clock import Meters
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, open_source
 from powerprof.measure.window import Metered, OpenWindow, Part, Passed, pass_window
-from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_of
+from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
 from powerprof.model.text import Say
 from powerprof.statistics import bounded_interval
 from powerprof.system import paths
@@ -46,7 +46,7 @@ class WindowInterrupted(Interrupted):
         self.partial = partial
 
 
-def now_text(ago_s: float = 0.0) -> str:
+def format_now(ago_s: float = 0.0) -> str:
     """This moment, or the one so long ago, as RFC 3339 in UTC, to the millisecond."""
     return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -74,7 +74,7 @@ class WindowMeter(Closeable, Part):
         self._of_server, self._networks = disks.devices_of(servers), oslayer.networks_of(servers)
         self._migrations: oslayer.Migrations | None = None
         self._clocks: cpufreq.PerfClocks | None = None
-        self._system: oslayer.Reading | None = None
+        self._system: oslayer.OsReading | None = None
         self._times: tuple[dict[str, dict[int, int]], dict[str, dict[int, int]]] = {}, {}
 
     def close(self) -> None:
@@ -94,7 +94,7 @@ class WindowMeter(Closeable, Part):
             self._migrations, self._clocks = oslayer.Migrations(cpus), cpufreq.PerfClocks(cpus)
 
     def begin(self) -> None:
-        self._started_at, self._system = now_text(), self._read_system()
+        self._started_at, self._system = format_now(), self._read_system()
         self._source.start(self._announced_s)
         # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
         # would be nobody's share of it.
@@ -112,25 +112,29 @@ class WindowMeter(Closeable, Part):
         energy, meter_notes = self._meters.collect()
         window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
-        processes, notes = procfs.process_times(*self._times, wall_cpu_s)
+        processes, notes = procfs.compute_process_times(*self._times, wall_cpu_s)
         before, after = self._system, self._read_system()
-        spent = procfs.accounting(before.stat, after.stat) if before and after and before.stat and after.stat else None
+        spent = (
+            procfs.compute_accounting(before.stat, after.stat)
+            if before and after and before.stat and after.stat
+            else None
+        )
         return msgspec.structs.replace(
             window,
             energy=energy,
             processes=processes,
             notes=merge_notes(window.notes, notes, passed.notes, meter_notes, [_SHORTER] if passed.interrupted else []),
-            frequency_mhz=window.frequency_mhz or (procfs.frequency_mhz() if _has_proc() else None),
-            system=oslayer.between(before, after, self._of_server) if before and after else None,
+            frequency_mhz=window.frequency_mhz or (procfs.read_frequency_mhz() if _has_proc() else None),
+            system=oslayer.compute_os_rates(before, after, self._of_server) if before and after else None,
             tool_cpu_s=passed.tool_cpu_s,
             tool_wakeups_count=passed.tool_wakeups_count,
             **({} if spent is None else {name: getattr(spent, name) for name in _ACCOUNTED}),
         )
 
-    def _read_system(self) -> oslayer.Reading | None:
+    def _read_system(self) -> oslayer.OsReading | None:
         if not _has_proc():
             return None
-        return oslayer.read(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
+        return oslayer.read_counters(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
 
     def open_window(self) -> None:
         """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
@@ -234,17 +238,17 @@ def _system(windows: Sequence[Window]) -> OsRates | None:
         return None
     total, seconds = known[0]
     for rates, more_s in known[1:]:
-        total, seconds = oslayer.joined(total, seconds, rates, more_s), seconds + more_s
+        total, seconds = oslayer.join_os_rates(total, seconds, rates, more_s), seconds + more_s
     return total
 
 
-def states_of(windows: Sequence[Window]) -> list[StateResidency]:
+def average_states(windows: Sequence[Window]) -> list[StateResidency]:
     """The states of all windows by name, in the order in which they are first seen."""
     names = dict.fromkeys(state.name for window in windows for state in window.states)
     return [_state(name, windows) for name in names]
 
 
-def phase_of(name: str, windows: Sequence[Window]) -> Phase:
+def make_phase(name: str, windows: Sequence[Window]) -> Phase:
     """Put the windows of a phase together; energy and causes are not this module's. `windows` is not empty.
 
     `intervals` holds the estimates by the name of the figure, a state's as `residency_percent:C1`.
@@ -253,13 +257,13 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
     for metric in _METRICS:
         ceiling = 100.0 if metric.endswith("_percent") else None
         intervals[metric] = estimate((getattr(window, metric) for window in windows), 0.0, ceiling)
-    states = states_of(windows)
+    states = average_states(windows)
     for state in states:
         shares = [
             next((other.residency_percent for other in window.states if other.name == state.name), 0.0)
             for window in windows
         ]
-        intervals[metric_of("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
+        intervals[metric_name("residency_percent", state.name)] = estimate(shares, 0.0, 100.0)
     return Phase(
         name=name,
         window_s=_mean(window.window_s for window in windows),
@@ -276,7 +280,7 @@ def phase_of(name: str, windows: Sequence[Window]) -> Phase:
     )
 
 
-def run_of(window: Window, *, host: dict[str, Any], interrupted: bool = False) -> Run:
+def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False) -> Run:
     """The record of a run that is one window: `powerprof residency`."""
     wakeups = window.tool_wakeups_count
     return Run(
@@ -289,7 +293,7 @@ def run_of(window: Window, *, host: dict[str, Any], interrupted: bool = False) -
             cpu_s=window.tool_cpu_s,
             wakeups_hz=wakeups / window.window_s if wakeups is not None and window.window_s else None,
         ),
-        phases=[phase_of("residency", [window])],
+        phases=[make_phase("residency", [window])],
         notes=window.notes,
         interrupted=interrupted,
     )
@@ -311,12 +315,12 @@ _RATES = (
 )
 
 
-def joined_all(windows: Sequence[Window]) -> Window:
+def join_windows(windows: Sequence[Window]) -> Window:
     """At least one window, as one."""
-    return reduce(joined, windows)
+    return reduce(join_two_windows, windows)
 
 
-def joined(first: Window, second: Window) -> Window:
+def join_two_windows(first: Window, second: Window) -> Window:
     """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
     first_s, second_s = first.window_s or 0.0, second.window_s or 0.0
     total = first_s + second_s
@@ -366,7 +370,7 @@ def joined(first: Window, second: Window) -> Window:
 
     system = None
     if first.system is not None and second.system is not None:
-        system = oslayer.joined(first.system, first_s, second.system, second_s)
+        system = oslayer.join_os_rates(first.system, first_s, second.system, second_s)
     wakeups = summed(first.tool_wakeups_count, second.tool_wakeups_count)
     return msgspec.structs.replace(
         first,

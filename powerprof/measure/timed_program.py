@@ -34,12 +34,12 @@ class Outcome:
     messages: list[str]
 
 
-def nameless() -> IO[bytes]:
+def open_unnamed_file() -> IO[bytes]:
     """An empty file without a name."""
     return tempfile.TemporaryFile(dir=paths.temporary_base())
 
 
-def text_of(file: IO[bytes]) -> str:
+def read_from_start(file: IO[bytes]) -> str:
     """What is in it, from its start."""
     file.seek(0)
     return file.read(_LIMIT_BYTES).decode("utf-8", "replace")
@@ -54,7 +54,7 @@ class TimedProgram:
     def __init__(self, name: str, package: str) -> None:
         self._name = name
         self._program = need(name, package)
-        self._report, self._messages = nameless(), nameless()
+        self._report, self._messages = open_unnamed_file(), open_unnamed_file()
         self._process: subprocess.Popen[bytes] | None = None
         self._end_s = 0.0
         self.start_s = 0.0
@@ -87,11 +87,11 @@ class TimedProgram:
             raise PowerprofError(
                 f"{self._name} did not finish", "the host may be too busy: try again when it is idle"
             ) from None
-        return Outcome(code, text_of(self._messages).strip().splitlines())
+        return Outcome(code, read_from_start(self._messages).strip().splitlines())
 
     def report(self) -> str:
         """What it wrote to OUTPUT."""
-        return text_of(self._report)
+        return read_from_start(self._report)
 
     def unknown_window(self, started_at: str) -> Window:
         """The window that ended too early for the program to say anything."""

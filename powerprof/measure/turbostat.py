@@ -353,7 +353,7 @@ def _scope(column: str) -> Literal["cpu", "core", "package"]:
     return "package" if column.startswith("P") else "core"
 
 
-def window_from(log: TurbostatLog, started_at: str) -> Window:
+def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
     """The whole log as one window; C0 is what the requested states leave of the time."""
     cpus = max((len(interval.cpus) for interval in log.intervals), default=0)
     lengths = [interval.duration_s for interval in log.intervals]
@@ -423,7 +423,7 @@ class TurbostatResidency:
             reason = message.removeprefix("turbostat: ")[:200]
             hint = "it needs root and /dev/cpu/*/msr; or use --residency-source cpuidle"
             raise CapabilityError(f"turbostat cannot run here: {reason}", hint)
-        return window_from(parse_turbostat(table, "turbostat's output"), started_at)
+        return make_turbostat_window(parse_turbostat(table, "turbostat's output"), started_at)
 
     def close(self) -> None:
         self._program.close()

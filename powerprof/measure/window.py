@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.measure.clock import Meters, Suspended, suspended_note
+from powerprof.measure.clock import Meters, SuspendClock, note_suspend
 from powerprof.model.records import EnergyReading
 from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
@@ -80,7 +80,7 @@ class OpenWindow:
             part.open()
         if settle:
             caller.settle(True, source)
-        self._suspended, self._cpu_s = Suspended(), time.process_time()
+        self._suspended, self._cpu_s = SuspendClock(), time.process_time()
         for part in parts:
             part.begin()
         # After the edges: moving from CPU to CPU there is no wake-up of the window.
@@ -100,7 +100,7 @@ class OpenWindow:
         except PowerprofError as error:
             raise interrupted or error from error
         cpu_s = time.process_time() - self._cpu_s
-        notes = suspended_note(self._suspended.since_s())
+        notes = note_suspend(self._suspended.since_s())
         return Passed(window_s, cpu_s, switches - self._switches, notes, interrupted)
 
 

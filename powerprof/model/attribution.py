@@ -48,7 +48,7 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def placed(self) -> str:
         """The label with the source file's name and line, where they are known."""
-        return text.placed(self.label, self.source)
+        return text.label_with_source(self.label, self.source)
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):

@@ -380,7 +380,7 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
     notes: Notes = []
 
 
-def metric_of(quantity: str, *of: str) -> str:
+def metric_name(quantity: str, *of: str) -> str:
     """The name of a metric that there are several of: `residency_percent:C1`, `watts:rapl:package-0`."""
     return ":".join((quantity, *of))
 
@@ -400,7 +400,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
         if quantity not in ("residency_percent", "watts") or self.metric.startswith(("residency_percent:", "watts:")):
             return self.metric
         # The names of states and of domains may have blanks, those of sources have none.
-        return metric_of(quantity, *(of.split(" ", 1) if quantity == "watts" else (of,))) if of else self.metric
+        return metric_name(quantity, *(of.split(" ", 1) if quantity == "watts" else (of,))) if of else self.metric
 
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):

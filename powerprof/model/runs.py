@@ -38,7 +38,7 @@ _SHOWN_NAME = 80
 _NEEDED_BYTES = 1 << 20
 
 
-class Record(msgspec.Struct):
+class RecordHead(msgspec.Struct):
     """What all records begin with."""
 
     schema: str
@@ -79,7 +79,7 @@ def check_label(label: str) -> str:
 
 
 @loader
-def decode(path: Path, kind: type[T]) -> T:
+def decode_record(path: Path, kind: type[T]) -> T:
     """Read one record. Raises DataError with the field that does not fit."""
     data = read_outside(path, _LIMIT_BYTES)
     check_json(data, path)
@@ -89,14 +89,14 @@ def decode(path: Path, kind: type[T]) -> T:
         raise DataError(path, f"not a record of powerprof ({error})", hint="powerprof runs lists them") from None
 
 
-def head_of(path: Path) -> Record:
+def read_head(path: Path) -> RecordHead:
     """What a record says of itself first. Raises DataError."""
-    return decode(path, Record)
+    return decode_record(path, RecordHead)
 
 
-def schema_of(path: Path) -> str:
+def read_schema(path: Path) -> str:
     """The schema that a record names. Raises DataError."""
-    return head_of(path).schema
+    return read_head(path).schema
 
 
 class RunStore:
@@ -162,8 +162,8 @@ class RunStore:
             for file, data in (extra or {}).items():
                 self.write(folder, file, data)
             if about is not None:
-                self.write(folder, _ABOUT_FILE, encode(about))
-            self.write(folder, _RUN_FILE, encode(named))
+                self.write(folder, _ABOUT_FILE, encode_record(about))
+            self.write(folder, _RUN_FILE, encode_record(named))
         except PowerprofError:
             with contextlib.suppress(PowerprofError):
                 self.remove(name)
@@ -190,7 +190,7 @@ class RunStore:
         """What is kept beside a run; nothing where it was saved by an older version, or is damaged."""
         path = self.directory / name / _ABOUT_FILE
         try:
-            return decode(path, About) if path.is_file() else About()
+            return decode_record(path, About) if path.is_file() else About()
         except DataError:
             return About()
 
@@ -207,7 +207,7 @@ class RunStore:
             target=about.target or old.target,
             answer=about.answer or old.answer,
         )
-        self.write(self.directory / name, _ABOUT_FILE, encode(both))
+        self.write(self.directory / name, _ABOUT_FILE, encode_record(both))
 
     def find(self, name: str) -> Path:
         """The record's file for a run id, a run folder or a JSON file. Raises UsageError where there is none."""
@@ -228,7 +228,7 @@ class RunStore:
 
     def load(self, name: str, kind: type[T]) -> T:
         """Read a run by id, folder or file."""
-        return decode(self.find(name), kind)
+        return decode_record(self.find(name), kind)
 
     def list(self) -> list[RunInfo]:
         """All runs, oldest first; damaged ones too, with the reason."""
@@ -238,7 +238,7 @@ class RunStore:
             if not path.is_file():
                 continue
             try:
-                head = decode(path, Record)
+                head = decode_record(path, RecordHead)
             except DataError as error:
                 infos.append(RunInfo(name, path, None, None, False, error.reason))
             else:
@@ -274,7 +274,7 @@ class RunStore:
         )
 
 
-def encode(record: Any) -> bytes:
+def encode_record(record: Any) -> bytes:
     """A record as indented JSON with a final newline: the same record, the same bytes."""
     return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=1) + b"\n"
 

@@ -72,7 +72,7 @@ def count(value: int | None) -> str:
     return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
 
 
-def some(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
     """`1 stack`, `2,000 stacks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
@@ -108,25 +108,25 @@ def period(milliseconds: float | None) -> str:
     return f"every {milliseconds / 1e3:.3g} s"
 
 
-def about(seconds: float) -> str:
+def approximate_time(seconds: float) -> str:
     """How long something will take: `about 40 s`, `about 3 min`, `about 2.5 h`."""
     if seconds < 90:
         return f"about {max(10, math.ceil(seconds / 10) * 10)} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {number(seconds / 3600, 1)} h"
 
 
-def counting_down(say: Say, seconds: float) -> Say:
+def count_down(say: Say, seconds: float) -> Say:
     """`say` with the time that is left of a plan of so many seconds from now; alone where it takes longer."""
     ends_s = time.monotonic() + seconds
 
     def line(text: str) -> None:
         left_s = ends_s - time.monotonic()
-        say(f"{text} ({about(left_s)} left)" if left_s > 0 else text)
+        say(f"{text} ({approximate_time(left_s)} left)" if left_s > 0 else text)
 
     return line
 
 
-def cut(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """At most `width` characters, with … where something was left out."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
@@ -143,7 +143,7 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> li
     return lines
 
 
-def listed(words: Sequence[str], last: str = "and") -> str:
+def join_words(words: Sequence[str], last: str = "and") -> str:
     """`a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
@@ -155,7 +155,7 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
-def placed(label: str, source: str | None) -> str:
+def label_with_source(label: str, source: str | None) -> str:
     """A function with the name and line of its source file: `main (main.c:12)`; without them where they are unknown."""
     return label if source is None else f"{label} ({source.rpartition('/')[2]})"
 

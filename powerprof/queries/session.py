@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.energy.domains import AS_SEEN, EnergyRequest
+from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.records import Note, Notes
 from powerprof.model.text import Say
@@ -102,7 +102,7 @@ class QueriesRequest:
     socket: Path | None = None
     defaults_file: Path | None = None
     duration_s: float = 10.0
-    energy: EnergyRequest = AS_SEEN
+    energy: EnergyRequest = DEFAULT_REQUEST
     method: str = "auto"
     stacks: bool = False
     explain: bool = False

@@ -128,13 +128,13 @@ def _wrap_stack(
         # Source file and line are more useful than the end of a long name.
         place = frame.placed[len(frame.label) :] if sources else ""
         room = max(20, width - len(indent))
-        word = text.cut(word, max(20, room - len(place))) + place
+        word = text.shorten(word, max(20, room - len(place))) + place
         if line and len(indent) + len(line) + 1 + len(word) > width:
             lines.append(indent + line)
             line = word
             if len(lines) == most - 1 and len(frames) - position > 2:
                 more = f" ← {len(frames) - position - 1} more"
-                return [*lines, indent + text.cut(word, max(20, room - len(more))) + more]
+                return [*lines, indent + text.shorten(word, max(20, room - len(more))) + more]
         else:
             line = f"{line} {word}" if line else word
     return [*lines, *([indent + line] if line else [])]
@@ -147,7 +147,7 @@ def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> 
     for cause in causes[:limit]:
         row, every = cause.first, text.period(cause.period_ms).removeprefix("every ")
         head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
-        lines.append(text.cut(f"{head}{thread_name(row.thread)} · {cause.why}", width))
+        lines.append(text.shorten(f"{head}{thread_name(row.thread)} · {cause.why}", width))
         lines += _wrap_stack(row.stack, width, indent, sources)
         if not row.stack_complete and row.stack:
             lines.append(f"{indent}(the rest of this stack was not captured)")
@@ -177,7 +177,7 @@ def _waking_lines(record: Attribution, width: int, limit: int, sources: bool) ->
     for cause in causes[:limit]:
         each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
         head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
-        lines.append(text.cut(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
+        lines.append(text.shorten(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
         lines += _wrap_stack(cause.first.stack, width, " " * 21, sources)
     return lines + _hidden_rows_line([cause.rate_hz for cause in causes[limit:]], 19)
 
@@ -242,7 +242,7 @@ def _group_lines(record: Attribution, by: str, width: int, limit: int) -> list[s
         every = text.period(group.period_ms).removeprefix("every ")
         c0 = text.number(group.each_ms, 2, " ms")
         head = f"{text.number(group.rate_hz, 1):>8}  {group.count:>8,}  {every:>8}  {c0:>9}  "
-        lines.append(text.cut(head + group.label, width))
+        lines.append(text.shorten(head + group.label, width))
     if hidden := groups[limit:]:
         rate, count = text.number(sum(group.rate_hz for group in hidden), 1), sum(group.count for group in hidden)
         lines.append(f"{rate:>8}  {count:>8,}  {'':>8}  {'':>9}  {len(hidden)} more (--top N)")
@@ -258,7 +258,7 @@ def _running_time(record: Attribution) -> list[str]:
         *((record.target.label, ran.target_ms), ("powerprof", ran.tool_ms), ("other threads", ran.others_ms)),
         *(("the kernel alone", ran.kernel_ms), ("unknown", ran.rest_ms or 0.0)),
     ]
-    shares = text.listed([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
+    shares = text.join_words([f"{name} {text.number(ms, 0)}" for name, ms in parts if ms >= 0.5])
     return [f"The CPUs ran for {text.number(ran.c0_ms, 0)} ms{f': {shares}' if shares else ''}."]
 
 
@@ -286,7 +286,7 @@ def _woken_elsewhere(record: Attribution) -> list[str]:
     for waking in record.woken_elsewhere:
         rates[f"{waking.thread.label} woke {waking.process}"] += waking.count
     most = _most_frequent(rates, record, 3)
-    return [f"It also ended {text.some(count, 'idle period')} by waking other processes: {most}."]
+    return [f"It also ended {text.plural(count, 'idle period')} by waking other processes: {most}."]
 
 
 def _other_causes(record: Attribution) -> list[str]:

@@ -27,7 +27,7 @@ def listing(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH
     """Each workload with its conditions."""
     printed = [f"{len(workloads)} workloads. One of them explained: powerprof workloads NAME"]
     for workload in workloads:
-        printed += ["", text.cut(f"{workload.definition.name}: {workload.definition.title}", width)]
+        printed += ["", text.shorten(f"{workload.definition.name}: {workload.definition.title}", width)]
         printed += text.wrap(", ".join(workload.definition.conditions), width, "  ")
     return printed
 
@@ -46,7 +46,7 @@ def explain(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[s
     printed += text.wrap(_dataset(workload), width)
     for name in definition.conditions:
         case = resolve(workload, name)
-        printed += ["", text.cut(f"{name}: {case.title}", width)]
+        printed += ["", text.shorten(f"{name}: {case.title}", width)]
         for line in _case(case):
             printed += text.wrap(line, width, "  ")
     if definition.parameters:
@@ -189,7 +189,7 @@ _FROM = {
 def headline(record: Symbols) -> str:
     """The share of wake-ups with a name where it is known, else how many files have all of theirs."""
     complete = sum(file.is_complete for file in record.files)
-    completeness = f"complete in {complete} of {text.some(len(record.files), 'file')}"
+    completeness = f"complete in {complete} of {text.plural(len(record.files), 'file')}"
     if record.wakeups_named_percent is None or record.wakeups_count is None:
         return f"Names of {record.label} are {completeness}."
     share = text.number(record.wakeups_named_percent, 1)
@@ -206,7 +206,7 @@ def lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) ->
     )
     for file in record.files[:top]:
         share = f"{text.number(file.unnamed_wakeups_percent, 1, ' %'):>16}" if traced else ""
-        printed.append(text.cut(f"{_named(file):>19}  {share}  {file.module}: {_source(file)}", width))
+        printed.append(text.shorten(f"{_named(file):>19}  {share}  {file.module}: {_source(file)}", width))
         if file.package is not None and not file.fetched:
             printed.append(f"{'':>19}  {'':>{16 if traced else 0}}  its debug package: {file.package}")
     if left := len(record.files) - top:
@@ -214,7 +214,7 @@ def lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) ->
     came = [file for file in record.files if file.fetched]
     refused = [file for file in record.files if file.fetched is False]
     if came or refused:
-        got = f"{text.some(len(came), 'debug file')} fetched"
+        got = f"{text.plural(len(came), 'debug file')} fetched"
         printed += ["", *text.wrap(f"{got}, {len(refused)} not.", width)]
         printed += [line for note in record.notes for line in text.wrap(f"Note: {note}.", width)]
     if record.command is not None:

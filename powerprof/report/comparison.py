@@ -52,7 +52,7 @@ def _function_lines(comparison: Comparison, width: int) -> list[str]:
         rows.append([*figures, f"{name.text} ({name.more})"])
     printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
     heads = text.columns([row[:-1] for row in rows], left=0)
-    printed += [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    printed += [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
     return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
 
 

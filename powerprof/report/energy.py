@@ -204,7 +204,7 @@ def sentence(record: object, asked: Terms) -> str:
     if asked.grid_g is not None:
         parts.append(f"{_three(kwh * asked.grid_g / 1e3)} kg CO2 at {asked.grid_g:g} g/kWh")
     watts = draw.what.format(f"{_three(draw.watts)} W ({draw.kind})")
-    return f"Derived, not measured: {watts}; all year round that is {text.listed(parts)}."
+    return f"Derived, not measured: {watts}; all year round that is {text.join_words(parts)}."
 
 
 def _three(value: float) -> str:

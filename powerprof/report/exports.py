@@ -16,7 +16,7 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.model.attribution import Attribution
-from powerprof.model.runs import RunStore, schema_of
+from powerprof.model.runs import RunStore, read_schema
 from powerprof.report.html.page import Extras, extras_of_two
 from powerprof.report.kinds import kind_of, missing_form, name_of
 from powerprof.report.labels import answer_and_context
@@ -211,7 +211,7 @@ def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | 
 
     path = RunStore(runs_dir).find(name)
     raw = path.parent / capture.FILE
-    schema = schema_of(path)
+    schema = read_schema(path)
     if any(flames) and schema != _COMPARISON:
         raise UsageError("--flame-a and --flame-b belong to a comparison", f"{name} is none")
     if schema == _ATTRIBUTION:
@@ -241,12 +241,12 @@ def extras_of_capture(taken: Capture | None) -> Extras:
 
 def _attribution(name: str, runs_dir: Path | None) -> Attribution:
     from powerprof.model.attribution import Attribution
-    from powerprof.model.runs import decode
+    from powerprof.model.runs import decode_record
 
     path = RunStore(runs_dir).find(name)
-    if schema_of(path) != _ATTRIBUTION:
+    if read_schema(path) != _ATTRIBUTION:
         raise UsageError(f"{name} is not an attribution", "powerprof attribute makes one")
-    return decode(path, Attribution)
+    return decode_record(path, Attribution)
 
 
 # Folded stacks: a line a stack, frames from the outermost joined by `;`, a blank and the weight.

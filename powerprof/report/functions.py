@@ -16,7 +16,7 @@ def headline(profile: FunctionProfile) -> str:
         return f"{who} called no function of {profile.pattern} in {text.number(profile.window_s, 1)} s."
     several = len(profile.functions) != 1
     what = f"{len(profile.functions)} functions of {profile.pattern}" if several else profile.functions[0].function
-    return f"{who} called {what} {text.some(calls, 'time')} in {text.number(profile.window_s, 1)} s."
+    return f"{who} called {what} {text.plural(calls, 'time')} in {text.number(profile.window_s, 1)} s."
 
 
 def _rows(profile: FunctionProfile, width: int, limit: int) -> list[str]:
@@ -27,7 +27,7 @@ def _rows(profile: FunctionProfile, width: int, limit: int) -> list[str]:
             f"{row.calls_count:>10,}  {text.number(row.calls_hz, 1):>9}  {text.number(row.self_cpu_ms, 2, ' ms'):>11}  "
             f"{text.number(row.self_wall_ms, 1, ' ms'):>11}  {share:>6}  "
         )
-        lines.append(text.cut(f"{head}{row.function}", width))
+        lines.append(text.shorten(f"{head}{row.function}", width))
     left = len(profile.functions) - limit
     return [*lines, *([f"{left} more functions (--top N, or --json)"] if left > 0 else [])]
 
@@ -49,7 +49,7 @@ def lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int
     sentences = [_cost(profile)]
     if profile.never_called_count:
         were = "was" if profile.never_called_count == 1 else "were"
-        sentences.append(f"{text.some(profile.never_called_count, 'probed function')} {were} never called.")
+        sentences.append(f"{text.plural(profile.never_called_count, 'probed function')} {were} never called.")
     sentences.append(
         f"Returns without entry {profile.unmatched_returns_count:,}, calls too deep {profile.too_deep_count:,}, "
         f"lost {profile.lost_count:,}."

@@ -79,7 +79,7 @@ def lines(runs: Sequence[RunInfo], directory: Path, width: int, now: datetime | 
         states.append(printable(state)[:_CELL])
     heads = text.columns(rows, left=len(rows[0]))
     pairs = zip(heads, states, strict=True)
-    return [text.cut(line, width) for head, state in pairs for line in (head, f"    {state}")]
+    return [text.shorten(line, width) for head, state in pairs for line in (head, f"    {state}")]
 
 
 def superfluous(

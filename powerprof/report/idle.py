@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
-from powerprof.energy.model import WIDE, ratio_ends, slope_ends
+from powerprof.energy.model import WIDE, bound_difference, bound_ratio
 from powerprof.experiment.phases import (
     Claim,
     ServerCost,
@@ -18,7 +18,7 @@ from powerprof.experiment.phases import (
     server_cost,
 )
 from powerprof.model import text
-from powerprof.model.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_of
+from powerprof.model.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
 from powerprof.report import labels, metrics
 from powerprof.report import table as terminal
 from powerprof.report.labels import texts
@@ -66,7 +66,7 @@ def _server_wakings(run: IdleRun) -> str:
         return ""
     thread = ""
     if first.most_woken is not None and first.most_woken_hz is not None:
-        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.cut(first.most_woken, 40)})"
+        thread = f" ({text.number(first.most_woken_hz, 1)} of them its thread {text.shorten(first.most_woken, 40)})"
     sentence = f"The threads of an idle {product(run)} wake {text.number(first.wakings_hz, 1)} times a second{thread}"
     if alone is not None and connected is not None and connected.wakings_hz is not None:
         sentence += f", {text.number(connected.wakings_hz, 1)} with {_connections(run)}"
@@ -125,7 +125,7 @@ def _exit_rate(rate: Estimate, thread: tuple[str, float] | None) -> str:
     if thread is None:
         return rate_text
     share = "all" if thread[1] >= 0.99 * rate.mean else text.number(thread[1], 1)
-    return f"{rate_text} ({share} of them its thread {text.cut(thread[0], 40)})"
+    return f"{rate_text} ({share} of them its thread {text.shorten(thread[0], 40)})"
 
 
 def _added_by_connections(cost: ServerCost, alone: Estimate, added: Estimate, clients: str) -> str:
@@ -267,7 +267,7 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
         return None
     change = delta_of(run, shown[0].name, shown[-1].name, "watts")
     if change is None and host.source and len(host.domains) == 1:  # runs of older versions
-        change = delta_of(run, shown[0].name, shown[-1].name, metric_of("watts", host.source, host.domains[0]))
+        change = delta_of(run, shown[0].name, shown[-1].name, metric_name("watts", host.source, host.domains[0]))
     return change.difference if change else None
 
 
@@ -305,7 +305,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
     change = _power_change(run, shown)
     if change is not None and reading.range is not None:
         ends = [change.mean if end is None else end for end in (change.low, change.high)]
-        low, high = slope_ends(ends[0], ends[1], reading.range)
+        low, high = bound_difference(ends[0], ends[1], reading.range)
         parts.append(f"difference {text.number(low)} to {text.number(high)} W with the model's doubt")
         if low > 0:
             parts += _power_ratio(host.watts, host_of(run, shown[-1]).watts, reading.range)
@@ -319,7 +319,7 @@ def _power_note(run: IdleRun, shown: Sequence[Phase]) -> list[str]:
 
 def _power_ratio(before: float | None, after: float | None, span: EstimateRange) -> list[str]:
     """Return the ratio of the powers. It is more certain than the watts: a wrong model errs alike in both phases."""
-    ends = None if before is None or after is None or before <= 0 else ratio_ends(before, after, span)
+    ends = None if before is None or after is None or before <= 0 else bound_ratio(before, after, span)
     if ends is None or before is None or after is None:
         return []
     low, high = min(ends[0], after / before), max(ends[1], after / before)
@@ -332,17 +332,17 @@ def _cause_rows(table: Table, left: Sequence[Cause], width: int) -> list[str]:
         why, who = row.words("why"), row.words("who")
         named = f"{why.text} {why.more}".rstrip() if why.text == "device" else why.text
         more = who.more or ("" if why.more in _COMMON_TIMER_FUNCTIONS else why.more)
-        cells = [row.words("rate").text, row.words("percent").text, text.cut(named, _WHY), f"{who.text}  {more}"]
+        cells = [row.words("rate").text, row.words("percent").text, text.shorten(named, _WHY), f"{who.text}  {more}"]
         rows.append([*cells, row.words("every").text.removeprefix("every ")])
     hz_width, why_width, every_width = (max(len(row[at]) for row in rows) for at in (0, 2, 4))
     room = max(20, width - max(7, hz_width) - 7 - why_width - 4 - (every_width + 2 if every_width else 0))
     lines = []
     for hz, percent, reason, name, period in rows:
-        who_cell = text.cut(name.rstrip(), room).ljust(room)
+        who_cell = text.shorten(name.rstrip(), room).ljust(room)
         lines.append(f"{hz:>7}  {percent:>5}  {reason:<{why_width}}  {who_cell}  {period:>{every_width}}".rstrip())
     if left:
         rest = sum(cause.wakeups_hz for cause in left)
-        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {text.some(table.left_count, 'more cause')}")
+        lines.append(f"{text.number(rest, 1):>7}  {'':>5}  {text.plural(table.left_count, 'more cause')}")
     return lines
 
 

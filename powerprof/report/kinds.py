@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 import msgspec
 
 from powerprof.model.records import Note, Run
-from powerprof.model.runs import RunStore, decode, head_of
+from powerprof.model.runs import RunStore, decode_record, read_head
 from powerprof.report.labels import texts
 from powerprof.system.errors import DataError, UsageError
 
@@ -333,11 +333,11 @@ def lines_of(record: Any, width: int) -> list[str]:
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
     """Return a saved record that has a report, by id, folder or file. Raises UsageError and DataError."""
     path = RunStore(runs_dir).find(name)
-    head = head_of(path)
+    head = read_head(path)
     kind = kind_of(head)
     if kind is None:
         raise DataError(path, f"there is no report for {head.schema[:40]!r}")
-    record = decode(path, kind.record)
+    record = decode_record(path, kind.record)
     if isinstance(record, Run):
         if not record.phases:
             raise DataError(path, "a run without phases")

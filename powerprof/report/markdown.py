@@ -46,7 +46,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 
 def code(name: object, limit: int = _NAME_LIMIT) -> str:
     """A code span that nothing in the name can end; `|` is escaped, since tables split at it even there."""
-    clean = text.cut(_CONTROL.sub(" ", str(name)), limit).strip() or " "
+    clean = text.shorten(_CONTROL.sub(" ", str(name)), limit).strip() or " "
     fence = "`" * (1 + max((len(run) for run in re.findall("`+", clean)), default=0))
     pad = " " if clean.startswith("`") or clean.endswith("`") else ""
     # Backslashes before a | would escape the escape.
@@ -56,7 +56,7 @@ def code(name: object, limit: int = _NAME_LIMIT) -> str:
 
 def plain(sentence: str, limit: int = 1000) -> str:
     """A sentence with everything escaped that Markdown would take for its own; addresses and mentions are broken."""
-    one_line = text.cut(_CONTROL.sub(" ", sentence), limit)
+    one_line = text.shorten(_CONTROL.sub(" ", sentence), limit)
     escaped = _SPECIAL.sub(r"\\\1", one_line)
     # A zero-width space: GitHub has no escape for mentions and bare addresses.
     return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")

@@ -34,7 +34,7 @@ def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
     waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
     path = " ← ".join(frame.function or frame.text for frame in row.stack)
     wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
-    return [text.cut(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]
+    return [text.shorten(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]
 
 
 def _thread(row: OffCpuThread, width: int) -> list[str]:
@@ -42,13 +42,13 @@ def _thread(row: OffCpuThread, width: int) -> list[str]:
     cells = "  ".join(f"{text.number(figure, 3):>9}" for figure in figures)
     begin = f"{text.number(row.sleeps_hz, 1):>8}  {cells}  "
     states = [
-        f"{state.state} {text.number(state.sleep_ms, 0)} ms in {text.some(state.sleeps_count, 'sleep')}"
+        f"{state.state} {text.number(state.sleep_ms, 0)} ms in {text.plural(state.sleeps_count, 'sleep')}"
         for state in row.states or ()
     ]
     if row.preempted_count and row.preempted_ms is not None:
-        states.append(f"preempted {text.some(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
+        states.append(f"preempted {text.plural(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
     why = text.wrap("; ".join(states), width, " " * 10) if states else []
-    return [text.cut(f"{begin}{name_of(row.thread, row.tid)}", width), *why]
+    return [text.shorten(f"{begin}{name_of(row.thread, row.tid)}", width), *why]
 
 
 def _most(profile: OffCpuProfile) -> str:
@@ -82,7 +82,7 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
     """The whole report."""
     who = profile.label or "the target"
     count = profile.sleeps_count
-    slept = "was traced for" if count is None else f"slept {text.some(count, 'time')} in"
+    slept = "was traced for" if count is None else f"slept {text.plural(count, 'time')} in"
     head = f"{who} {slept} {text.number(profile.window_s, 1)} s{_most(profile)}."
     printed = [*text.wrap(head, width), ""]
     if count is not None:
@@ -92,10 +92,10 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
         printed += _thread(thread, width)
     printed += _more(len(threads), top, "threads")
     if still := len(profile.threads) - len(threads):
-        printed.append(f"{text.some(still, 'more thread')} did not go to sleep in the window.")
+        printed.append(f"{text.plural(still, 'more thread')} did not go to sleep in the window.")
     printed += [""] if count is not None else []
     if profile.wakings_count is not None and profile.wakings_window_s is not None:
-        woken = text.some(profile.wakings_count, "time")
+        woken = text.plural(profile.wakings_count, "time")
         printed += [f"Woken {woken} in {text.number(profile.wakings_window_s, 1)} s.", ""]
         printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where")
         for waker in profile.wakers[:top]:

@@ -18,7 +18,7 @@ import msgspec
 from powerprof.experiment.records import Comparison
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import Run
-from powerprof.model.runs import Record, RunInfo, RunStore, decode
+from powerprof.model.runs import RecordHead, RunInfo, RunStore, decode_record
 from powerprof.report import csv_file
 from powerprof.report.files import check_output, write_output
 from powerprof.report.kinds import kind_of
@@ -45,7 +45,7 @@ _MOST_FOLDERS = 100_000
 Row = dict[str, Any]
 
 
-class _Head(Record):
+class _Head(RecordHead):
     """What of a record is in its row."""
 
     host: dict[str, Any] = msgspec.field(default_factory=dict)
@@ -98,7 +98,7 @@ def _all(directory: Path) -> Iterator[tuple[str, RunStore, RunInfo]]:
 
 
 def _read(store: RunStore, where: str, info: RunInfo) -> tuple[Row, list[Row]]:
-    head = decode(info.path, _Head)
+    head = decode_record(info.path, _Head)
     key = {"store": where, "run": info.id}
     row = key | {
         "schema": head.schema,
@@ -111,7 +111,7 @@ def _read(store: RunStore, where: str, info: RunInfo) -> tuple[Row, list[Row]]:
         **{name: getattr(info, name) for name in ("interrupted", "labels", "target", "answer")},
     }
     kind = kind_of(head)
-    record = decode(info.path, kind.record) if kind is not None else None
+    record = decode_record(info.path, kind.record) if kind is not None else None
     return row, [key | figure for figure in figures_of(record)]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from powerprof.model import text
-from powerprof.model.records import Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_of
+from powerprof.model.records import Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_name
 from powerprof.report import labels
 from powerprof.report.labels import shares
 from powerprof.report.table import (
@@ -188,8 +188,8 @@ class _PhaseRows:
                 ["" if i is None else f"states/{i}/{share}" for i in at],
                 "%",
                 2,
-                interval=metric_of("residency_percent", name),
-                change="" if polling else metric_of("residency_percent", name),
+                interval=metric_name("residency_percent", name),
+                change="" if polling else metric_name("residency_percent", name),
                 key=f"{'polling' if polling else 'residency'} in {name}",
                 look=look,
                 forms=ALL - {"markdown"} if polling else ALL,

@@ -127,7 +127,7 @@ def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
         head = (
             f"{text.number(row.self_percent, 1):>7}  {span:>13}  {amount:>9}  {text.number(row.total_percent, 1):>8}  "
         )
-        lines.append(text.cut(f"{head}{text.without_parameters(row.function)}  ({where})", width))
+        lines.append(text.shorten(f"{head}{text.without_parameters(row.function)}  ({where})", width))
     left = len(profile.functions) - min(limit, len(rows))
     return [*lines, *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else [])]
 
@@ -137,7 +137,7 @@ def _stack(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
     amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
     path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
     head = f"{text.number(row.percent, 1):>7} %  {amount:>10}  {who}"
-    return [text.cut(head, width), *text.wrap(path, width, " " * 12)[:6]]
+    return [text.shorten(head, width), *text.wrap(path, width, " " * 12)[:6]]
 
 
 def _stacks(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
@@ -158,7 +158,7 @@ def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     ordered = sorted(shares.items(), key=lambda item: (-item[1][1], item[0]))
     lines = [f"{'share':>9}  {'count':>10}  thread"]
     for name, (percent, count) in ordered[:limit]:
-        lines.append(text.cut(f"{text.number(percent, 1):>7} %  {count:>10,}  {name}", width))
+        lines.append(text.shorten(f"{text.number(percent, 1):>7} %  {count:>10,}  {name}", width))
     return lines
 
 

@@ -48,7 +48,7 @@ def headline(record: Queries) -> str:
             qualifiers.append(f"{_joules(first.low_joules)} to {_joules(first.high_joules)} J possible")
         qualifier = f" ({', '.join(qualifiers)})" if qualifiers else ""
         joules = f" and {_joules(first.joules)} of {_joules(record.joules)} J above the idle floor{qualifier}"
-    return f"One statement takes {share} % of this server's CPU time{joules}: {text.cut(first.text, 200)}"
+    return f"One statement takes {share} % of this server's CPU time{joules}: {text.shorten(first.text, 200)}"
 
 
 def _joules(value: float) -> str:
@@ -147,7 +147,7 @@ def _group_lines(record: Queries, by: Grouping, width: int, top: int) -> Iterato
     rows = table.rows[:top]
     cells = [
         [heads[key] for key in keys],
-        *([text.cut(row.words(key).text, _MAX_NAME) for key in keys] for row in rows),
+        *([text.shorten(row.words(key).text, _MAX_NAME) for key in keys] for row in rows),
     ]
     sizes = [max(len(line[at]) for line in cells) for at in range(len(keys))]
     lefts = [column.key for column in table.columns if column.left]
@@ -157,7 +157,7 @@ def _group_lines(record: Queries, by: Grouping, width: int, top: int) -> Iterato
             (cell.ljust if key in lefts else cell.rjust)(size)
             for key, cell, size in zip(keys[:-1], line, sizes, strict=False)
         ]
-        yield text.cut("  ".join([*parts, statement]), width)
+        yield text.shorten("  ".join([*parts, statement]), width)
     if len(table.rows) > top:
         yield f"{len(table.rows) - top:,} more (--top N)"
     if (reason := unknown_askers(record, by)) is not None:
@@ -189,7 +189,7 @@ def _statement_lines(
     heads = {column.key: column.short or column.heading for column in shown.columns}
     count = len(record.statements)
     rows = [*shown.rows[:count][:top], *_fold_background(record, shown.rows[count:])]
-    columns = {key: [heads[key], *(text.cut(row.words(key).text, _MAX_NAME) for row in rows)] for key in heads}
+    columns = {key: [heads[key], *(text.shorten(row.words(key).text, _MAX_NAME) for row in rows)] for key in heads}
     sizes = {key: max(map(len, column)) for key, column in columns.items()}
     room = width - sum(sizes[key] + 2 for key in keys)
     for key, least in spare.items():
@@ -207,7 +207,7 @@ def _statement_lines(
         head = "  ".join(
             (cell.ljust if key in words else cell.rjust)(sizes[key]) for key, cell in zip(keys, line, strict=True)
         )
-        yield f"{head}  {name}" if is_whole else text.cut(f"{head}  {name}", width)
+        yield f"{head}  {name}" if is_whole else text.shorten(f"{head}  {name}", width)
         if number and number <= min(count, top) and (plan := record.statements[number - 1].plan):
             yield from text.wrap(f"plan: {plan_text(plan)}", width, " " * (len(head) + 2))
     if count > top:

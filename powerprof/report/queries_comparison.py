@@ -29,17 +29,17 @@ def headline(record: QueriesComparison) -> str:
         return (
             f"{subject} more expensive; the one with most CPU time: {_ratio(change)} the CPU time of a call "
             f"({_ms_per_call(change.a)} → {_ms_per_call(change.b)} ms), "
-            f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.cut(change.text, 200)}"
+            f"{text.signed(change.change_percent_of_cpu, 2)} % of a CPU: {text.shorten(change.text, 200)}"
         )
     better = select_changes(record, "cheaper")
     new = select_changes(record, "new")
     if better:
         change = better[0]
         subject = "One statement became" if len(better) == 1 else f"{len(better)} statements became"
-        first = f"{_ratio(change)}: {text.cut(change.text, 200)}"
+        first = f"{_ratio(change)}: {text.shorten(change.text, 200)}"
         return f"No statement became more expensive; {subject.lower()} cheaper, first {first}"
     if new and new[0].b is not None:
-        most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.cut(new[0].text, 200)}"
+        most = f"{text.number(new[0].b.percent_of_cpu, 1)} % of a CPU: {text.shorten(new[0].text, 200)}"
         return f"No statement became more expensive; {len(new)} new, the largest {most}"
     return "No statement became measurably more expensive or cheaper."
 

@@ -30,7 +30,7 @@ def headline(record: QueriesHistory) -> str:
     if not record.statements:
         return f"{answer}. It executed no statement."
     first = record.statements[0]
-    return f"{answer}; most by {text.cut(first.text, 200)}: {text.number(first.cpu_percent, 1)} %"
+    return f"{answer}; most by {text.shorten(first.text, 200)}: {text.number(first.cpu_percent, 1)} %"
 
 
 def context(record: QueriesHistory) -> str:

@@ -176,7 +176,7 @@ def executions_of(blocks: Sequence[Block]) -> str:
     counts = [block.executions_count for block in blocks if block.executions_count is not None]
     codes = sorted({code for block in blocks for code in block.exit_codes})
     exit_codes = (
-        f", exit code{'s' if len(codes) > 1 else ''} {text.listed([str(code) for code in codes])}" if codes else ""
+        f", exit code{'s' if len(codes) > 1 else ''} {text.join_words([str(code) for code in codes])}" if codes else ""
     )
     return f"{sum(counts):,} executions{exit_codes}" if counts else ""
 
@@ -229,7 +229,7 @@ def _storm_text(storms: Sequence[StormShare]) -> str:
     if not any(storm.began for storm in storms):
         return f"the storm did not start: this server backs off ({shown})."
     active = sum(storm.raged_percent for storm in storms) / len(storms)
-    restarts = text.some(sum(storm.restarts_count for storm in storms), "time")
+    restarts = text.plural(sum(storm.restarts_count for storm in storms), "time")
     return f"the storm was active {active:.0f} % of the time and was restarted {restarts} within the windows ({shown})."
 
 
@@ -249,7 +249,7 @@ def traced_lines(window: TraceSummary, name: str, width: int) -> list[str]:
     if total:
         printed.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
     for number, (key, count) in enumerate(by_thread(window).most_common(_MAX_THREADS)):
-        printed.append(text.cut(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
+        printed.append(text.shorten(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
         stack = top_stack(window, key) if number < _MAX_STACKS else []
         if stack:
             printed += [f"{'':11}{line}" for line in text.wrap(" ← ".join(stack), max(20, width - 11))]

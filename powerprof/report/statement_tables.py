@@ -305,7 +305,7 @@ def distinguishable(texts: Sequence[str], ids: Sequence[str], room: int) -> list
     Texts that would look alike are shown with their id, their beginning and the difference: `#3f9a1c SELECT a, …, z AS
     one`.
     """
-    shown = [text.cut(whole, room) for whole in texts]
+    shown = [text.shorten(whole, room) for whole in texts]
     alike: dict[str, list[int]] = defaultdict(list)
     for at, short in enumerate(shown):
         alike[short].append(at)
@@ -328,7 +328,7 @@ def _with_difference(whole: str, id: str, same: int, room: int) -> str:
     start = max(min(start, len(whole) - left), most)
     if len(whole) <= room - len(label):
         return label + whole
-    return beginning + text.cut(whole[start:], left)
+    return beginning + text.shorten(whole[start:], left)
 
 
 def _common_length(a: str, b: str) -> int:
@@ -358,4 +358,4 @@ def statement_lines(
             cell.ljust(size) if at == left else cell.rjust(size)
             for at, (cell, size) in enumerate(zip(row, sizes, strict=True))
         ]
-        yield text.cut("  ".join([*cells, name]), width)
+        yield text.shorten("  ".join([*cells, name]), width)

@@ -150,7 +150,7 @@ def _function_lines(sweep: Sweep, width: int) -> list[str]:
     names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
     figures = text.columns(rows, left=0)
     heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
-    return [*heading, *(text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
+    return [*heading, *(text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
 
 
 def _thread_lines(point: Point, width: int) -> list[str]:
@@ -167,7 +167,7 @@ def _thread_lines(point: Point, width: int) -> list[str]:
     names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
     left = len(point.paces) - _MOST_THREADS
     figures = text.columns(rows, left=0)
-    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    lines = [text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
     more = [f"{left} more threads (--json)"] if left > 0 else []
     return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
 
@@ -235,21 +235,21 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
         bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
         sure = "no measurable difference" if bounded else "inconclusive"
         bound = f", less than {significant(max(bounds))} %" if bounded else ""
-        as_good = f" (or {text.listed([str(value) for value in others], 'or')}: {sure}{bound})"
+        as_good = f" (or {text.join_words([str(value) for value in others], 'or')}: {sure}{bound})"
     return _Best(point, best, as_good)
 
 
 def _point_text(sweep: Sweep, best: _Best) -> str:
     value = best.point.value
     if sweep.parameter == "clients":
-        return f"with {text.some(int(value), 'client')}{best.alike}"
+        return f"with {text.plural(int(value), 'client')}{best.alike}"
     return f"at {sweep.parameter} {value}{best.alike}"
 
 
 def _point_lines(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
     rows = [[parameter, *(title for title, _ in columns)]]
     rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
-    return [text.cut(line, width) for line in text.columns(rows, left=1, gap=1)]
+    return [text.shorten(line, width) for line in text.columns(rows, left=1, gap=1)]
 
 
 def _short(value: float | None) -> str:
@@ -302,7 +302,7 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
         if best_in:
             parts.append(Markup('<circle class="best" cx="{:.2f}%" cy="{:.1f}" r="9"/>').format(x, y))
         parts.append(_DOT.format(x, y, title))
-        label = text.cut(setting.label, 12) + (f": {' and '.join(best_in)}" if best_in else "")
+        label = text.shorten(setting.label, 12) + (f": {' and '.join(best_in)}" if best_in else "")
         look, side = "named best" if best_in else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
         parts.append(_LABEL.format(look, x, y - (16 if best_in else 8), *side, label))
     what = f"{parameter} {least.label} uses least energy per query, {parameter} {most.label} does most queries"

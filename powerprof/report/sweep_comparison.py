@@ -111,7 +111,7 @@ def _function_lines(record: SweepComparison, places: Places, width: int) -> list
         )
     names = ["function", *(f"{row.words('name').text} ({row.words('name').more})" for row in shown.rows)]
     figures = text.columns(rows, left=0)
-    lines = [text.cut(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    lines = [text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
     return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
 
 
@@ -122,7 +122,9 @@ def _side_text(side: SweepSide) -> str:
 
 def _correlated_lines(record: SweepComparison, figures: list[TableRow], width: int) -> list[str]:
     """Return one line per figure. Other forms show the whole intervals."""
-    rows = [["correlated metrics", text.cut(record.a.name, 14), text.cut(record.b.name, 14), "change", "elsewhere"]]
+    rows = [
+        ["correlated metrics", text.shorten(record.a.name, 14), text.shorten(record.b.name, 14), "change", "elsewhere"]
+    ]
     for row in figures:
         cells = []
         for key in ("a", "b", "difference", "elsewhere"):
@@ -131,8 +133,8 @@ def _correlated_lines(record: SweepComparison, figures: list[TableRow], width: i
                 continue
             percent = key in ("difference", "elsewhere")
             cells.append("" if percent and shown.value is None else shown.whole if percent else shown.text)
-        rows.append([text.cut(row.short, 30), *cells])
-    printed = [text.cut(line, width) for line in text.columns(rows)]
+        rows.append([text.shorten(row.short, 30), *cells])
+    printed = [text.shorten(line, width) for line in text.columns(rows)]
     return [*printed, *text.wrap("change: of the mean of both, over the values at which they diverge.", width)]
 
 
@@ -197,7 +199,7 @@ def trend_lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
             if metric.estimate.low is not None and metric.estimate.high is not None:
                 ends = f"[{significant(metric.estimate.low)}, {significant(metric.estimate.high)}]"
         rows.append([point.run, point.started_at[:10], mean, ends, _step_text(trend, point), " ".join(point.labels)])
-    printed += [text.cut(line, width) for line in text.columns(rows, left=2)]
+    printed += [text.shorten(line, width) for line in text.columns(rows, left=2)]
     for point in trend.points:
         if point.differences:
             printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]

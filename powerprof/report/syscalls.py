@@ -92,7 +92,7 @@ def _files(profile: SyscallProfile, width: int, top: int) -> list[str]:
     for kind in ("socket", "pipe", "other"):
         if own := [row for row in profile.files if row.kind == kind]:
             sums = [sum(getattr(row, name) for row in own) for name in _FIGURES]
-            rows.append([*_shown(sums, profile.window_s), f"({text.some(len({row.path for row in own}), kind)})"])
+            rows.append([*_shown(sums, profile.window_s), f"({text.plural(len({row.path for row in own}), kind)})"])
     if len(rows) == 1:
         return []
     heading = text.wrap(f"Files in {folder}:", width) if folder else []
@@ -139,4 +139,4 @@ def _waits(profile: SyscallProfile, width: int, top: int) -> list[str]:
 def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
     """Figures flush right, the name that ends each line cut at the width."""
     heads = text.columns([row[:-1] for row in rows], left=0)
-    return [text.cut(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    return [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]

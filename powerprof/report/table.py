@@ -256,11 +256,11 @@ def metrics(table: Table, width: int) -> list[str]:
         lines = text.columns(rows, gap=gap)
         if max(map(len, lines)) <= width:
             break
-    return [text.cut(line, width) for line in lines]
+    return [text.shorten(line, width) for line in lines]
 
 
 def _heading(column: Column, ends: bool) -> str:
-    heading = column.short or text.cut(column.name, _HEAD_LIMIT) or column.heading
+    heading = column.short or text.shorten(column.name, _HEAD_LIMIT) or column.heading
     return f"{heading} ({column.interval})" if column.interval and ends else heading
 
 
@@ -287,7 +287,7 @@ def phases(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list
         ours = isinstance(name, Words) and name.ours
         rows.append(
             [
-                row.short if ours else text.cut(row.short, _NAME_LIMIT),
+                row.short if ours else text.shorten(row.short, _NAME_LIMIT),
                 *(figure.plus_minus if figure.sign else figure.whole for figure in figures),
             ]
         )

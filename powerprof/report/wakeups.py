@@ -219,7 +219,7 @@ def _group_by_place(rows: Iterable[_Row]) -> list[tuple[tuple[str, str | None], 
 
 def _place_text(name: str, function: str | None) -> str:
     """Return thread and function for a sentence."""
-    return text.cut(name if function is None else f"{name} in {text.without_parameters(function)}", 70)
+    return text.shorten(name if function is None else f"{name} in {text.without_parameters(function)}", 70)
 
 
 def _main_causes(record: Attribution, mine: int) -> str:
@@ -291,8 +291,8 @@ def _origin_text(wakeup: Wakeup | Waking) -> str:
     origin = _ORIGINS.get(wakeup.origin, wakeup.origin)
     if wakeup.waker is not None and wakeup.origin in ("other_thread", "other_process"):
         name = (wakeup.waker.server_name or wakeup.waker.comm).removeprefix("thread/")
-        return f"{origin}, {text.cut(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
-    return f"{origin}, {text.cut(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
+        return f"{origin}, {text.shorten(name, _NAME_LIMIT)} ({wakeup.waker.pid})"
+    return f"{origin}, {text.shorten(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
 
 
 def beyond(record: Attribution, limit: int) -> str:
@@ -304,7 +304,7 @@ def beyond(record: Attribution, limit: int) -> str:
         counts, what = [cause.count for cause in blamed(record.wakeups)[limit:]], "idle exit"
     else:
         counts, what = [cause.count for cause in ran_anyway(record.wakings_without_exit)[limit:]], "waking"
-    return f"{text.some(len(counts), 'more row')} with {text.some(sum(counts), what)}" if counts else ""
+    return f"{text.plural(len(counts), 'more row')} with {text.plural(sum(counts), what)}" if counts else ""
 
 
 def elsewhere_table(record: Attribution, places: Places) -> Table:

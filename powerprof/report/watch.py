@@ -125,7 +125,7 @@ def _explained(pairs: Sequence[tuple[str, str]], named: int, width: int) -> list
 def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
     """`height` lines: the top, blanks, and the foot, which is there whatever fits."""
     blank = [""] * max(0, height - len(top) - len(foot))
-    return [text.cut(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
+    return [text.shorten(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
 
 
 def last_lines(view: ScreenView, keys: str, cost: str, width: int, height: int) -> list[str]:
@@ -192,7 +192,7 @@ def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: st
     ]
     lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
     busy = busy_words(newest)
-    return [*lines, text.cut(_states(newest), width), *([text.cut(busy, width)] if busy else [])]
+    return [*lines, text.shorten(_states(newest), width), *([text.shorten(busy, width)] if busy else [])]
 
 
 def busy_words(newest: LiveInterval) -> str:
@@ -264,7 +264,7 @@ def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[st
 
 def _stack(line: Line, width: int) -> list[str]:
     frames = line.row.stack or ("no user stack",)
-    return [text.cut(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
+    return [text.shorten(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
 
 
 def row_line(line: Line, width: int) -> str:
@@ -284,7 +284,7 @@ def _who(key: RowKey, new_s: float | None, room: int) -> str:
     full, short = f"{process}{key.thread} · {key.function}", f"{owner} · {key.function}"
     ages = [""] if new_s is None else [f"  NEW, {new_s:.0f} s", "  NEW"]
     choices = [*(full + age for age in ages), *(short + age for age in ages), short]
-    return next((words for words in choices if len(words) <= room), text.cut(short, room))
+    return next((words for words in choices if len(words) <= room), text.shorten(short, room))
 
 
 def _trouble(newest: LiveInterval) -> list[str]:
@@ -331,7 +331,7 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
     busy = busy_words(interval)
     busy = f"! {busy}  " if busy else ""
     slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
-    return text.cut(head + slept + busy + most + faults, width)
+    return text.shorten(head + slept + busy + most + faults, width)
 
 
 def document(interval: LiveInterval) -> dict[str, Any]:
@@ -523,7 +523,7 @@ def _row(line: StatementLine, width: int) -> str:
         f"{_queries_rate(statement.calls_hz or 0.0):>9}  "
         f"{text.number(statement.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
     )
-    return text.cut(figures + statement.text, width)
+    return text.shorten(figures + statement.text, width)
 
 
 def _queries_trouble(newest: Queries) -> list[str]:
@@ -556,10 +556,10 @@ def queries_plain_line(newest: Queries | None, width: int = 100) -> str:
         return AWAY
     watts = host_energy(newest.energy).watts
     most = ", ".join(
-        f"{100.0 * statement.c0_s / newest.window_s:.1f} {text.cut(statement.text, 50)}"
+        f"{100.0 * statement.c0_s / newest.window_s:.1f} {text.shorten(statement.text, 50)}"
         for statement in newest.statements[:3]
     )
-    return text.cut(
+    return text.shorten(
         f"{newest.started_at[11:19]:<8} {_cpu_percent(newest):>6.1f} "
         f"{_queries_rate(newest.calls_count / newest.window_s):>8} "
         f"{text.number(watts, 2):>7} {newest.lost_count:>5}  {most}",

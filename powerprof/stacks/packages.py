@@ -398,10 +398,10 @@ def missing_names(frames: Iterable[tuple[str, bool]], images: Iterable[ProcessIm
 def _note(pid: int, files: list[FileNames], unnamed: Counter[str], total: int) -> Note:
     names = list(dict.fromkeys(file.module for file in files))
     few = names[:_MOST_FILES]
-    more = [text.some(len(names) - len(few), "more file")] if len(names) > len(few) else []
+    more = [text.plural(len(names) - len(few), "more file")] if len(names) > len(few) else []
     percent = 100.0 * sum(unnamed[name] for name in names) / total
     command = Remedies(pid, files).command(asked=True)
-    files_text = text.listed([*few, *more])
+    files_text = text.join_words([*few, *more])
     if command is None:
         return Note("names_stripped", {"percent": percent, "files": files_text})
     return Note("names_missing", {"percent": percent, "files": files_text, "command": command})

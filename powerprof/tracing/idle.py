@@ -14,14 +14,14 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from powerprof.measure.clock import CpuReading, Meters, Snapshot
-from powerprof.measure.cpuidle import CpuidleReader, edge_snapshot, list_of, online_cpus
+from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, read_edge
 from powerprof.measure.perf_events import IdleEvents
-from powerprof.measure.procfs import accounting, read_stat, unseen_between, unseen_counts
-from powerprof.measure.residency import compute, went_back
-from powerprof.measure.sampling import now_text
+from powerprof.measure.procfs import compute_accounting, count_unseen, read_stat, read_unseen_counts
+from powerprof.measure.residency import compute_residency, find_inconsistency
+from powerprof.measure.sampling import format_now
 from powerprof.measure.window import Metered, Part, Passed, pass_window
 from powerprof.model.records import Note, Window
-from powerprof.model.text import listed
+from powerprof.model.text import join_words
 from powerprof.stacks.registers import X86_64, Machine, this_machine
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
@@ -89,7 +89,7 @@ def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
             continue
         end_ns = last_ns if end is None or end.at_ns is None else end.at_ns
         usage = events = None
-        if end is not None and start.states and not went_back(start, end):
+        if end is not None and start.states and not find_inconsistency(start, end):
             usage = end.entries_count - start.entries_count
         if end is not None and cpu in before.events and cpu in after.events:
             events = after.events[cpu] - before.events[cpu]
@@ -135,26 +135,26 @@ class TraceWindow(Closeable, Part):
                 counts[reading.cpu] = value
             tell(reading.cpu, reading.at_ns or 0)
 
-        return _Edge(edge_snapshot(self._reader, every_cpu=True, at_edge=at_edge), counts)
+        return _Edge(read_edge(self._reader, every_cpu=True, at_edge=at_edge), counts)
 
     def begin(self) -> None:
-        self._started_at, self._stat, self._interrupts = now_text(), read_stat(), unseen_counts()
+        self._started_at, self._stat, self._interrupts = format_now(), read_stat(), read_unseen_counts()
         # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
         self._tracer.start()
         self._before = self._edge(self._tracer.cpus.open)
 
     def end(self) -> None:
         self._after = self._edge(self._tracer.cpus.close)
-        spent = accounting(self._stat, read_stat())
+        spent = compute_accounting(self._stat, read_stat())
         self._stat_idle_percent = None if spent is None else spent.idle_percent
-        self._unseen = unseen_between(self._interrupts, unseen_counts())
+        self._unseen = count_unseen(self._interrupts, read_unseen_counts())
 
     def _unseen_notes(self, exits_count: int) -> list[Note]:
         """Interrupts without a tracepoint, where they could have ended one idle period in a hundred."""
         count = sum(self._unseen.values())
         if count < max(_UNSEEN_FEWEST, _UNSEEN_SHARE * exits_count):
             return []
-        named = listed([f"{number:,} {name}" for name, number in self._unseen.items()])
+        named = join_words([f"{number:,} {name}" for name, number in self._unseen.items()])
         return [Note("interrupts_unseen", {"count": count, "named": named})]
 
     def measure(self, duration_s: float) -> TracedWindow:
@@ -169,7 +169,7 @@ class TraceWindow(Closeable, Part):
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
         window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
         if self._reader.cpus:
-            residency = compute(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
+            residency = compute_residency(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
         else:
             # A CPU that went away idled longer than anything was traced there.
             stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
@@ -178,7 +178,7 @@ class TraceWindow(Closeable, Part):
             )
         notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
         if alone := unchecked(edges):
-            cpus = list_of(alone)
+            cpus = format_cpu_list(alone)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
         residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
         names, cut_short, cost_s = self._reader.state_names(), passed.interrupted is not None, passed.tool_cpu_s

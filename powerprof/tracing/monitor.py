@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from powerprof.measure.clock import CpuReading, Snapshot, kernel_ns
-from powerprof.measure.cpuidle import CpuidleReader, edge_snapshot, online_cpus
-from powerprof.measure.procfs import accounting, read_stat
-from powerprof.measure.residency import compute
-from powerprof.measure.sampling import now_text
+from powerprof.measure.cpuidle import CpuidleReader, online_cpus, read_edge
+from powerprof.measure.procfs import compute_accounting, read_stat
+from powerprof.measure.residency import compute_residency
+from powerprof.measure.sampling import format_now
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
@@ -73,21 +73,21 @@ class TraceMonitor(Closeable):
         self._edges: dict[int, int] = {}
         self._snapshot = Snapshot({})
         self._stat, self._cpu_s = read_stat(), time.process_time()
-        self._started_at, self._run_time_s = now_text(), 0.0
+        self._started_at, self._run_time_s = format_now(), 0.0
         self._read_ns = kernel_ns()
 
     def _open(self) -> None:
         """The only edge at which CPUs are woken: the first."""
         self._tracer.begin()
         self._tracer.start()
-        edges = edge_snapshot(
+        edges = read_edge(
             self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.cpus.open(edge.cpu, edge.at_ns or 0)
         )
         self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
         self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
         # At a CPU's edge we run on it: nothing of it is open, and nothing summed.
         self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
-        self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), now_text()
+        self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), format_now()
         self._read_ns = kernel_ns()
 
     def close(self) -> None:
@@ -105,17 +105,17 @@ class TraceMonitor(Closeable):
         causes of a later read: over all reads the sums are those of one long window.
         """
         began, began_at, stat, cpu_s = self._snapshot, self._started_at, self._stat, self._cpu_s
-        self._snapshot, self._started_at = self._now(), now_text()
+        self._snapshot, self._started_at = self._now(), format_now()
         self._stat, self._cpu_s = read_stat(), time.process_time()
         trace = self._tracer.snapshot()
-        spent = accounting(stat, self._stat)
+        spent = compute_accounting(stat, self._stat)
         idle_percent = None if spent is None else spent.idle_percent
         at_ns: Array | None = None
         if not self._reader.cpus:
             before, (self._idle, at_ns) = self._idle, self._tracer.cpus.idle_until_now()
         edges = self._interval(began, trace.totals, at_ns)
         if self._reader.cpus:
-            residency = compute(began, self._snapshot, started_at=began_at)
+            residency = compute_residency(began, self._snapshot, started_at=began_at)
         else:
             residency = traced_residency(
                 _since(before, self._idle),

@@ -306,7 +306,7 @@ class OnCpuFrame(msgspec.Struct, frozen=True):
     @property
     def placed(self) -> str:
         """The label with the source file's name and line, where they are known."""
-        return text.placed(self.label, self.source)
+        return text.label_with_source(self.label, self.source)
 
 
 class PathNames:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from powerprof.measure.clock import kernel_ns
-from powerprof.measure.procfs import children, process_cpu_ns, reaped_cpu_ns
+from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
 from powerprof.measure.window import Part
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
@@ -67,7 +67,7 @@ class ServerProcesses:
         found = [self.pid]
         for pid in found:
             if self.is_family and len(found) < _MOST_PROCESSES:
-                found += children(pid)
+                found += list_children(pid)
         return found
 
     def tids(self) -> list[int]:

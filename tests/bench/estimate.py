@@ -10,9 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from powerprof.energy.families import ends, kind_model, known_deviations, model_from, published_results, shipped_models
-from powerprof.energy.models_file import PowerModel, span_of
-from powerprof.energy.results import PowerResult, by_kind, deviations
+from powerprof.energy.families import (
+    bound_over_range,
+    model_generation,
+    model_kind,
+    published_deviations,
+    published_results,
+    shipped_models,
+)
+from powerprof.energy.models_file import PowerModel, estimate_range_of
+from powerprof.energy.results import PowerResult, compute_deviations, group_by_kind
 from tests.bench.figures import Verdict
 
 WANTED_PERCENT = 90.0
@@ -40,7 +47,7 @@ class Held:
 
 def watts_ends(model: PowerModel, load_percent: float) -> tuple[float, float]:
     """The interval of the watts of one logical CPU that runs so long."""
-    return ends(span_of(model), lambda idle, slope: idle + slope * load_percent / 100)
+    return bound_over_range(estimate_range_of(model), lambda idle, slope: idle + slope * load_percent / 100)
 
 
 def new_kinds() -> list[Held]:
@@ -48,14 +55,14 @@ def new_kinds() -> list[Held]:
     published = published_results()
     rows = []
     for name, results in published.items():
-        kinds = by_kind(results)
+        kinds = group_by_kind(results)
         if len(results) < ENOUGH or len(kinds) < 3:
             continue
         tried = []
         for kind, mine in kinds.items():
             rest = [result for result in results if result.cpu != kind]
-            known = deviations([rest if other == name else all_of for other, all_of in published.items()])
-            tried += [(result, model_from(name, rest, [], 1, known)) for result in mine]
+            known = compute_deviations([rest if other == name else all_of for other, all_of in published.items()])
+            tried += [(result, model_generation(name, rest, [], 1, known)) for result in mine]
         rows.append(_held(name, tried))
     return rows
 
@@ -65,11 +72,11 @@ def known_kinds() -> list[Held]:
     rows = []
     for name, results in published_results().items():
         tried = []
-        for mine in by_kind(results).values():
+        for mine in group_by_kind(results).values():
             if len(mine) > 1:
                 for number, result in enumerate(mine):
                     rest = [*mine[:number], *mine[number + 1 :]]
-                    tried.append((result, kind_model(name, rest, known_deviations())))
+                    tried.append((result, model_kind(name, rest, published_deviations())))
         if len(tried) >= ENOUGH:
             rows.append(_held(name, tried))
     return rows
@@ -110,7 +117,9 @@ def run(quick: bool) -> Verdict:
     """Prints both tables; misses where a generation is covered by less than 90 %."""
     del quick  # it measures nothing
     kinds = [
-        kind_model(kind, mine) for all_of in published_results().values() for kind, mine in by_kind(all_of).items()
+        model_kind(kind, mine)
+        for all_of in published_results().values()
+        for kind, mine in group_by_kind(all_of).items()
     ]
     for title, found in (("one kind more of a generation", new_kinds()), ("one server more of a kind", known_kinds())):
         print(f"{title}: % of the results that were left out within the interval of the others")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from powerprof.model.text import listed
+from powerprof.model.text import join_words
 from tests.matrix.cells import CELLS, Cell
 from tests.matrix.outcome import Outcome, load, save
 from tests.matrix.roots import REPOSITORY
@@ -70,8 +70,8 @@ def _swept(found: Outcome | None) -> str:
     rates = found.facts("sweep").get("queries_hz", {}) if found else {}
     if not rates:
         return ""
-    measured = listed([f"{rate:.1f}" for rate in rates.values()])
-    return f"; {measured} transactions/s with {listed(list(rates))} clients"
+    measured = join_words([f"{rate:.1f}" for rate in rates.values()])
+    return f"; {measured} transactions/s with {join_words(list(rates))} clients"
 
 
 def _text(outcomes: dict[str, Outcome]) -> str:

@@ -24,7 +24,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.options import ServerOptions
 from powerprof.energy.domains import NO_METER
 from powerprof.energy.windows import WindowEnergy
-from powerprof.model.runs import decode
+from powerprof.model.runs import decode_record
 from powerprof.reversible.events import quoted
 from powerprof.system.processes import Target
 from tests.conftest import Cli
@@ -117,7 +117,7 @@ def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
     assert "from 50us to 50ms, in turns" in result.err
-    record = decode(tmp_path / "cure.json", Cure)
+    record = decode_record(tmp_path / "cure.json", Cure)
     first = record.metrics[0]
     assert (first.name, first.verdict) == ("thread_wakings_hz", "b_lower")
     assert first.a.mean is not None
@@ -140,7 +140,7 @@ def test_what_was_predicted_is_measured(truth: Truth, powerprof_cli: Cli, tmp_pa
     words = [*cure(truth, "--slack", f"{slack_ms}ms", window_s=2), "--no-save", "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
-    record = decode(tmp_path / "cure.json", Cure)
+    record = decode_record(tmp_path / "cure.json", Cure)
     assert record.predicted is not None
     assert record.predicted.most_hz is not None
     assert record.metrics[0].b.mean is not None
@@ -169,7 +169,7 @@ def test_as_many_pairs_as_the_precision_takes(
     result = powerprof_cli(words, timeout=180)
     assert result.code == 0, result.err
     assert "3 to 12 windows as it is and as many changed, of 0.5 s, at most 24 s in all" in " ".join(result.err.split())
-    record = decode(tmp_path / "cure.json", Cure)
+    record = decode_record(tmp_path / "cure.json", Cure)
     assert {record.order.count("before"), record.order.count("cured")} == pairs
     assert [note for note in record.notes if said in str(note)]
     assert (record.reverted, truth.slack()) == (True, DEFAULT)
@@ -315,7 +315,7 @@ def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli,
                  "--yes", "--energy-source", "none", "--finding", which]  # fmt: skip
         result = powerprof_cli([*words, "--json", str(tmp_path / "cure.json")], timeout=180)
         assert result.code == 0, result.err
-        record = decode(tmp_path / "cure.json", Cure)
+        record = decode_record(tmp_path / "cure.json", Cure)
         assert (record.remedy.kind, record.remedy.from_value, record.remedy.to_value) == (
             "event",
             "ENABLED",

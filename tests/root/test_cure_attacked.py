@@ -21,7 +21,7 @@ from powerprof.cure.records import Cure
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Sql
 from powerprof.database.private.server import PrivateServer
-from powerprof.model.runs import decode
+from powerprof.model.runs import decode_record
 from tests.conftest import REPOSITORY, Cli
 from tests.root.test_cure import CURED, DEFAULT, Truth, cure, traces, wait_for, with_own_journal
 from tests.root.test_cure_replicas import options_of
@@ -186,7 +186,7 @@ def test_a_suspend_in_the_middle_is_noted_and_it_is_put_back(truth: Truth, power
         process.kill()
     assert process.returncode == 0, err
     assert truth.slack() == DEFAULT
-    record = decode(saved, Cure)
+    record = decode_record(saved, Cure)
     assert (record.reverted, record.read_back) == (True, DEFAULT)
     assert [note for note in record.notes if "the host was suspended for 3600" in str(note)]
     # No rate has the hour in it: 50 ms late it wakes 19.6 times a second at least, and 0.3 times with the hour. How
@@ -265,7 +265,7 @@ def test_a_variable_that_connections_copy_needs_an_answer_and_the_copies_are_lis
         assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.sql_mode") == before
     kept = session_modes(server, clients)
     assert 0 < len(kept) < len(clients) - 1
-    (note,) = [str(note) for note in decode(tmp_path / "c.json", Cure).notes if "keep that value" in str(note)]
+    (note,) = [str(note) for note in decode_record(tmp_path / "c.json", Cure).notes if "keep that value" in str(note)]
     found = int(note.split()[0])
     assert len(kept) <= found < len(clients) - 1, "the first one, and those between the changes, are not listed"
     assert f"{kept[0]} powerprof@localhost" in note
@@ -336,7 +336,7 @@ def test_a_target_in_a_container_is_cured_from_the_host(
                  "--pairs", "8", "--yes", "--no-save", "--energy-source", "none",
                  "--json", str(tmp_path / "c.json")]  # fmt: skip
         done = powerprof_cli(words, timeout=90)
-        record = decode(tmp_path / "c.json", Cure)
+        record = decode_record(tmp_path / "c.json", Cure)
         assert record.remedy.thread is not None
         tid = record.remedy.thread.tid
         assert tid != inner

@@ -21,7 +21,7 @@ from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions
 from powerprof.experiment.verdict import metric_named
 from powerprof.measure.window import pass_window
-from powerprof.model.runs import decode
+from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release
 
 pytestmark = pytest.mark.usefixtures("root_bpf", "mariadbd")
@@ -112,7 +112,7 @@ def test_a_replica_is_measured_in_both_arms(powerprof_cli: Cli, tmp_path: Path) 
         words += ["--window", "1", "--pairs", "3", "--yes", "--energy-source", "none"]
         result = powerprof_cli([*words, "--json", str(tmp_path / "a.json"), "--html", str(tmp_path / "a.html")])
         assert result.code == 0, result.err
-        record = decode(tmp_path / "a.json", Cure)
+        record = decode_record(tmp_path / "a.json", Cure)
         for name in ("replica_lag_s", "replica_backlog_bytes", "replica_delay_ms"):
             metric = metric_named(record.metrics, name)
             assert metric is not None, name
@@ -129,7 +129,7 @@ def test_a_replica_is_measured_in_both_arms(powerprof_cli: Cli, tmp_path: Path) 
         _first(server, _STOP)
         result = powerprof_cli([*words, "--json", str(tmp_path / "b.json")])
         assert result.code == 0, result.err
-        record = decode(tmp_path / "b.json", Cure)
+        record = decode_record(tmp_path / "b.json", Cure)
         assert metric_named(record.metrics, "replica_lag_s") is None
         assert "of them its SQL thread did not run" in " ".join(result.out.split())
         _first(server, _START)
@@ -151,6 +151,6 @@ def test_a_server_without_a_source_has_no_lag_and_says_so(powerprof_cli: Cli, tm
         result = powerprof_cli(words)
     assert result.code == 0, result.err
     assert "Replication lag: not measured: the server replicates from no other." in " ".join(result.out.split())
-    record = decode(tmp_path / "a.json", Cure)
+    record = decode_record(tmp_path / "a.json", Cure)
     assert metric_named(record.metrics, "replica_lag_s") is None
     assert {block.replica_lag_s for block in record.blocks} == {None}

@@ -25,7 +25,7 @@ import yaml
 
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import Totals
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
 from tests.unit.live.intervals import interval, row
@@ -38,7 +38,7 @@ def made_up() -> bytes:
     shared = SharedTotals(Totals(), {"version": "1", "kernel": "6.1", "driver": "intel_idle"})
     for _ in range(3):
         rows = (row(f"function_number_{n}", 10 + n) for n in range(20))
-        shared.add(interval(*rows, untraced=1, ended_at=now_text()))
+        shared.add(interval(*rows, untraced=1, ended_at=format_now()))
         render(shared)
     return render(shared)[0]
 

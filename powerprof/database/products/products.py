@@ -19,7 +19,7 @@ from powerprof.database.clients.performance import find_statistics_database
 from powerprof.database.isolation import limits, sandbox
 from powerprof.database.products import builds
 from powerprof.database.products.builds import ServerBuild, check_program, on_host, raise_missing_library
-from powerprof.measure.procfs import children
+from powerprof.measure.procfs import list_children
 from powerprof.statements.text import Family
 from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -370,7 +370,7 @@ def check_postgres_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
 
 def processes(pid: int) -> Sequence[int]:
     """The server and the processes that it works in."""
-    return (pid, *children(pid))
+    return (pid, *list_children(pid))
 
 
 Steps = Sequence[tuple[Sequence[str], str]]

@@ -59,7 +59,7 @@ NAME_LIMIT = 200
 
 def clean(name: object, limit: int = NAME_LIMIT) -> str:
     """A name from outside in one line of at most `limit` characters, without control or direction characters."""
-    return printable(text.cut(str(name), limit), "\N{REPLACEMENT CHARACTER}")
+    return printable(text.shorten(str(name), limit), "\N{REPLACEMENT CHARACTER}")
 
 
 def tidy(sentence: str) -> str:

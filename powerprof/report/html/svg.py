@@ -225,7 +225,7 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across:
         parts += _curve(arm, places, points, scale, factor, unit)
     apart = 1 + len(settings) // 12
     parts += [
-        Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.cut(point.label, 8))
+        Markup('<text x="{:.2f}%" y="150" text-anchor="middle">{}</text>').format(x, text.shorten(point.label, 8))
         for index, (x, point) in enumerate(zip(places, settings, strict=True))
         if index % apart == 0
     ]

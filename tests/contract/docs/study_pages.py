@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.experiment.study import StudyRun
-from powerprof.model.runs import decode, encode
+from powerprof.model.runs import decode_record, encode_record
 from powerprof.report.study import headline, then_and_now
 from tests.conftest import REPOSITORY
 
@@ -58,7 +58,7 @@ def anonymous(record: StudyRun) -> StudyRun:
 
 if __name__ == "__main__":
     for path in saved():
-        study = anonymous(decode(path, StudyRun))
-        path.write_bytes(encode(study))
+        study = anonymous(decode_record(path, StudyRun))
+        path.write_bytes(encode_record(study))
         page_path = FOLDER / study.page
         page_path.write_text(text_of(page_path.read_text(encoding="utf-8"), study, path), encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from powerprof.model.runs import encode
+from powerprof.model.runs import encode_record
 from powerprof.report.kinds import schema_names
 from tests.conftest import REPOSITORY
 from tests.contract.docs import schemas
@@ -38,7 +38,7 @@ def test_no_schema_is_left_of_a_document_that_is_gone() -> None:
 
 @pytest.mark.parametrize("record", _RECORDS.values(), ids=_RECORDS)
 def test_what_is_written_fits_its_schema(record: Any) -> None:
-    document = json.loads(encode(record()))
+    document = json.loads(encode_record(record()))
     _validator(document["schema"]).validate(document)
     document["schema"] = "powerprof.nosuch/1"
     with pytest.raises(jsonschema.ValidationError):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from powerprof.experiment.study import StudyRun
-from powerprof.model.runs import decode
+from powerprof.model.runs import decode_record
 from powerprof.report.kinds import load_saved
 from powerprof.workloads.catalogue import find_study, names
 from tests.contract.docs import study_pages
@@ -13,7 +13,7 @@ from tests.contract.docs import study_pages
 def test_pages_show_the_saved_studies() -> None:
     assert study_pages.saved() != []
     for path in study_pages.saved():
-        record = decode(path, StudyRun)
+        record = decode_record(path, StudyRun)
         page = (study_pages.FOLDER / record.page).read_text(encoding="utf-8")
         assert study_pages.block(record, path) in page, study_pages.COMMAND
         assert load_saved(str(path)) == record == study_pages.anonymous(record)

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from powerprof.model.attribution import Attribution, StackFrame, Thread, Wakeup
-from powerprof.model.runs import decode, encode
+from powerprof.model.runs import decode_record, encode_record
 from tests.conftest import Cli
 
 MOST_KB, MOST_S = 300_000, 5.0
@@ -144,8 +144,8 @@ def test_the_attribution_of_2000_busy_connections_opens(tmp_path: Path) -> None:
         for number in range(4000)
     ]
     fixture = Path(__file__).parents[2] / "fixtures/saved-0.1.0/attribute-0001/run.json"
-    record = msgspec.structs.replace(decode(fixture, Attribution), wakeups=rows)
-    path, data = tmp_path / "run.json", encode(record)
+    record = msgspec.structs.replace(decode_record(fixture, Attribution), wakeups=rows)
+    path, data = tmp_path / "run.json", encode_record(record)
     for written in (data, gzip.compress(data)):
         path.write_bytes(written)
-        assert len(decode(path, Attribution).wakeups) == 4000
+        assert len(decode_record(path, Attribution).wakeups) == 4000

@@ -127,7 +127,7 @@ def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -
         after = oslayer.parse_network(networks[0].read_text())
         assert before is not None and after is not None and after[0] - before[0] > 100_000
         # The host's own counters only grow, so they are read first.
-        host, both = oslayer.read().network, oslayer.read(networks=networks).network
+        host, both = oslayer.read_counters().network, oslayer.read_counters(networks=networks).network
         assert both is not None and host is not None and both[0] - host[0] >= after[0]
 
 

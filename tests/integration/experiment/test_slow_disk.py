@@ -60,12 +60,12 @@ def test_service_time_is_that_of_who_asks(slow_disk: Path) -> None:
     number = slow_disk.stat().st_rdev
     of_server = frozenset({f"{os.major(number)}:{os.minor(number)}"})
     page, waited_s = mmap.mmap(-1, _BLOCK), 0.0
-    before = oslayer.read()
+    before = oslayer.read_counters()
     for index in range(_READS):
         start_s = time.perf_counter()
         os.preadv(descriptor, [page], _BLOCK * (index * 37 % 1024))
         waited_s += time.perf_counter() - start_s
-    rates = oslayer.between(before, oslayer.read(), of_server)
+    rates = oslayer.compute_os_rates(before, oslayer.read_counters(), of_server)
     os.close(descriptor)
     disk = next(disk for disk in rates.disks if disk.of_server)
     assert disk.name == slow_disk.name

@@ -18,7 +18,7 @@ from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.serving import MetricsServer
 from powerprof.live.totals import StatementTotals, Totals
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row, served, statement
@@ -51,7 +51,7 @@ class Host:
                 findings=(STORM,) if self.storm else (),
                 balance_error=0.001,
                 statements=served(statement("5f98a1", 0.2), window_s=1.0),
-                ended_at=now_text(),
+                ended_at=format_now(),
             )
             self._shared.add(made)
 

@@ -15,7 +15,7 @@ import yaml
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import StatementTotals, Totals
-from powerprof.measure.sampling import now_text
+from powerprof.measure.sampling import format_now
 from tests.integration.monitoring.engines import (
     MONITORING,
     Messages,
@@ -54,7 +54,7 @@ def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
             findings=(STORM,) if storm else (),
             balance_error=0.001,
             statements=served(statement("5f98a1", 3.0), window_s=EVERY_S),
-            ended_at=now_text(now_s - at_s),
+            ended_at=format_now(now_s - at_s),
         )
         shared.add(made)
         page = render(shared)[0]

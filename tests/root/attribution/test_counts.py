@@ -16,7 +16,7 @@ from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import NO_METER
 from powerprof.measure.clock import CpuReading
-from powerprof.measure.cpuidle import edge_snapshot
+from powerprof.measure.cpuidle import read_edge
 from powerprof.model.attribution import Wakeup, Waking
 from powerprof.system.processes import resolve
 from powerprof.tracing import idle
@@ -125,9 +125,9 @@ def test_the_edges_of_many_cpus_lie_far_apart(wakes: Callable[..., Any], monkeyp
             at_edge(reading)
             time.sleep(0.4)
 
-        return edge_snapshot(*args, at_edge=one, **more)
+        return read_edge(*args, at_edge=one, **more)
 
-    monkeypatch.setattr(idle, "edge_snapshot", slowly)
+    monkeypatch.setattr(idle, "read_edge", slowly)
     with wakes("twins=89", "born=19") as running:
         request = AttributeRequest(duration_s=1.0, energy=NO_METER)
         taken = capture(resolve([str(running.pid)]), request, dict, lambda _: None)

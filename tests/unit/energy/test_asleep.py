@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy.meters import MeterSet, awake, open_meters
+from powerprof.energy.meters import MeterSet, open_meters, subtract_gaps
 from powerprof.measure import counters
 from tests.suspended import SuspendedClock
 from tests.unit.energy.meter_trees import Tree
@@ -30,14 +30,14 @@ def sampled(meters: MeterSet, tree: Tree, *samples: tuple[float, int]) -> None:
 
 
 def test_the_window_without_its_gaps() -> None:
-    assert awake(0.0, 10.0, []) == [(0.0, 10.0)]
-    assert awake(0.0, 10.0, [(-5.0, 0.0), (2.0, 3.0), (6.0, 7.0), (10.0, 11.0)]) == [
+    assert subtract_gaps(0.0, 10.0, []) == [(0.0, 10.0)]
+    assert subtract_gaps(0.0, 10.0, [(-5.0, 0.0), (2.0, 3.0), (6.0, 7.0), (10.0, 11.0)]) == [
         (0.0, 2.0),
         (3.0, 6.0),
         (7.0, 10.0),
     ]
-    assert awake(0.0, 10.0, [(-1.0, 1.0), (9.0, 12.0)]) == [(1.0, 9.0)]
-    assert awake(0.0, 10.0, [(0.0, 10.0)]) == []
+    assert subtract_gaps(0.0, 10.0, [(-1.0, 1.0), (9.0, 12.0)]) == [(1.0, 9.0)]
+    assert subtract_gaps(0.0, 10.0, [(0.0, 10.0)]) == []
 
 
 @pytest.mark.parametrize("after", [5_023_000_000, 500], ids=["counted on in s2idle", "began at 0 after S3"])

@@ -10,14 +10,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.energy.calibrate import Level, calibrate, load
+from powerprof.energy.calibrate import Level, calibrate, run_load
 from powerprof.system.errors import PowerprofError
 
 
 def test_a_load_runs_on_its_cpus_and_is_gone_afterwards() -> None:
     before = {child.pid for child in psutil.Process().children()}
     cpu = min(os.sched_getaffinity(0))
-    with load(Level("full", 1.0, 1_000, 0), [cpu]):
+    with run_load(Level("full", 1.0, 1_000, 0), [cpu]):
         deadline = time.monotonic() + 10
         (child,) = [c for c in psutil.Process().children() if c.pid not in before]
         while child.cpu_times().user < 0.02 and time.monotonic() < deadline:
@@ -29,7 +29,7 @@ def test_a_load_runs_on_its_cpus_and_is_gone_afterwards() -> None:
 
 def test_idle_starts_nothing() -> None:
     before = len(psutil.Process().children())
-    with load(Level("idle", 0.0, 0, 0), [0, 1]):
+    with run_load(Level("idle", 0.0, 0, 0), [0, 1]):
         assert len(psutil.Process().children()) == before
 
 

@@ -14,12 +14,12 @@ from powerprof.energy.calibrate import (
     LEVELS,
     Fit,
     MeteredWindow,
-    default_name,
+    choose_target,
     fit_windows,
-    metered,
-    model_of,
+    make_default_name,
+    make_metered_window,
+    make_model,
     save_model,
-    target_of,
 )
 from powerprof.energy.families import shipped_models
 from powerprof.energy.model import choose_model, estimate
@@ -164,13 +164,13 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
     tmp_path: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    model = model_of(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
-    path = target_of("bench", None)
+    model = make_model(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
+    path = choose_target("bench", None)
     save_model(model, path)
     assert path.name == "bench.toml"
     assert parse_models(path.read_text(), path) == [model]
     with pytest.raises(UsageError, match="exists"):
-        target_of("bench", None)
+        choose_target("bench", None)
     with pytest.raises(UsageError, match="exists"):
         save_model(model, path)
     chosen = choose_model([model, *shipped_models()], GENOA)
@@ -188,7 +188,7 @@ def test_a_calibrated_model_estimates_what_the_meter_would_say(
     assert reading.joules == pytest.approx(window.joules, rel=0.02)
     assert (reading.low_watts or 0) <= window.joules / 5.0 <= (reading.high_watts or 0)
     assert model.source == "calibrated 2026-01-31 over 24 windows of package-0 by rapl"
-    assert default_name(GENOA).startswith("AuthenticAMD family 25 model 17, calibrated 20")
+    assert make_default_name(GENOA).startswith("AuthenticAMD family 25 model 17, calibrated 20")
 
 
 def test_a_model_that_cannot_be_written_is_printed(
@@ -214,7 +214,7 @@ def test_a_meter_that_does_not_follow_the_load_makes_no_model() -> None:
         for w in simulate(3)
     ]
     with pytest.raises(PowerprofError, match="fewer watts than idle"):
-        model_of(fit_windows(windows), "bad", GENOA, "x", "y")
+        make_model(fit_windows(windows), "bad", GENOA, "x", "y")
 
 
 def test_windows_of_measuring_become_windows_of_the_fit() -> None:
@@ -232,4 +232,4 @@ def test_windows_of_measuring_become_windows_of_the_fit() -> None:
             StateResidency(name="C6", residency_percent=75.0, average_residency_ms=None, entries_hz=99.0),
         ],
     )
-    assert metered(window, "x") == MeteredWindow("x", 5.0, 50.0, 0.5, {"C6": 1.5}, 100.0)
+    assert make_metered_window(window, "x") == MeteredWindow("x", 5.0, 50.0, 0.5, {"C6": 1.5}, 100.0)

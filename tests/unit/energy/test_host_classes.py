@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.energy import perf_power
 from powerprof.energy.domains import host_energy, tier
-from powerprof.energy.ipmi import listing_watts, parse_ipmi
+from powerprof.energy.ipmi import find_server_watts, parse_ipmi
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.model.records import EnergyReading
 from powerprof.report.energy import _row
@@ -223,7 +223,7 @@ _LISTINGS: list[tuple[str, float | None]] = [
 
 @pytest.mark.parametrize(("text", "watts"), _LISTINGS)
 def test_only_a_sensor_of_the_whole_server_is_the_servers(text: str, watts: float | None) -> None:
-    assert listing_watts(text.splitlines())[0] == watts
+    assert find_server_watts(text.splitlines())[0] == watts
 
 
 _DCMI = """

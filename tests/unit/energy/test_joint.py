@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.families import corners, ends, find_kind, shipped_models
-from powerprof.energy.model import active_share, choose_model, ratio_ends
+from powerprof.energy.families import bound_over_range, find_corners, find_kind, shipped_models
+from powerprof.energy.model import bound_ratio, choose_model, estimate_active_share
 from powerprof.energy.models_file import CpuIdentity
 from powerprof.model.records import EstimateRange
 
@@ -45,7 +45,7 @@ def test_the_corners_hold_every_possible_pair(before: float, after: float) -> No
         # Joules of a query where B did half as much in the same time.
         lambda idle, slope: (idle + slope * after) / 50 - (idle + slope * before) / 100,
     ):
-        low, high = ends(SPAN, of)
+        low, high = bound_over_range(SPAN, of)
         values = [of(idle, slope) for idle, slope in pairs]
         assert low - 1e-9 <= min(values) and max(values) <= high + 1e-9
         # And no more than that: the ends are nearly reached.
@@ -54,11 +54,11 @@ def test_the_corners_hold_every_possible_pair(before: float, after: float) -> No
 
 def test_a_ratio_is_known_better_than_the_watts() -> None:
     a, b = (SPAN.idle_watts + SPAN.slope_watts * share for share in (0.05, 0.2))
-    found = ratio_ends(a, b, SPAN)
+    found = bound_ratio(a, b, SPAN)
     assert found is not None
     low, high = found
     assert low < b / a < high
-    watts = [ends(SPAN, lambda idle, slope, share=share: idle + slope * share) for share in (0.05, 0.2)]
+    watts = [bound_over_range(SPAN, lambda idle, slope, share=share: idle + slope * share) for share in (0.05, 0.2)]
     apart = (watts[1][1] / watts[0][0]) / (watts[1][0] / watts[0][1])
     # By the ends of both for themselves it would lie within a factor of ten; by one model for both within two.
     assert apart > 10
@@ -67,21 +67,21 @@ def test_a_ratio_is_known_better_than_the_watts() -> None:
 
 def test_without_an_interval_of_the_ratio_the_box_is_left() -> None:
     old = msgspec.structs.replace(SPAN, odds_low=None, odds_high=None)
-    assert len(corners(old)) == 4
-    assert len(corners(SPAN)) > 4
+    assert len(find_corners(old)) == 4
+    assert len(find_corners(SPAN)) > 4
 
 
 @given(low=st.floats(1e-6, 1e6), factor=st.floats(1, 1e6))
 def test_any_interval_leaves_corners(low: float, factor: float) -> None:
     span = msgspec.structs.replace(SPAN, odds_low=low, odds_high=low * factor)
-    found = corners(span)
+    found = find_corners(span)
     assert found
     assert all(math.isfinite(value) for pair in found for value in pair)
 
 
 def test_the_share_above_idle_has_one_model_too() -> None:
     chosen = choose_model(shipped_models(), MILAN, cpu_model="EPYC 7763")
-    typical, low, high = active_share(chosen, 20.0)
+    typical, low, high = estimate_active_share(chosen, 20.0)
     assert low < typical < high
     model = chosen.model
     assert model.odds_range is not None

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from powerprof.energy.domains import EnergyRequest
-from powerprof.energy.families import find_kind, kind_of, shipped_models
+from powerprof.energy.families import find_kind, identify_kind, shipped_models
 from powerprof.energy.model import choose_model, estimate
 from powerprof.energy.models_file import CpuIdentity
 from powerprof.energy.windows import WindowEnergy
@@ -84,7 +84,7 @@ def test_what_is_no_name_ends_with_names_that_are_near(text: str, said: str) -> 
     ],
 )
 def test_a_hidden_name_is_no_kind(name: str | None) -> None:
-    assert kind_of(CpuIdentity("AuthenticAMD", 25, 1, 1, name)) is None
+    assert identify_kind(CpuIdentity("AuthenticAMD", 25, 1, 1, name)) is None
 
 
 def test_a_host_that_shows_its_name_needs_no_option() -> None:

@@ -16,15 +16,15 @@ from powerprof.attribution.blame import energy_split
 from powerprof.energy.domains import (
     EnergyRequest,
     HostMeters,
-    contained,
+    fill_containers,
     host_energy,
     host_meters,
     mean_host_energy,
-    unmetered,
+    note_unmetered_windows,
 )
 from powerprof.energy.meter import DomainEnergy, rapl_scope
 from powerprof.energy.meters import make_readings
-from powerprof.energy.recordings import judge
+from powerprof.energy.recordings import make_result
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.metrics import Baseline, baseline_of, figures_of
@@ -98,7 +98,7 @@ def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW
 
     phase = phases.combine("baseline", [window])
     with WindowEnergy(EnergyRequest(source="none")) as energy:
-        result = judge(window, energy, "none", window_s)
+        result = make_result(window, energy, "none", window_s)
         split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
     run = IdleRun(
         id=None,
@@ -132,7 +132,7 @@ def test_every_command_gives_one_host_energy(readings: list[EnergyReading], data
     assert host_energy(shuffled) == host_energy(readings)
     assert by_every_command(shuffled)["idle, split"] == found["idle, split"]
     # Filling in what contains what changes nothing either.
-    assert host_energy(contained(readings)).joules == first or first is None
+    assert host_energy(fill_containers(readings)).joules == first or first is None
 
 
 @settings(max_examples=300, deadline=None)
@@ -205,7 +205,7 @@ def test_a_window_without_the_runs_meter_is_marked_and_not_patched() -> None:
     assert [host_energy(window, meters).joules for window in windows] == [180.0, None, 182.0]
     mean = mean_host_energy(windows, meters)
     assert (mean.joules, mean.watts, mean.source) == (None, 90.5, "meter_log")
-    assert unmetered(windows, meters) == [
+    assert note_unmetered_windows(windows, meters) == [
         "1 window has no figure of wall by meter_log, the run's meter: their energy is unknown, no other stands in"
     ]
     blocks = [builders.block(n, "a", queries=1, one=window_of(w)) for n, w in enumerate(windows)]

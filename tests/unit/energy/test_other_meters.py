@@ -13,7 +13,7 @@ import pytest
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import make_readings, open_meters
 from powerprof.energy.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
-from powerprof.energy.program_meters import report_watts
+from powerprof.energy.program_meters import find_report_watts
 from powerprof.system.errors import CapabilityError
 from tests.programs.waiting import wait_until
 
@@ -185,14 +185,14 @@ def test_ipmi_that_does_not_answer(program: Path, text: str, reason: str) -> Non
 
 
 def test_powertops_own_watts() -> None:
-    assert report_watts("x\nThe battery reports a discharge rate of:  9.57  W;\n") == (9.57, "battery discharge")
-    baseline = report_watts("The system baseline power is estimated at:  830 mW;\n")
+    assert find_report_watts("x\nThe battery reports a discharge rate of:  9.57  W;\n") == (9.57, "battery discharge")
+    baseline = find_report_watts("The system baseline power is estimated at:  830 mW;\n")
     assert baseline == (pytest.approx(0.83), "system baseline")
-    assert report_watts("The battery reports a discharge rate of:  0  W;\n") is None
-    assert report_watts("Target: 1 units/s;\n") is None
+    assert find_report_watts("The battery reports a discharge rate of:  0  W;\n") is None
+    assert find_report_watts("Target: 1 units/s;\n") is None
 
 
 def test_recorded_powertop_reports(recordings: Path) -> None:
     folder = recordings / "powertop"
-    assert report_watts((folder / "powertop-2.14-laptop.csv").read_text()) == (9.57, "battery discharge")
-    assert report_watts((folder / "powertop-2.14-laptop-2.csv").read_text()) == (10.3, "system baseline")
+    assert find_report_watts((folder / "powertop-2.14-laptop.csv").read_text()) == (9.57, "battery discharge")
+    assert find_report_watts((folder / "powertop-2.14-laptop-2.csv").read_text()) == (10.3, "system baseline")

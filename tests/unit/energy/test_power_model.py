@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.energy.families import (
+    bound_over_range,
     delivered_excess,
     delivered_ratio,
-    ends,
-    known_deviations,
+    published_deviations,
     published_results,
     shipped_models,
 )
-from powerprof.energy.model import ChosenModel, choose_model, describe, estimate, load_models, slope_ends
+from powerprof.energy.model import ChosenModel, bound_difference, choose_model, describe_estimate, estimate, load_models
 from powerprof.energy.models_file import (
     CpuIdentity,
     CpuMatch,
@@ -32,7 +32,7 @@ from powerprof.energy.models_file import (
     parse_models,
 )
 from powerprof.energy.recordings import replay
-from powerprof.energy.results import coverage, coverage_of_new_kinds, of_new_kind
+from powerprof.energy.results import measure_coverage, measure_new_kind_coverage, predict_new_kind
 from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import DataError
@@ -128,9 +128,9 @@ def test_there_are_results_for_every_generation() -> None:
 
 @pytest.mark.parametrize("what", ["idle", "slope", "odds"])
 def test_each_result_lies_in_the_interval_of_the_others(what: str) -> None:
-    known = known_deviations()
+    known = published_deviations()
     shares = {
-        name: coverage(results, what, lambda others: of_new_kind(others, what, known))
+        name: measure_coverage(results, what, lambda others: predict_new_kind(others, what, known))
         for name, results in published_results().items()
         if len(results) >= 10
     }
@@ -141,9 +141,11 @@ def test_each_result_lies_in_the_interval_of_the_others(what: str) -> None:
 @pytest.mark.parametrize("what", ["slope", "odds"])
 def test_a_kind_that_was_left_out_lies_in_the_interval_of_the_others(what: str) -> None:
     # With an interval of results alone Kaby Lake's slope was covered to 75 %, Broadwell's to 88 %.
-    known = known_deviations()
+    known = published_deviations()
     for name in ("Intel Kaby Lake and Coffee Lake", "Intel Broadwell"):
-        share = coverage_of_new_kinds(published_results()[name], what, lambda rest: of_new_kind(rest, what, known))
+        share = measure_new_kind_coverage(
+            published_results()[name], what, lambda rest: predict_new_kind(rest, what, known)
+        )
         assert share >= 90, name
 
 
@@ -201,14 +203,14 @@ def test_between_idle_and_full_by_c0() -> None:
     assert reading.watts == pytest.approx(2 * (model.idle_watts + model.full_watts) / 2)
     assert reading.joules == pytest.approx((reading.watts or 0) * 10)
     assert reading.range is not None
-    low, high = ends(reading.range, lambda idle, slope: idle + 0.5 * slope)
+    low, high = bound_over_range(reading.range, lambda idle, slope: idle + 0.5 * slope)
     assert (reading.low_watts, reading.high_watts) == (low, high)
     # Narrower than the ends of idle and full load together: no server has both.
     assert low >= model.idle_range_watts[0] + model.full_range_watts[0]
     assert high < model.idle_range_watts[1] + model.full_range_watts[1] + 1e-9
     # The geometric means of 20 results.
     assert (model.idle_watts, model.full_watts) == (pytest.approx(0.34, abs=0.01), pytest.approx(1.87, abs=0.01))
-    assert "AMD EPYC Genoa" in describe(chosen, reading)
+    assert "AMD EPYC Genoa" in describe_estimate(chosen, reading)
 
 
 def test_a_neighbours_interval_is_twice_as_wide() -> None:
@@ -241,11 +243,11 @@ def test_unknown_c0_gives_only_the_interval() -> None:
 def test_a_differences_doubt_is_the_slopes() -> None:
     span = estimate(choose_model(SHIPPED, GENOA), 2, 1.0, 50.0, []).range
     assert span is not None
-    low, high = slope_ends(1.0, 2.0, span)
+    low, high = bound_difference(1.0, 2.0, span)
     assert low == pytest.approx(span.slope_low_watts / span.slope_watts)
     assert high == pytest.approx(2 * span.slope_high_watts / span.slope_watts)
     # Below 0 the larger slope is the lower end.
-    assert slope_ends(-2.0, -1.0, span) == (pytest.approx(-high), pytest.approx(-low))
+    assert bound_difference(-2.0, -1.0, span) == (pytest.approx(-high), pytest.approx(-low))
 
 
 @settings(max_examples=30, deadline=None)

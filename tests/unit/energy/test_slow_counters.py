@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import open_meters
-from powerprof.measure.counters import CounterSample, EnergySeries, counter_energy, look_interval_s
+from powerprof.measure.counters import CounterSample, EnergySeries, choose_interval_s, counter_energy
 from powerprof.model.records import EnergyReading
 from tests.unit.energy.meter_trees import Tree
 
@@ -58,9 +58,9 @@ def test_a_slow_counter_is_within_its_interval_or_refused(
 def test_how_often_a_counter_is_looked_at() -> None:
     fast = [CounterSample(n * 0.004, n * 1000) for n in range(10)]
     slow = [CounterSample(n * 0.004, n // 8) for n in range(3)]
-    assert look_interval_s([[]]) is None
-    assert look_interval_s([slow]) == 0.2
-    assert look_interval_s([slow, fast]) == 1.0
+    assert choose_interval_s([[]]) is None
+    assert choose_interval_s([slow]) == 0.2
+    assert choose_interval_s([slow, fast]) == 1.0
 
 
 @pytest.mark.parametrize("step_s", [0.2, 1.0])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from powerprof.energy.program_meters import domain_intervals, log_energies
+from powerprof.energy.program_meters import read_domain_intervals, sum_log_energies
 from powerprof.measure.turbostat import looks_like_turbostat, parse_turbostat
 from powerprof.system.errors import DataError
 
@@ -65,7 +65,7 @@ def test_header_and_tables() -> None:
 
 
 def test_watts_by_package_and_amds_cores_added_up() -> None:
-    energies = {e.domain: e for e in log_energies(parse_turbostat(LOG, "log"), 1000.0, 1010.0)}
+    energies = {e.domain: e for e in sum_log_energies(parse_turbostat(LOG, "log"), 1000.0, 1010.0)}
     assert energies["package-0"].energy.joules == 5 * 110.0 + 5 * 120.0
     assert energies["package-1"].energy.joules == 5 * 40.0 + 5 * 30.0
     assert energies["package-0/core"].energy.joules == pytest.approx(10 * 1.0)
@@ -75,7 +75,7 @@ def test_watts_by_package_and_amds_cores_added_up() -> None:
 def test_without_times_the_stated_interval_is_the_axis() -> None:
     text = "\n".join("\t".join(line.split("\t")[1:]) if "\t" in line else line for line in LOG.splitlines()) + "\n"
     log = parse_turbostat(text, "log")
-    intervals, _ = domain_intervals(log)["package-0"]
+    intervals, _ = read_domain_intervals(log)["package-0"]
     assert [(i.start_s, i.end_s) for i in intervals] == [(0.0, 5.0), (5.0, 10.0), (10.0, 15.0)]
 
 
@@ -129,7 +129,7 @@ def test_no_damage_ends_in_a_traceback(place: int, junk: str, removed: int) -> N
     broken = LOG[:place] + junk + LOG[place + removed :]
     try:
         log = parse_turbostat(broken, "log")
-        domain_intervals(log)
+        read_domain_intervals(log)
     except DataError as error:
         assert error.message.startswith("log")
 

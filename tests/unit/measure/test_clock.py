@@ -7,12 +7,12 @@ import time
 
 import pytest
 
-from powerprof.measure.clock import Suspended, WallOffset, suspended_note
+from powerprof.measure.clock import SuspendClock, WallOffset, note_suspend
 from tests.suspended import SuspendedClock
 
 
 def test_each_asking_tells_of_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, suspended = SuspendedClock(monkeypatch), Suspended()
+    clock, suspended = SuspendedClock(monkeypatch), SuspendClock()
     assert suspended.since_s() == 0.0
     clock.sleep(30.0)
     assert suspended.since_s() == pytest.approx(30.0, abs=0.01)
@@ -34,14 +34,14 @@ def test_a_reading_that_was_cut_in_two_is_taken_again(monkeypatch: pytest.Monkey
         return now_ns
 
     monkeypatch.setattr(time, "clock_gettime_ns", gettime)
-    suspended = Suspended()
+    suspended = SuspendClock()
     assert suspended.since_s() == 0.0
     assert cut == []
 
 
 def test_what_a_window_says() -> None:
-    assert suspended_note(0.0) == []
-    assert suspended_note(12.34)[0].startswith("the host was suspended for 12.3 s within this window")
+    assert note_suspend(0.0) == []
+    assert note_suspend(12.34)[0].startswith("the host was suspended for 12.3 s within this window")
 
 
 def test_the_wall_clock_is_remembered_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

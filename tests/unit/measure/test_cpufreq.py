@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from powerprof.measure import cpufreq, oslayer
-from powerprof.measure.cpufreq import FrequencyReading, Policy, between, joined
-from powerprof.measure.sampling import WindowMeter, run_of
+from powerprof.measure.cpufreq import FrequencyReading, Policy, compute_frequencies, join_frequencies
+from powerprof.measure.sampling import WindowMeter, make_run
 from powerprof.model.records import Frequencies, FrequencyLimits, PState
 from powerprof.report import labels, residency
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus, fake_stat
@@ -47,10 +47,10 @@ def shares(states: list[PState]) -> dict[float, float]:
 def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
     tree.policy(0, "0 1 2", {1500000: 1000, 2400000: 5000, 3600000: 7})
     tree.policy(12, "3", {1500000: 0, 2400000: 0, 3600000: 800})
-    before = cpufreq.read()
+    before = cpufreq.read_frequencies()
     tree.policy(0, "0 1 2", {1500000: 1750, 2400000: 5250, 3600000: 7})
     tree.policy(12, "3", {1500000: 500, 2400000: 0, 3600000: 1300})
-    found = between(before, cpufreq.read())
+    found = compute_frequencies(before, cpufreq.read_frequencies())
     assert found is not None
     assert [cpu.cpu for cpu in found.cpus] == [0, 1, 2, 3]
     assert shares(found.cpus[1].states) == {1500.0: 75.0, 2400.0: 25.0, 3600.0: 0.0}
@@ -63,9 +63,9 @@ def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
 
 def test_counters_that_were_reset_are_no_residency(tree: Tree) -> None:
     tree.policy(0, "0", {1500000: 1000, 2400000: 5000})
-    before = cpufreq.read()
+    before = cpufreq.read_frequencies()
     tree.policy(0, "0", {1500000: 10, 2400000: 20})
-    found = between(before, cpufreq.read())
+    found = compute_frequencies(before, cpufreq.read_frequencies())
     assert found is not None and found.states == [] and found.cpus == []
 
 
@@ -90,7 +90,7 @@ def test_a_driver_that_counts_nothing_says_its_limits(tree: Tree, folder: str, d
     (tree.cpu / folder).mkdir()
     (tree.cpu / folder / "status").write_text(f"{status}\n")
     (tree.cpu / folder / "no_turbo").write_text("0\n")
-    found = between(cpufreq.read(), cpufreq.read())
+    found = compute_frequencies(cpufreq.read_frequencies(), cpufreq.read_frequencies())
     assert found is not None
     assert (found.states, found.cpus, found.status) == ([], [], status)
     assert found.turbo is (True if folder == "intel_pstate" else None)
@@ -121,7 +121,7 @@ def test_aperf_over_mperf_is_the_frequency_while_running() -> None:
             2: (7, 7, 7 + 4 * 10**9),  # never ran
         },
     )
-    found = between(before, after)
+    found = compute_frequencies(before, after)
     assert found is not None
     assert [(cpu.cpu, cpu.busy_mhz) for cpu in found.cpus] == [(0, 3000.0), (1, 1000.0)]
     assert found.busy_mhz == pytest.approx((2 * 3000 + 1000) / 3)
@@ -129,7 +129,7 @@ def test_aperf_over_mperf_is_the_frequency_while_running() -> None:
 
 def test_no_cpufreq_is_unknown(tree: Tree) -> None:
     tree.cpu.mkdir(parents=True)
-    assert between(cpufreq.read(), cpufreq.read()) is None
+    assert compute_frequencies(cpufreq.read_frequencies(), cpufreq.read_frequencies()) is None
 
 
 def test_windows_put_together_are_weighted_by_time() -> None:
@@ -137,7 +137,7 @@ def test_windows_put_together_are_weighted_by_time() -> None:
         states = [PState(mhz=1000.0, residency_percent=low), PState(mhz=2000.0, residency_percent=100 - low)]
         return Frequencies(states=[state for state in states if state.residency_percent], busy_mhz=low)
 
-    both = joined(window(100.0), 1.0, window(20.0), 3.0)
+    both = join_frequencies(window(100.0), 1.0, window(20.0), 3.0)
     assert shares(both.states) == {1000.0: 40.0, 2000.0: 60.0}
     assert both.busy_mhz == 40.0
 
@@ -155,7 +155,7 @@ def test_what_a_window_reports_of_a_machine_with_p_states(tree: Tree) -> None:
         tree.policy(0, "0", {1500000: 10, 2400000: 30}, **files)
         tree.policy(1, "1", {1500000: 40, 2400000: 0}, **files)
         window = meter.close_window()
-    text = "\n".join(residency.lines(run_of(window, host={})))
+    text = "\n".join(residency.lines(make_run(window, host={})))
     assert "  0  75.0 %  2,400 MHz 75.0 %, 1,500 MHz 25.0 %" in text
     assert "  1  25.0 %  1,500 MHz 100.0 %" in text
     assert "P-states: acpi-cpufreq, 1,500 to 2,400 MHz allowed." in text
@@ -192,8 +192,8 @@ def test_limits_are_worded(limits: FrequencyLimits, found: Frequencies, sentence
 
 def test_windows_carry_them(tree: Tree) -> None:
     tree.policy(0, "0", {1000000: 0})
-    before = oslayer.read()
+    before = oslayer.read_counters()
     tree.policy(0, "0", {1000000: 10, 2000000: 30})
-    rates = oslayer.between(before, oslayer.read())
+    rates = oslayer.compute_os_rates(before, oslayer.read_counters())
     assert rates.frequencies is not None and shares(rates.frequencies.states) == {1000.0: 25.0, 2000.0: 75.0}
-    assert Policy((0,), {1000000: 10, 2000000: 30}) == cpufreq.read().policies["policy0"]
+    assert Policy((0,), {1000000: 10, 2000000: 30}) == cpufreq.read_frequencies().policies["policy0"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure.clock import CpuReading, StateInfo
-from powerprof.measure.cpuidle import CpuidleReader, driver, list_of, online_cpus, parse_cpu_list
+from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, parse_cpu_list, read_driver
 from powerprof.system.errors import PowerprofError
 from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 
@@ -17,7 +17,7 @@ from tests.unit.measure.fake_cpu import C1, C6, HALTPOLL, POLL, FakeCpus
 @pytest.mark.parametrize(("text", "cpus"), [("0-3,8\n", [0, 1, 2, 3, 8]), ("5", [5]), ("", []), ("0,2-2", [0, 2])])
 def test_cpu_lists_are_the_kernels(text: str, cpus: list[int]) -> None:
     assert parse_cpu_list(text, "online") == cpus
-    assert parse_cpu_list(list_of(cpus), "online") == cpus
+    assert parse_cpu_list(format_cpu_list(cpus), "online") == cpus
 
 
 @pytest.mark.parametrize("text", ["a", "3-1", "0-", "1;2", "-1", "99999999999"])
@@ -34,7 +34,7 @@ def test_counters_of_a_cpu(tmp_path: Path) -> None:
     assert [state.name for state in reading.states] == ["POLL", "C1"]
     assert (reading.time_us, reading.usage) == ((0, 1500), (0, 3))
     assert (reading.above, reading.below, reading.rejected) == ((0, 2), (0, 1), (0, 0))
-    assert driver(tmp_path) == "intel_idle"
+    assert read_driver(tmp_path) == "intel_idle"
 
 
 def test_an_entry_that_the_driver_turned_down_is_an_idle_exit_too(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_cpus_without_states_are_said(tmp_path: Path) -> None:
 def test_no_driver(tmp_path: Path) -> None:
     FakeCpus(tmp_path, [[]], driver="none")
     assert CpuidleReader(tmp_path).cpus == []
-    assert driver(tmp_path) is None
+    assert read_driver(tmp_path) is None
 
 
 def test_no_tree_at_all(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.cpuidle import check_pair, parse_dump, read_dump, since_boot
-from powerprof.measure.residency import compute
+from powerprof.measure.cpuidle import check_pair, parse_dump, read_dump, zero_counters
+from powerprof.measure.residency import compute_residency
 from powerprof.system.errors import DataError
 from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus
 
@@ -39,14 +39,14 @@ def test_shares_between_two_dumps(cpus: FakeCpus, bar: bool) -> None:
     cpus.add(1, 2, us=750, usage=1)
     after = parse_dump(cpus.dump(bar), Path("after"))
     check_pair(before, after)
-    window = compute(before.snapshot, after.snapshot, started_at="")
+    window = compute_residency(before.snapshot, after.snapshot, started_at="")
     assert [state.residency_percent for state in window.states] == [0.0, 25.0, 75.0]
     assert window.c0_percent is None
 
 
 def test_one_dump_is_since_boot(cpus: FakeCpus) -> None:
     dump = parse_dump(cpus.dump(), Path("dump"))
-    window = compute(since_boot(dump), dump.snapshot, started_at="")
+    window = compute_residency(zero_counters(dump), dump.snapshot, started_at="")
     assert [state.time_us for state in window.states] == [0, 2000, 10000]
 
 
@@ -120,7 +120,7 @@ def test_pairs_that_do_not_belong_together_are_refused(cpus: FakeCpus) -> None:
 @pytest.mark.parametrize("name", ["dell-9360-kbl", "lnl0"])
 def test_recorded_laptops_since_boot(recordings: Path, name: str) -> None:
     dump = read_dump(recordings / f"sysfs-trees/{name}-cpuidle.txt")
-    window = compute(since_boot(dump), dump.snapshot, started_at="")
+    window = compute_residency(zero_counters(dump), dump.snapshot, started_at="")
     deepest = max(window.states, key=lambda state: state.residency_percent or 0.0)
     assert deepest.name == {"dell-9360-kbl": "C10", "lnl0": "C3_ACPI"}[name]
     assert sum(state.residency_percent or 0.0 for state in window.states) == pytest.approx(100.0)

@@ -15,8 +15,8 @@ import pytest
 
 from powerprof.measure import procfs
 from powerprof.measure.clock import Snapshot
-from powerprof.measure.cpuidle import CpuidleReader, edge_snapshot
-from powerprof.measure.residency import compute
+from powerprof.measure.cpuidle import CpuidleReader, read_edge
+from powerprof.measure.residency import compute_residency
 from powerprof.model.records import Window
 from tests.unit.measure.fake_cpu import C1, POLL, FakeCpus
 
@@ -59,16 +59,16 @@ def only(snapshot: Snapshot, cpu: int) -> Snapshot:
 
 
 def one_window(reader: CpuidleReader, seconds: float) -> tuple[Snapshot, Snapshot, Window]:
-    before = edge_snapshot(reader)
+    before = read_edge(reader)
     time.sleep(seconds)
-    after = edge_snapshot(reader)
-    return before, after, compute(before, after, started_at="")
+    after = read_edge(reader)
+    return before, after, compute_residency(before, after, started_at="")
 
 
 @pytest.mark.cpuidle
 def test_affinity_is_as_before(reader: CpuidleReader) -> None:
     allowed = os.sched_getaffinity(0)
-    snapshot = edge_snapshot(reader)
+    snapshot = read_edge(reader)
     assert os.sched_getaffinity(0) == allowed
     assert all(reading.resolved for cpu, reading in snapshot.cpus.items() if cpu in allowed)
 
@@ -80,7 +80,7 @@ def test_affinity_is_restored_after_a_failure(tmp_path: Path) -> None:
         (cpus.state(0, 1) / "usage").mkdir()
         allowed = os.sched_getaffinity(0)
         with pytest.raises(Exception, match="is a directory"):
-            edge_snapshot(reader)
+            read_edge(reader)
     assert os.sched_getaffinity(0) == allowed
 
 
@@ -108,13 +108,13 @@ def test_a_known_load_is_seen_in_full(reader: CpuidleReader) -> None:
 
     with thirty_percent(cpu) as pid:
         outside = [accounted_s(pid)]
-        before = edge_snapshot(reader)
+        before = read_edge(reader)
         inside = [accounted_s(pid)]
         time.sleep(1.5)
         inside.append(accounted_s(pid))
-        after = edge_snapshot(reader)
+        after = read_edge(reader)
         outside.append(accounted_s(pid))
-    window = compute(only(before, cpu), only(after, cpu), started_at="")
+    window = compute_residency(only(before, cpu), only(after, cpu), started_at="")
     assert window.window_s and window.c0_percent is not None
     ran_s = inside[1][0] - inside[0][0]
     # 0.45 s where it is alone.
@@ -145,7 +145,7 @@ def test_a_cpu_outside_of_our_set_is_said(tmp_path: Path) -> None:
     (cpus.folder / "cpu0").rename(cpus.folder / "cpu5000")
     cpus.online([5000])
     with CpuidleReader(tmp_path) as reader:
-        snapshot = edge_snapshot(reader)
+        snapshot = read_edge(reader)
     assert not snapshot.cpus[5000].resolved
     assert snapshot.notes == ("CPU 5000 is outside our CPU set: its open idle periods are not resolved",)
 
@@ -154,6 +154,6 @@ def test_recorded_cpus_are_not_ours_to_wake(tmp_path: Path, monkeypatch: pytest.
     FakeCpus(tmp_path, [[POLL, C1]])
     monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
     with CpuidleReader() as reader:
-        snapshot = edge_snapshot(reader)
+        snapshot = read_edge(reader)
     assert not snapshot.cpus[0].resolved
     assert snapshot.notes == ("recorded counters: open idle periods are not resolved",)

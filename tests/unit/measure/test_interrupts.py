@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.procfs import unseen_between, unseen_counts
+from powerprof.measure.procfs import count_unseen, read_unseen_counts
 
 _HYPER_V = """           CPU0       CPU1
   8:          0          0   IO-APIC   8-edge      rtc0
@@ -32,18 +32,18 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_what_a_hypervisor_sends_is_counted_over_all_cpus(proc: Path) -> None:
     proc.write_text(_HYPER_V)
-    assert unseen_counts() == {"NMI": 7, "HYP": 127_004, "HRE": 0, "HVS": 1_700_000}
+    assert read_unseen_counts() == {"NMI": 7, "HYP": 127_004, "HRE": 0, "HVS": 1_700_000}
 
 
 @pytest.mark.parametrize("text", [_ARM, "", "NMI\n", "HYP: x y\n", "\n\nHYP"])
 def test_machines_without_such_rows_and_damaged_files_have_none(proc: Path, text: str) -> None:
     proc.write_text(text)
-    assert sum(unseen_counts().values()) == 0
+    assert sum(read_unseen_counts().values()) == 0
 
 
 def test_only_what_came_in_the_window_is_told() -> None:
     before = {"HYP": 100, "NMI": 7, "PIW": 5}
-    assert unseen_between(before, {"HYP": 160, "NMI": 7, "PIW": 3, "HVS": 2}) == {
+    assert count_unseen(before, {"HYP": 160, "NMI": 7, "PIW": 3, "HVS": 2}) == {
         "hypervisor callbacks": 60,
         "Hyper-V timers": 2,
     }

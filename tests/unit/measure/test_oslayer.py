@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.measure import disks, oslayer
 from powerprof.measure.disks import DiskCounters, devices_of, parse_disks, whole_disks
-from powerprof.measure.oslayer import Reading, between, parse_network, parse_run_delay, read
+from powerprof.measure.oslayer import OsReading, compute_os_rates, parse_network, parse_run_delay, read_counters
 from powerprof.measure.procfs import parse_stat
 from powerprof.model.records import CpuLoad, DiskRates, OsRates
 
@@ -34,9 +34,9 @@ def sda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_rates_between_two_readings(sda: Path) -> None:
     first = {"sda": disk(100, 800, 1000, 50, 400, 300, 1000, 5000)}
     last = {"sda": disk(300, 1600, 5000, 60, 800, 500, 2000, 9000)}
-    before = Reading(10.0, first, (1000, 2000, 30), (500, 5), {0: 10**9}, 1_000_000, migrations=7)
-    after = Reading(12.0, last, (5000, 4000, 50), (900, 7), {0: 4 * 10**9}, 1_500_000, migrations=27)
-    rates = between(before, after)
+    before = OsReading(10.0, first, (1000, 2000, 30), (500, 5), {0: 10**9}, 1_000_000, migrations=7)
+    after = OsReading(12.0, last, (5000, 4000, 50), (900, 7), {0: 4 * 10**9}, 1_500_000, migrations=27)
+    rates = compute_os_rates(before, after)
     assert (rates.disk_reads_hz, rates.disk_writes_hz) == (100.0, 5.0)
     assert (rates.disk_read_bytes_hz, rates.disk_write_bytes_hz) == (400 * 512.0, 200 * 512.0)
     assert rates.disk_busy_percent == pytest.approx(50.0)  # 1000 ms of 2000 ms
@@ -49,16 +49,16 @@ def test_rates_between_two_readings(sda: Path) -> None:
     assert rates.waiting_tasks == pytest.approx(1.5)
     assert rates.cpu_pressure_percent == pytest.approx(25.0)
     assert rates.migrations_hz == 10.0
-    io = [Reading(moment, io_pressure_us=us) for moment, us in ((10.0, 0), (12.0, 1_800_000))]
-    assert between(io[0], io[1]).io_pressure_percent == pytest.approx(90.0)
+    io = [OsReading(moment, io_pressure_us=us) for moment, us in ((10.0, 0), (12.0, 1_800_000))]
+    assert compute_os_rates(io[0], io[1]).io_pressure_percent == pytest.approx(90.0)
     (own,) = rates.disks
     assert (own.name, own.of_server, own.queue_count) == ("sda", False, 2.0)  # 4000 ms of requests in 2000 ms
     assert (own.read_ms, own.write_ms, own.service_ms) == (20.0, 20.0, 20.0)
 
 
 def test_what_the_kernel_does_not_count_is_unknown(tmp_path: Path) -> None:
-    nothing = read(tmp_path)
-    assert between(nothing, Reading(nothing.at_s + 1)) == OsRates()
+    nothing = read_counters(tmp_path)
+    assert compute_os_rates(nothing, OsReading(nothing.at_s + 1)) == OsRates()
 
 
 def test_partitions_and_virtual_disks_are_not_added_to_their_disks(sda: Path) -> None:
@@ -72,7 +72,7 @@ def test_partitions_and_virtual_disks_are_not_added_to_their_disks(sda: Path) ->
 def test_the_server_s_partition_is_shown_and_in_no_sum(sda: Path) -> None:
     before = {name: disk(0, 0, 0, 0, 0, 0, 0, 0, number=number) for name, number in (("sda", "8:0"), ("sda2", "8:2"))}
     after = {name: disk(0, 0, 0, 10, 80, 2816, 1000, 2816, number=one.number) for name, one in before.items()}
-    rates = between(Reading(0.0, before), Reading(1.0, after), frozenset({"8:2"}))
+    rates = compute_os_rates(OsReading(0.0, before), OsReading(1.0, after), frozenset({"8:2"}))
     assert [(each.name, each.of_server, each.service_ms) for each in rates.disks] == [
         ("sda", False, 281.6),
         ("sda2", True, 281.6),
@@ -118,7 +118,9 @@ def test_each_cpu_has_its_load_and_each_device_its_interrupts(sda: Path) -> None
 
     first, last = (parse_stat(stat(*figures), "stat") for figures in ((100, 100, 40), (175, 125, 100)))
     waited = [parse_run_delay(f"cpu0 0 0 0 0 0 0 1 {delay} 1\n") for delay in (0, 2 * 10**9)]
-    rates = between(Reading(0.0, run_delay_ns=waited[0], stat=first), Reading(2.0, run_delay_ns=waited[1], stat=last))
+    rates = compute_os_rates(
+        OsReading(0.0, run_delay_ns=waited[0], stat=first), OsReading(2.0, run_delay_ns=waited[1], stat=last)
+    )
     assert rates.cpus == [CpuLoad(cpu=0, busy_percent=75.0, waiting_tasks=1.0), CpuLoad(cpu=1, busy_percent=0.0)]
     assert [(each.device, each.rate_hz) for each in rates.interrupts] == [("nvme0", 30.0)]
 
@@ -154,12 +156,12 @@ def test_two_windows_put_together_weigh_times_by_requests() -> None:
         )
         return OsRates(migrations_hz=reads_hz, disks=[rates])
 
-    both = oslayer.joined(window(30.0, 10.0), 1.0, window(10.0, 50.0), 1.0)
+    both = oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(10.0, 50.0), 1.0)
     assert (both.migrations_hz, both.disks[0].reads_hz, both.disks[0].service_ms) == (20.0, 20.0, 20.0)
     # A window without a request has no time of one, and one in which the disk was not listed none of its requests.
-    alone = disks.joined(window(30.0, 10.0).disks, 1.0, [], 2.0)
+    alone = disks.join_disk_rates(window(30.0, 10.0).disks, 1.0, [], 2.0)
     assert (alone[0].reads_hz, alone[0].service_ms) == (10.0, 10.0)
-    assert oslayer.joined(window(30.0, 10.0), 1.0, window(0.0, None), 1.0).disks[0].service_ms == 10.0
+    assert oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(0.0, None), 1.0).disks[0].service_ms == 10.0
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="counting on every CPU needs root")

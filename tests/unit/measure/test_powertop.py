@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.powertop import PowertopReport, parse_powertop, window_from
+from powerprof.measure.powertop import PowertopReport, make_powertop_window, parse_powertop
 from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
 from powerprof.system.errors import CapabilityError, DataError
 
@@ -73,7 +73,7 @@ def test_a_report() -> None:
 
 
 def test_its_window_sums_to_100_and_keeps_requested_and_achieved_apart() -> None:
-    window = window_from(parse_powertop(REPORT, "report"), "", 2.0)
+    window = make_powertop_window(parse_powertop(REPORT, "report"), "", 2.0)
     assert window.c0_percent == pytest.approx(8.0)  # 100 − (30 + 60 + 10 + 84) / 2; polling is running
     assert [state.residency_percent for state in window.states] == [0.0, 20.0, 72.0]
     assert window.states[0].polling_percent == 0.5
@@ -124,7 +124,7 @@ def test_recorded_laptops(recordings: Path) -> None:
     assert (first.wakeups_hz, second.wakeups_hz) == (960.2, 996.3)
     assert (first.causes[0].description, first.causes[0].wakeups_hz) == ("tick_sched_timer", 340.1)
     assert next(cause for cause in second.causes if cause.pid == 54).description == "[kswapd0]"
-    window = window_from(first, "", None)
+    window = make_powertop_window(first, "", None)
     total = sum(state.residency_percent or 0.0 for state in window.states) + (window.c0_percent or 0.0)
     assert total == pytest.approx(100.0)
 

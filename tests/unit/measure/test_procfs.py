@@ -30,7 +30,7 @@ ctxt 1500
 
 
 def test_where_the_time_went() -> None:
-    spent = procfs.accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
+    spent = procfs.compute_accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
     assert spent is not None
     # 20 user, 10 system, 60 + 100 idle, 5 softirq, 10 steal: 205 ticks; iowait went back by 5, which counts as 0.
     assert spent.user_percent == pytest.approx(100 * 20 / 205)
@@ -42,7 +42,7 @@ def test_where_the_time_went() -> None:
 
 def test_a_stat_that_stands_still_is_unknown() -> None:
     first, second = procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(STAT, "stat", 10**9)
-    assert procfs.accounting(first, second) is None
+    assert procfs.compute_accounting(first, second) is None
 
 
 @pytest.mark.parametrize("text", ["", "cpu0 a b c\n", "nonsense\n", "cpu0 1 2 3\nctxt\n"])
@@ -56,13 +56,13 @@ def test_frequency_is_cpufreqs_mean(tmp_path: Path) -> None:
         folder = tmp_path / f"devices/system/cpu/cpufreq/policy{policy}"
         folder.mkdir(parents=True)
         (folder / "scaling_cur_freq").write_text(f"{khz}\n")
-    assert procfs.frequency_mhz(tmp_path, tmp_path) == 1100.0
+    assert procfs.read_frequency_mhz(tmp_path, tmp_path) == 1100.0
 
 
 @pytest.mark.parametrize(("flags", "mhz"), [("fpu", 2450.0), ("fpu hypervisor", None)])
 def test_frequency_from_cpuinfo_but_not_a_guests_constant(tmp_path: Path, flags: str, mhz: float | None) -> None:
     (tmp_path / "cpuinfo").write_text(f"flags\t\t: {flags}\ncpu MHz\t\t: 2400.000\ncpu MHz\t\t: 2500.000\n")
-    assert procfs.frequency_mhz(tmp_path, tmp_path) == mhz
+    assert procfs.read_frequency_mhz(tmp_path, tmp_path) == mhz
 
 
 def test_process_time_counts_ended_threads_and_running_ones() -> None:
@@ -81,7 +81,7 @@ def test_a_process_that_ended_is_said_and_not_counted() -> None:
     before = times.read()
     child.kill()
     child.wait()
-    found, notes = procfs.process_times(before, times.read(), 2.0)
+    found, notes = procfs.compute_process_times(before, times.read(), 2.0)
     assert [item.name for item in found] == ["server", "client"]
     assert found[0].percent == pytest.approx(found[0].cpu_s / 2.0 * 100)
     assert notes == [f"server: process {child.pid} ended during the window: its CPU time is not counted"]

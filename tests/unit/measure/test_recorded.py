@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure.residency import read_recording
-from powerprof.measure.turbostat import parse_turbostat, window_from
+from powerprof.measure.turbostat import make_turbostat_window, parse_turbostat
 from powerprof.model.records import Window
 from powerprof.system.errors import UsageError
 
@@ -44,7 +44,7 @@ def shares(window: Window) -> dict[str, float]:
 
 def test_turbostats_table_as_a_window() -> None:
     text = "turbostat version 2024\nMeasurement interval: 2.000 seconds\n" + LOG
-    window = window_from(parse_turbostat(text, "log"), "")
+    window = make_turbostat_window(parse_turbostat(text, "log"), "")
     assert shares(window) == {"POLL": 0.0, "C1": 20.0, "C6": 70.0}
     assert (window.c0_percent, window.idle_percent, window.window_s, window.cpus) == (10.0, 90.0, 2.0, 2)
     # 20 entries of C6 in 2 s over 70 % of 2 CPUs' time.

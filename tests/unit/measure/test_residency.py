@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
 from powerprof.measure.cpuidle import CpuidleReader
-from powerprof.measure.residency import compute
+from powerprof.measure.residency import compute_residency
 from powerprof.model.records import StateResidency, Window
 from tests.unit.measure.fake_cpu import C1, C6, POLL, FakeCpus
 
@@ -24,7 +24,7 @@ def between(cpus: FakeCpus, happens: Callable[[], None], seconds: float | None =
         before = reader.snapshot()
         happens()
         after = reader.snapshot()
-    return compute(at(before, 0.0), at(after, seconds), started_at="2026-01-01T00:00:00Z")
+    return compute_residency(at(before, 0.0), at(after, seconds), started_at="2026-01-01T00:00:00Z")
 
 
 def at(snapshot: Snapshot, seconds: float | None) -> Snapshot:
@@ -132,7 +132,7 @@ def reading(
 
 def window_of(before: Sequence[CpuReading], after: Sequence[CpuReading], elapsed_s: float | None = None) -> Window:
     snapshots = [Snapshot({item.cpu: item for item in items}) for items in (before, after)]
-    return compute(snapshots[0], snapshots[1], started_at="", elapsed_s=elapsed_s)
+    return compute_residency(snapshots[0], snapshots[1], started_at="", elapsed_s=elapsed_s)
 
 
 def test_exits_that_reading_caused_are_no_wakeups() -> None:

@@ -16,9 +16,9 @@ from powerprof.measure.counters import (
     PowerInterval,
     PowerSample,
     counter_energy,
-    in_window,
     interval_energy,
     power_energy,
+    scale_to_window,
     step_units,
 )
 
@@ -52,7 +52,7 @@ def test_energy_is_exact_to_one_unit_under_jitter(data: st.DataObject) -> None:
     assert energy.joules is not None
     assert energy.joules >= 0
     assert abs(energy.joules - sum(steps) * 1e-6) <= 1e-6
-    assert in_window(energy, 0.0, count - 1.0)[0] == energy.joules
+    assert scale_to_window(energy, 0.0, count - 1.0)[0] == energy.joules
 
 
 def test_unknown_wrap_point_drops_every_sample_and_says_so() -> None:
@@ -194,7 +194,7 @@ def test_gaps_and_missing_readings_are_reported() -> None:
 
 def test_samples_that_cover_only_part_are_stretched_aloud() -> None:
     energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 81)], 0.0, 10.0)
-    assert in_window(energy, 0.0, 10.0) == (pytest.approx(500.0), pytest.approx(50.0))
+    assert scale_to_window(energy, 0.0, 10.0) == (pytest.approx(500.0), pytest.approx(50.0))
     assert energy.notes == ("covers 8.0 s and its mean power stands for the window of 10.0 s",)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.measure.sampling import estimate, phase_of
+from powerprof.measure.sampling import estimate, make_phase
 from powerprof.model.records import Estimate, StateResidency, Window
 
 
@@ -51,7 +51,7 @@ def window(c0: float | None, deep_us: float, entries: int, names: tuple[str, ...
 
 
 def test_a_phase_is_the_mean_of_its_windows() -> None:
-    phase = phase_of("server", [window(10.0, 900_000, 10), window(20.0, 800_000, 30)])
+    phase = make_phase("server", [window(10.0, 900_000, 10), window(20.0, 800_000, 30)])
     assert (phase.name, phase.c0_percent, phase.wakeups_hz, phase.cpus) == ("server", 15.0, 20.0, 1)
     state = phase.states[0]
     assert (state.residency_percent, state.entries_hz, state.entries_count) == (85.0, 20.0, 40)
@@ -62,13 +62,13 @@ def test_a_phase_is_the_mean_of_its_windows() -> None:
 
 
 def test_a_state_that_one_window_does_not_have_was_not_entered_there() -> None:
-    phase = phase_of("x", [window(0.0, 500_000, 5, ("C1", "C6")), window(50.0, 500_000, 5)])
+    phase = make_phase("x", [window(0.0, 500_000, 5, ("C1", "C6")), window(50.0, 500_000, 5)])
     assert {state.name: state.residency_percent for state in phase.states} == {"C1": 50.0, "C6": 25.0}
 
 
 def test_one_window_has_no_intervals() -> None:
-    assert phase_of("x", [window(1.0, 1.0, 1)]).intervals == {}
+    assert make_phase("x", [window(1.0, 1.0, 1)]).intervals == {}
 
 
 def test_unknown_stays_unknown() -> None:
-    assert phase_of("x", [window(None, 1.0, 1)]).c0_percent is None
+    assert make_phase("x", [window(None, 1.0, 1)]).c0_percent is None

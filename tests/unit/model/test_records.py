@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.model.records import Delta, Estimate, metric_of
+from powerprof.model.records import Delta, Estimate, metric_name
 
 
 @pytest.mark.parametrize(
@@ -17,8 +17,8 @@ from powerprof.model.records import Delta, Estimate, metric_of
         ("haltpoll idle residency_percent", "residency_percent:haltpoll idle"),
         ("rapl package-0 watts", "watts:rapl:package-0"),
         ("hwmon CPU power watts", "watts:hwmon:CPU power"),
-        (metric_of("residency_percent", "haltpoll idle"), "residency_percent:haltpoll idle"),
-        (metric_of("watts", "hwmon", "all watts"), "watts:hwmon:all watts"),
+        (metric_name("residency_percent", "haltpoll idle"), "residency_percent:haltpoll idle"),
+        (metric_name("watts", "hwmon", "all watts"), "watts:hwmon:all watts"),
     ],
 )
 def test_a_change_has_one_name(written: str, name: str) -> None:

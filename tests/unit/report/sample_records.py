@@ -32,7 +32,7 @@ from powerprof.experiment.records import (
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.verdict import answer_for, judge, own_control
-from powerprof.measure.sampling import interval, phase_of
+from powerprof.measure.sampling import interval, make_phase
 from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
 from powerprof.model.records import (
     Cause,
@@ -307,7 +307,7 @@ def _phase(name: str, at_s: float, c0: float, wakeups: float) -> Phase:
         window(at_s + 9 * i, c0 + chance.uniform(-0.05, 0.05), wakeups + chance.uniform(-1, 1)) for i in range(5)
     ]
     return replace(
-        phase_of(name, windows),
+        make_phase(name, windows),
         causes=causes(),
         traced_window_s=10.0,
         conservation=Conservation(

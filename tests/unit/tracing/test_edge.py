@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.measure.clock import ahead_ns
+from powerprof.measure.clock import parse_timens_offset
 from powerprof.tracing.captures import CpuEdge, reference_of, unchecked
 
 
@@ -50,4 +50,4 @@ def test_without_cpuidle_the_event_has_to_be_counted_on_every_cpu(
     ],
 )
 def test_a_time_namespace_is_ahead_by_its_offset(offsets: str, ahead: int) -> None:
-    assert ahead_ns(offsets) == ahead
+    assert parse_timens_offset(offsets) == ahead

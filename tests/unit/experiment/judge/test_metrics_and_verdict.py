@@ -16,7 +16,7 @@ from powerprof.experiment.threats import crowded, disturbed_pairs, doubts_of, fi
 from powerprof.experiment.verdict import answer_for as answer_of
 from powerprof.experiment.verdict import direction, half_width_percent, headline, is_worse, judge_saved, own_control
 from powerprof.experiment.verdict import judge as judge_compared
-from powerprof.measure.sampling import joined
+from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
 from powerprof.report.answers import of_control, worded
 from powerprof.report.answers import word_threats as threats_worded
@@ -274,7 +274,7 @@ def test_rest_is_what_neither_server_nor_client_nor_powerprof_used() -> None:
 
 
 def test_two_windows_in_a_row_are_joined_by_time() -> None:
-    both = joined(
+    both = join_two_windows(
         window(30.0, window_s=1.0, watts=5.0, server_s=0.5), window(10.0, window_s=3.0, watts=1.0, server_s=0.1)
     )
     assert both.window_s == 4.0
