@@ -31,7 +31,7 @@ RAMP_S = 0.4
 QUICK_WINDOW_S = 1.2
 QUICK_PAIRS = 4
 QUICK_BASELINES = 2
-# Shorter than what a neighbour on the same core needs to come or go: docs/design/experiments.md.
+# Shorter than what a neighbour on the same core needs to come or go: docs/dev/experiments.md.
 TURN_S = 0.05
 MOST_PAIRS_FACTOR = 4
 # Share of the pairs that may be measured again because other programs disturbed them.

@@ -27,7 +27,7 @@ from powerprof.system.processes import may_be_forged, name_of, tcp_ports
 # has to see to tell (ProbeTrial.is_costly).
 _AGAIN_S, _QUIET = 600.0, 0.05
 # Of a statement, where the kernel does not let us time the programs (it asks for CAP_SYS_ADMIN) and too few statements
-# were traced while it did: what docs/design/queries.md has of a busy server. It chooses between the ways, and is shown
+# were traced while it did: what docs/dev/queries.md has of a busy server. It chooses between the ways, and is shown
 # nowhere.
 _USUAL_S, _ENOUGH = 5e-6, 50
 _MOST_TEXT, _MOST_SERVER = 120, 80

@@ -6,7 +6,7 @@ that is too small by (n − 1)/n, and it uses the normal's quantiles where Stude
 right by asking the bootstrap for a higher level (T. Hesterberg, "What Teachers Should Know About the
 Bootstrap", The American Statistician 69, 2015). Blocks with an outlier, which a busy host makes, still fool
 it (90 %), and Student's interval does not cover skewed data (86 %); the one that holds both covers 95 to 97
-% of the former and 92 % of the latter. docs/design/experiments.md has the table of coverage.
+% of the former and 92 % of the latter. docs/dev/experiments.md has the table of coverage.
 """
 
 from __future__ import annotations

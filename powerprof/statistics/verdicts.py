@@ -33,7 +33,7 @@ POWER = 0.8
 # A comparison has one primary metric, some twenty other rows and, where asked for, a table of functions. What may be
 # wrong anywhere is shared out: 1.5 % for the primary's, 0.5 % for the rows together, 0.5 % for the functions together.
 # Of all comparisons of a condition with itself one in forty has a false word then, and at most one in twenty where the
-# host's noise is not as Student assumes: docs/design/experiments.md.
+# host's noise is not as Student assumes: docs/dev/experiments.md.
 PRIMARY_LEVEL = 0.985
 FAMILY_LEVEL = 0.995
 FUNCTIONS_LEVEL = 0.995

@@ -2,7 +2,7 @@
 """The way of a command through the house: `python -m tests.bench.path attribute --pid NAME --no-save`.
 
 It runs the command in this process and notes each function of ours that is entered from another module. A *stop* is
-such a function, a *room* its module, a *climb* a call to one in a higher layer of docs/design/architecture.md than who
+such a function, a *room* its module, a *climb* a call to one in a higher layer of docs/dev/architecture.md than who
 calls it: each is counted once, however often it happens. What lies below `windows` is looked up from everywhere and not
 counted. Twice: between packages, which is the way that a reader follows, and between all modules.
 """
@@ -21,7 +21,7 @@ from tests.conftest import REPOSITORY
 from tests.contract.layers.imports import layers_in
 
 PACKAGE = f"{Path(powerprof.__file__).parent}{os.sep}"
-LAYERS = layers_in(REPOSITORY / "docs/design/architecture.md", "## Layers")
+LAYERS = layers_in(REPOSITORY / "docs/dev/architecture.md", "## Layers")
 RANKS = {name: number for number, line in enumerate(reversed(LAYERS)) for name in line}
 # Module and function that call, module and function that are called.
 Call = tuple[str, str, str, str]

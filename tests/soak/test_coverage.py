@@ -3,7 +3,7 @@
 
     .venv/bin/python -m pytest -m soak -s tests/soak/test_coverage.py
 
-`-s` prints the tables of docs/design/experiments.md. POWERPROF_TRIALS: of each cell, 2,000 else.
+`-s` prints the tables of docs/dev/experiments.md. POWERPROF_TRIALS: of each cell, 2,000 else.
 """
 
 from __future__ import annotations

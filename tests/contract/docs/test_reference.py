@@ -114,6 +114,6 @@ def test_every_variable_that_is_read_has_a_line_and_no_other() -> None:
 
 
 def test_the_map_of_packages_is_complete() -> None:
-    rows = table_of(REPOSITORY / "docs/design/architecture.md", "## Packages")
+    rows = table_of(REPOSITORY / "docs/dev/architecture.md", "## Packages")
     packages = {f"{folder.name}/" for folder in PACKAGE.iterdir() if (folder / "__init__.py").is_file()}
     assert {codes_of(row[0])[0] for row in rows} == packages

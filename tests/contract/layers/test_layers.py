@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 from tests.contract.layers.imports import circles, graph_of, layers_in, upward_edges
 
 PACKAGE = REPOSITORY / "powerprof"
-PAGE = REPOSITORY / "docs/design/architecture.md"
+PAGE = REPOSITORY / "docs/dev/architecture.md"
 LAYERS = layers_in(PAGE, "## Layers")
 WITHIN = {room: layers_in(PAGE, f"### Within {room}") for room in ("experiment", "tracing", "report", "database")}
 
