@@ -199,7 +199,6 @@ class ProfileOptions:
     otlp: Annotated[
         str | None, typer.Option("--otlp", metavar="URL|FILE", help="OTLP, to a collector (http, https) or a file.")
     ] = None
-    speedscope: Annotated[str | None, _file("speedscope", "A profile for speedscope.")] = None
     perfetto: Annotated[str | None, _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")] = None
 
 

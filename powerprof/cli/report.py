@@ -70,9 +70,9 @@ def command(
     derived = energy.sentence(record, asked) if asked != energy.Terms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
-        from powerprof.report.exports import extras_of
+        from powerprof.report.exports import read_extras
 
-        extras = extras_of(name, runs_dir, (flame_a, flame_b))
+        extras = read_extras(name, runs_dir, (flame_a, flame_b))
         extras = replace(extras, derived=derived)
     # Parts of a record that are free in form are looked at only when they are drawn.
     with reading(name):

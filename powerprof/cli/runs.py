@@ -3,7 +3,6 @@
 
 powerprof runs RUN says where it is, --label NAME labels it, --trend shows all runs of its condition in the order of
 time and where they changed. powerprof runs prune removes what --keep and --older-than leave over, labelled runs never.
-powerprof runs export --parquet DIR writes tables for SQL; runs of many hosts lie in a folder a host below --runs-dir.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from powerprof.cli.output import check_targets, report, say, show, terminal_widt
 from powerprof.system.errors import UsageError
 
 Name = Annotated[
-    str | None, typer.Argument(metavar="[RUN|prune|export]", help="A run: its file is printed.", show_default=False)
+    str | None, typer.Argument(metavar="[RUN|prune]", help="A run: its file is printed.", show_default=False)
 ]
 Trend = Annotated[bool, typer.Option("--trend", help="All runs of this run's condition, and where they changed.")]
 Keep = Annotated[
@@ -30,12 +29,8 @@ OlderThan = Annotated[
     typer.Option("--older-than", metavar="DAYS", min=0, max=36_525, help="Of prune: keep what is younger."),
 ]
 Yes = Annotated[bool, typer.Option("--yes", help="Of prune: remove, instead of saying what would be.")]
-Parquet = Annotated[
-    Path | None, typer.Option("--parquet", metavar="DIR", help="Of export: write runs.parquet and figures.parquet.")
-]
 
-_PRUNE, _EXPORT = "prune", "export"
-_OF_EXPORT = ("parquet", "runs_dir")
+_PRUNE = "prune"
 _OF_ALL = ("runs_dir", "json")
 _OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
 
@@ -49,7 +44,6 @@ def command(
     keep: Keep = None,
     older_than: OlderThan = None,
     yes: Yes = False,
-    parquet: Parquet = None,
     html: Html = None,
     runs_dir: RunsDir = None,
     json: Json = None,
@@ -60,11 +54,8 @@ def command(
         refuse_without_effect(context, "with prune", but=_OF_PRUNE)
         _prune(runs_dir, keep, older_than, yes)
         return
-    if name == _EXPORT:
-        refuse_without_effect(context, "with export", but=_OF_EXPORT)
-        _export(runs_dir, parquet)
-        return
-    refuse_without_effect(context, "without export", ("parquet",))
+    if name == "export":
+        raise UsageError("runs has no export", "powerprof report RUN --csv FILE")
     refuse_without_effect(context, "without prune", ("keep", "older_than", "yes"))
     if name is None:
         refuse_without_effect(context, "without a RUN", but=_OF_ALL)
@@ -117,16 +108,6 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
         say(line)
     count = f"{len(old)} run{'s' if len(old) > 1 else ''}"
     say(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
-
-
-def _export(runs_dir: Path | None, parquet: Path | None) -> None:
-    from powerprof.model.runs import RunStore
-    from powerprof.report.parquet import export
-
-    if parquet is None:
-        raise UsageError("export does not know where to", "add --parquet DIR")
-    runs, figures = export(RunStore(runs_dir).directory, parquet, lambda text: say(text, error=True))
-    say(f"{runs:,} runs and {figures:,} figures in {parquet}.")
 
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:

@@ -1,26 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a record leaves powerprof as a file, by name."""
+"""Write records as files: pages, Markdown, CSV, flame graphs, profiles and timelines."""
 
 from __future__ import annotations
 
 import codecs
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from powerprof import __version__
 from powerprof.model.attribution import Attribution
-from powerprof.model.runs import RunStore, read_schema
+from powerprof.model.runs import RunStore, decode_record, read_schema
 from powerprof.report.html.page import Extras, extras_of_two
 from powerprof.report.kinds import kind_of, missing_form, name_of
 from powerprof.report.labels import answer_and_context
-from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merged
+from powerprof.report.stacks import StackSet, TimelineExit, WeightedStack, merge_stacks
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,81 +65,84 @@ def render_csv(record: msgspec.Struct) -> str:
     return written(kind.csv(record))
 
 
-def _html(record: msgspec.Struct, extras: Extras) -> bytes:
-    return render_html(record, extras).encode("utf-8", "replace")
+def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> bytes:
+    """Return the content of a file of a record; `file` is the option that names it, such as `pprof`.
+
+    Raises UsageError if this kind of record has no such file.
+    """
+    match file:
+        case "html":
+            return _encode(render_html(record, extras))
+        case "markdown":
+            return _encode(render_markdown(record))
+        case "csv":
+            return _encode(render_csv(record))
+        case "csv-bom":
+            # Without this mark Excel reads the file in the local code page.
+            return codecs.BOM_UTF8 + _encode(render_csv(record))
+        case "perfetto":
+            return _export_perfetto(record, extras or Extras())
+    stack_set = _read_stacks(record, file)
+    match file:
+        case "flame":
+            from powerprof.report.stacks import flame
+
+            graph = flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root)
+            return _encode(render_flame(graph, stack_set.title, stack_set.modules))
+        case "folded":
+            return _encode(fold_stacks(stack_set.stacks))
+        case "pprof":
+            return _export_pprof(stack_set)
+        case _:
+            return _export_otlp(record, stack_set)
 
 
-def _markdown(record: msgspec.Struct, extras: Extras) -> bytes:
-    return render_markdown(record).encode("utf-8", "replace")
+def _encode(text: str) -> bytes:
+    return text.encode("utf-8", "replace")
 
 
-def _csv(record: msgspec.Struct, extras: Extras) -> bytes:
-    return render_csv(record).encode("utf-8", "replace")
-
-
-def _csv_bom(record: msgspec.Struct, extras: Extras) -> bytes:
-    # Excel takes a file without this mark for the local code page.
-    return codecs.BOM_UTF8 + _csv(record, extras)
-
-
-def _stacks(record: msgspec.Struct, name: str) -> StackSet:
+def _read_stacks(record: msgspec.Struct, file: str) -> StackSet:
     kind = kind_of(record)
     if kind is None or kind.stacks is None:
-        have = "powerprof attribute, profile and queries save them"
-        raise UsageError(f"--{name} needs stacks, and {name_of(record)} has none", have)
+        hint = "powerprof attribute, profile and queries save them"
+        raise UsageError(f"--{file} needs stacks, and {name_of(record)} has none", hint)
     return kind.stacks(record)
 
 
-def _flame(record: msgspec.Struct, extras: Extras) -> bytes:
-    from powerprof.report.stacks import flame
-
-    stack_set = _stacks(record, "flame")
-    graph = flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root)
-    return render_flame(graph, stack_set.title, stack_set.modules).encode("utf-8", "replace")
-
-
-def _folded(record: msgspec.Struct, extras: Extras) -> bytes:
-
-    return folded(_stacks(record, "folded").stacks).encode("utf-8", "replace")
+def _weights_of(stack_set: StackSet) -> list[tuple[str, str, list[int]]]:
+    """Return the name, the unit and the whole numbers of each weight of the stacks."""
+    weights = [(stack_set.unit.replace(" ", "_"), "count", [round(value) for _, value in stack_set.stacks])]
+    if stack_set.c0_ms is not None:
+        weights.append(("c0", "nanoseconds", [round(value * 1e6) for _, value in stack_set.c0_ms]))
+    return weights
 
 
-def _pprof(record: msgspec.Struct, extras: Extras) -> bytes:
+def _export_pprof(stack_set: StackSet) -> bytes:
     from powerprof.report.pprof import encode_pprof
 
-    stack_set = _stacks(record, "pprof")
-    types, columns = _columns(stack_set)
-    values = zip(*columns, strict=True)
-    samples = [(frames, row) for (frames, _), row in zip(stack_set.stacks, values, strict=True)]
+    weights = _weights_of(stack_set)
+    rows = zip(*(values for _, _, values in weights), strict=True)
+    samples = [(frames, row) for (frames, _), row in zip(stack_set.stacks, rows, strict=True)]
+    types = [(name, unit) for name, unit, _ in weights]
     return encode_pprof(samples, types, duration_ns=round(stack_set.window_s * 1e9))
 
 
-def _columns(stack_set: StackSet) -> tuple[list[tuple[str, str]], list[list[int]]]:
-    """What each weight is and its unit; the weights of all stacks, in whole numbers."""
-    types = [(stack_set.unit.replace(" ", "_"), "count")]
-    columns = [[round(value) for _, value in stack_set.stacks]]
-    if stack_set.c0_ms is not None:
-        types.append(("c0", "nanoseconds"))
-        columns.append([round(value * 1e6) for _, value in stack_set.c0_ms])
-    return types, columns
-
-
-def _otlp(record: msgspec.Struct, extras: Extras) -> bytes:
+def _export_otlp(record: msgspec.Struct, stack_set: StackSet) -> bytes:
     from powerprof.report.pprof import OtlpProfile, encode_otlp
 
-    stack_set = _stacks(record, "otlp")
-    # Who owns a stack is in its attributes, not in its outermost frame.
+    # The owner of a stack is in its attributes. Its outermost frame would repeat it.
     rows = [(frames[1:], owner) for (frames, _), owner in zip(stack_set.stacks, stack_set.owners, strict=True)]
     profiles: list[OtlpProfile] = []
-    for (kind, unit), values in zip(*_columns(stack_set), strict=True):
+    for name, unit, values in _weights_of(stack_set):
         samples = []
         for (frames, owner), value, states in zip(rows, values, stack_set.states or [{}] * len(rows), strict=True):
-            # Exits by idle state where the states are those of all of them.
+            # Split the exits by idle state if the state of each exit is known.
             parts = states if not profiles and states and sum(states.values()) == value else {"": value}
             samples += [
                 (frames, {**owner, **({"powerprof.idle_state": state} if state else {})}, count)
                 for state, count in parts.items()
             ]
-        profiles.append(OtlpProfile(kind, unit, samples))
+        profiles.append(OtlpProfile(name, unit, samples))
     started_at = getattr(record, "started_at", None)
     resource = {"service.name": getattr(record, "label", None) or stack_set.root}
     host = getattr(record, "host", {}).get("hostname")
@@ -153,73 +155,40 @@ def _otlp(record: msgspec.Struct, extras: Extras) -> bytes:
     )
 
 
-def _speedscope(record: msgspec.Struct, extras: Extras) -> bytes:
-
-    stack_set = _stacks(record, "speedscope")
-    profiles = [Profile(stack_set.unit, "none", stack_set.stacks)]
-    if stack_set.c0_ms is not None:
-        profiles.append(Profile("C0", "milliseconds", stack_set.c0_ms))
-    return _json(speedscope(profiles, stack_set.title))
-
-
-def _perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
-
+def _export_perfetto(record: msgspec.Struct, extras: Extras) -> bytes:
     if not isinstance(record, Attribution):
         raise UsageError("--perfetto needs an attribution", "powerprof attribute makes one")
     if not extras.timeline:
         raise UsageError("--perfetto needs the capture that is saved with a run", "name the run, not its JSON file")
-    return _json(perfetto(extras.timeline))
+    return json.dumps(build_trace(extras.timeline), ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
 
 
-def _json(document: object) -> bytes:
-    return json.dumps(document, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
-
-
-EXPORTS: dict[str, Callable[[msgspec.Struct, Extras], bytes]] = {
-    "html": _html,
-    "markdown": _markdown,
-    "csv": _csv,
-    "csv-bom": _csv_bom,
-    "flame": _flame,
-    "folded": _folded,
-    "pprof": _pprof,
-    "otlp": _otlp,
-    "speedscope": _speedscope,
-    "perfetto": _perfetto,
-}
-
-
-def export(record: msgspec.Struct, kind: str, extras: Extras | None = None) -> bytes:
-    """The record as a file of a kind in EXPORTS. Raises UsageError where this record has no such form."""
-    return EXPORTS[kind](record, extras or Extras())
-
-
-# What is saved beside a record and belongs on its page: the capture of an attribution, the stacks of a comparison.
+# Extras of a page are saved next to its record: the capture of an attribution, the stacks of a comparison.
 
 _ATTRIBUTION = "powerprof.attribution/1"
 _COMPARISON = "powerprof.comparison/1"
-_SAME = {"mysqld": "mariadbd"}  # two names of one program
+_SAME_PROGRAM = {"mysqld": "mariadbd"}
 
 
-def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | None] = (None, None)) -> Extras:
-    """The timeline of a saved attribution; for a comparison the stacks of two attributions, per second of each.
+def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str | None] = (None, None)) -> Extras:
+    """Return the timeline of a saved attribution, or for a comparison the stacks per second of two attributions.
 
     Raises UsageError and DataError.
     """
     from powerprof.attribution import capture
-    from powerprof.report.stacks import timeline_of
 
     path = RunStore(runs_dir).find(name)
-    raw = path.parent / capture.FILE
+    capture_file = path.parent / capture.FILE
     schema = read_schema(path)
     if any(flames) and schema != _COMPARISON:
         raise UsageError("--flame-a and --flame-b belong to a comparison", f"{name} is none")
     if schema == _ATTRIBUTION:
-        # A record that was copied elsewhere may lie beside the capture of another one: only a run's folder counts.
-        return Extras(timeline=timeline_of(capture.load(raw)) if path.name == "run.json" and raw.is_file() else ())
-    a, b = (_attribution(flame, runs_dir) if flame else None for flame in flames)
+        # A record that was copied elsewhere may be next to the capture of another one: only a run's folder counts.
+        in_run = path.name == "run.json" and capture_file.is_file()
+        return extras_of_capture(capture.load(capture_file) if in_run else None)
+    a, b = (_read_attribution(flame, runs_dir) if flame else None for flame in flames)
     if a is not None and b is not None:
-        programs = [_SAME.get(name, name) for name in (_program(a), _program(b))]
+        programs = [_SAME_PROGRAM.get(name, name) for name in (_program_of(a), _program_of(b))]
         if programs[0] != programs[1]:
             raise UsageError(
                 f"{flames[0]} is of {a.target.label}, {flames[1]} of {b.target.label}: a difference would mean nothing",
@@ -228,173 +197,107 @@ def extras_of(name: str, runs_dir: Path | None, flames: tuple[str | None, str | 
     return extras_of_two(a, b)
 
 
-def _program(record: Attribution) -> str:
+def extras_of_capture(capture: Capture | None) -> Extras:
+    """Return the extras that the page of an attribution takes from its capture."""
+    from powerprof.report.stacks import timeline_of
+
+    return Extras(timeline=timeline_of(capture) if capture is not None else ())
+
+
+def _program_of(record: Attribution) -> str:
     return (record.target.executable or record.target.label).rpartition("/")[2]
 
 
-def extras_of_capture(taken: Capture | None) -> Extras:
-    """What a capture at hand adds to the page of its attribution."""
-    from powerprof.report.stacks import timeline_of
-
-    return Extras(timeline=timeline_of(taken) if taken is not None else ())
-
-
-def _attribution(name: str, runs_dir: Path | None) -> Attribution:
-    from powerprof.model.attribution import Attribution
-    from powerprof.model.runs import decode_record
-
+def _read_attribution(name: str, runs_dir: Path | None) -> Attribution:
     path = RunStore(runs_dir).find(name)
     if read_schema(path) != _ATTRIBUTION:
         raise UsageError(f"{name} is not an attribution", "powerprof attribute makes one")
     return decode_record(path, Attribution)
 
 
-# Folded stacks: a line a stack, frames from the outermost joined by `;`, a blank and the weight.
-#
-# It is the input of flamegraph.pl, inferno and many viewers. The format has no escapes of its own: `;` and control
-# characters in a name are written as %3B and so on.
+# Folded stacks are the input of flamegraph.pl, inferno, speedscope and other viewers. The format has no escapes: `;`
+# and control characters in a name are written as %3B and so on.
 
 _UNSAFE = re.compile(r"[;\x00-\x1f\x7f\x85\u2028\u2029]")
 
 
-def _escaped(name: str) -> str:
-    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
+def fold_stacks(stacks: Iterable[WeightedStack]) -> str:
+    """Return one line per distinct stack: frames from the outermost joined by `;`, a blank, the weight.
 
-
-def folded(stacks: Iterable[WeightedStack]) -> str:
-    """The text; equal stacks are one line. Weights keep at most six decimals."""
+    Weights have at most six decimals.
+    """
     lines = []
-    for frames, value in merged(stacks):
+    for frames, value in merge_stacks(stacks):
         weight = f"{value:.6f}".rstrip("0").rstrip(".")
-        lines.append(f"{';'.join(map(_escaped, frames)) or 'unknown'} {weight}\n")
+        lines.append(f"{';'.join(map(_escape_frame, frames)) or 'unknown'} {weight}\n")
     return "".join(lines)
+
+
+def _escape_frame(name: str) -> str:
+    return _UNSAFE.sub(lambda match: "".join(f"%{byte:02X}" for byte in match[0].encode()), name)
 
 
 # A timeline in Chrome's trace event format, which ui.perfetto.dev and chrome://tracing open.
 #
-# Process 1 has a track per CPU: idle periods by state, and between them what ran. Process 2 has a track per cause:
-# a slice where it woke a CPU, as long as the CPU then ran, with an arrow to that CPU. Slices of one track must not
-# overlap, so a cause that woke two CPUs at once has a second track. Times are µs after the first event.
+# Process 1 has a track per CPU: idle periods by state, and the threads that ran between them. Process 2 has a track
+# per cause: a slice from the moment at which it woke a CPU until that CPU idled again, with an arrow to the CPU.
+# Slices of one track must not overlap, so a cause that woke two CPUs at once has a second track.
 
 _CPUS, _CAUSES = 1, 2
 
 
-def _name(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
-
-
 class _CauseTracks:
-    """Tracks of the causes: the first of a cause that is free at a time."""
+    """The tracks of the causes, numbered from 1 in `names`."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._ends: dict[str, list[tuple[int, int]]] = {}
 
-    def take(self, cause: str, start: int, end: int) -> int:
-        lanes = self._ends.setdefault(cause, [])
-        for index, (busy_until, tid) in enumerate(lanes):
+    def choose(self, cause: str, start: int, end: int) -> int:
+        """Return the first track of a cause that is free at `start`, and occupy it until `end`."""
+        tracks = self._ends.setdefault(cause, [])
+        for index, (busy_until, tid) in enumerate(tracks):
             if busy_until <= start:
-                lanes[index] = (end, tid)
+                tracks[index] = (end, tid)
                 return tid
         self.names.append(cause)
-        lanes.append((end, len(self.names)))
+        tracks.append((end, len(self.names)))
         return len(self.names)
 
 
-def perfetto(exits: Iterable[TimelineExit]) -> dict[str, Any]:
-    """The document, for `json.dumps`."""
+def build_trace(exits: Iterable[TimelineExit]) -> dict[str, Any]:
+    """Return the trace document of a timeline; times are µs after the first event."""
     ordered = sorted(exits, key=lambda period: (period.exit_ns, period.cpu))
     origin = min((period.enter_ns for period in ordered), default=0)
+    events: list[dict[str, Any]] = []
 
     def us(time_ns: int) -> float:
         return (time_ns - origin) / 1000
 
-    def slice_(pid: int, tid: int, name: str, start: int, end: int, **args: Any) -> dict[str, Any]:
-        return {
-            "ph": "X",
-            "pid": pid,
-            "tid": tid,
-            "name": name,
-            "ts": us(start),
-            "dur": (end - start) / 1000,
-            "args": args,
-        }
+    def add_slice(pid: int, tid: int, name: str, start: int, end: int, **args: Any) -> None:
+        place = {"pid": pid, "tid": tid, "name": name}
+        events.append({"ph": "X", **place, "ts": us(start), "dur": (end - start) / 1000, "args": args})
 
-    lanes, events = _CauseTracks(), list[dict[str, Any]]()
+    tracks = _CauseTracks()
     for number, period in enumerate(ordered, 1):
-        blame = f"{period.mechanism.replace('_', '-')}: {period.cause}"
+        cause = f"{period.mechanism.replace('_', '-')}: {period.cause}"
         end = period.exit_ns if period.next_ns is None else period.next_ns
-        events.append(slice_(_CPUS, period.cpu, period.state, period.enter_ns, period.exit_ns, ended_by=blame))
-        tid = lanes.take(blame, period.exit_ns, end)
-        events.append(
-            slice_(
-                _CAUSES,
-                tid,
-                f"woke CPU {period.cpu}",
-                period.exit_ns,
-                end,
-                mechanism=period.mechanism,
-                cause=period.cause,
-                ended_state=period.state,
-            )
-        )
-        wake = {
-            "ph": "i",
-            "s": "t",
-            "pid": _CPUS,
-            "tid": period.cpu,
-            "name": f"wake-up: {blame}",
-            "ts": us(period.exit_ns),
-        }
-        events.append(wake)
+        on_cpu = {"pid": _CPUS, "tid": period.cpu}
+        add_slice(_CPUS, period.cpu, period.state, period.enter_ns, period.exit_ns, ended_by=cause)
+        tid = tracks.choose(cause, period.exit_ns, end)
+        details = {"mechanism": period.mechanism, "cause": period.cause, "ended_state": period.state}
+        add_slice(_CAUSES, tid, f"woke CPU {period.cpu}", period.exit_ns, end, **details)
+        events.append({"ph": "i", "s": "t", **on_cpu, "name": f"wake-up: {cause}", "ts": us(period.exit_ns)})
         if period.next_ns is not None:
-            events.append(slice_(_CPUS, period.cpu, period.thread or "running", period.exit_ns, end, woken_by=blame))
+            add_slice(_CPUS, period.cpu, period.thread or "running", period.exit_ns, end, woken_by=cause)
             arrow = {"name": "wakes", "cat": "wake-up", "id": number, "ts": us(period.exit_ns)}
             events.append({"ph": "s", "pid": _CAUSES, "tid": tid, **arrow})
-            events.append({"ph": "f", "bp": "e", "pid": _CPUS, "tid": period.cpu, **arrow})
-    named = [_name("process_name", _CPUS, 0, "CPUs"), _name("process_name", _CAUSES, 0, "What woke them")]
-    named += [_name("thread_name", _CPUS, cpu, f"CPU {cpu}") for cpu in sorted({period.cpu for period in ordered})]
-    named += [_name("thread_name", _CAUSES, tid, name) for tid, name in enumerate(lanes.names, 1)]
-    return {"displayTimeUnit": "ms", "traceEvents": named + events}
+            events.append({"ph": "f", "bp": "e", **on_cpu, **arrow})
 
+    def label(kind: str, pid: int, tid: int, name: str) -> dict[str, Any]:
+        return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": {"name": name}}
 
-# The JSON of speedscope (https://www.speedscope.app/file-format-schema.json): one sampled profile per weight.
-
-Unit = Literal["none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"]
-
-
-@dataclass(frozen=True)
-class Profile:
-    """Weighted stacks under a name, in one of the format's units."""
-
-    name: str
-    unit: Unit
-    stacks: Iterable[WeightedStack]
-
-
-def speedscope(profiles: Iterable[Profile], name: str) -> dict[str, Any]:
-    """The document. Frames are shared between the profiles."""
-    frames: dict[str, int] = {}
-    documents = []
-    for profile in profiles:
-        stacks = merged(profile.stacks)
-        weights = [value for _, value in stacks]
-        documents.append(
-            {
-                "type": "sampled",
-                "name": profile.name,
-                "unit": profile.unit,
-                "startValue": 0,
-                "endValue": sum(weights),
-                "samples": [[frames.setdefault(frame, len(frames)) for frame in stack] for stack, _ in stacks],
-                "weights": weights,
-            }
-        )
-    return {
-        "$schema": "https://www.speedscope.app/file-format-schema.json",
-        "exporter": f"powerprof@{__version__}",
-        "name": name,
-        "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": frame} for frame in frames]},
-        "profiles": documents,
-    }
+    labels = [label("process_name", _CPUS, 0, "CPUs"), label("process_name", _CAUSES, 0, "What woke them")]
+    labels += [label("thread_name", _CPUS, cpu, f"CPU {cpu}") for cpu in sorted({period.cpu for period in ordered})]
+    labels += [label("thread_name", _CAUSES, tid, name) for tid, name in enumerate(tracks.names, 1)]
+    return {"displayTimeUnit": "ms", "traceEvents": labels + events}

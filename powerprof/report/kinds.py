@@ -54,7 +54,7 @@ class RecordKind:
             *(["html"] if self.html else []),
             *(["markdown"] if self.markdown else []),
             *(["csv", "csv-bom"] if self.csv else []),
-            *(["flame", "folded", "pprof", "otlp", "speedscope"] if self.stacks else []),
+            *(["flame", "folded", "pprof", "otlp"] if self.stacks else []),
         ]
 
 

@@ -42,7 +42,7 @@ class TimelineExit:
     thread: str | None
 
 
-def merged(stacks: Iterable[WeightedStack]) -> list[WeightedStack]:
+def merge_stacks(stacks: Iterable[WeightedStack]) -> list[WeightedStack]:
     """Equal stacks added up, those without weight left out, in the order of their frames."""
     sums: dict[Frames, float] = {}
     for frames, value in stacks:
@@ -271,7 +271,7 @@ def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Fla
 def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
     """The graph of one set of stacks, of at most `limit` frames."""
     top = _FlameNode(root)
-    for frames, value in merged(stacks):
+    for frames, value in merge_stacks(stacks):
         _grow(top, frames, value, 0.0)
     return _placed(top, unit, limit, difference=False)
 
@@ -280,7 +280,7 @@ def flame_difference(
     a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
 ) -> Flame:
     """B compared with A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
-    before, after = dict(merged(a)), dict(merged(b))
+    before, after = dict(merge_stacks(a)), dict(merge_stacks(b))
     top = _FlameNode(root)
     for frames in sorted(before.keys() | after.keys()):
         _grow(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))

@@ -52,7 +52,6 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     ("compare", "--with"): ("compare-0001",),
     ("sweep", "--set"): ("city:index",),
     ("sweep", "--resume"): (),
-    ("runs", "--parquet"): ("export",),
     **{("runs", option): ("prune",) for option in ("--keep", "--older-than")},
     **{(command, "--pid"): () for command in ("diagnose", "queries")},
     **{("cure", option): ("--pid", "1") for option in ("--thread", "--slack", "--set")},
@@ -69,8 +68,8 @@ CLOSED = f"/dev/fd/{resource.getrlimit(resource.RLIMIT_NOFILE)[1]}"
 # Options that write, into a file or a folder. What they cannot write to is refused, not found when all is measured.
 WRITES = {
     **{f"--{kind}": "file" for kind in ("html", "markdown", "csv", "csv-bom", "json", "flame", "folded", "pprof")},
-    **{f"--{kind}": "file" for kind in ("speedscope", "otlp", "perfetto", "output")},
-    **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload", "parquet")},
+    **{f"--{kind}": "file" for kind in ("otlp", "perfetto", "output")},
+    **{f"--{kind}": "folder" for kind in ("runs-dir", "pprof-dir", "save-workload")},
 }
 UNWRITABLE = {"loop", "socket", "file/below", "/dev/full", "/proc/new", CLOSED, "theirs", "x" * 5000}
 

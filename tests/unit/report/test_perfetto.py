@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from powerprof.report.exports import export, perfetto
+from powerprof.report.exports import build_trace, export
 from powerprof.report.html.page import Extras
 from powerprof.report.stacks import TimelineExit
 from powerprof.system.errors import UsageError
@@ -16,7 +16,7 @@ from tests.unit.report.sample_records import HOSTILE, attribution, idle_run, tim
 
 
 def test_two_exits_become_slices_arrows_and_instants() -> None:
-    events = perfetto(
+    events = build_trace(
         [
             TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "statement timer", "mariadbd"),
             TimelineExit(1, 2_000_000, 4_000_000, None, "C1", "no_ipi", "sshd", None),
@@ -52,7 +52,7 @@ def test_slices_of_one_track_never_overlap() -> None:
 
 
 def test_every_arrow_starts_in_a_cause_and_ends_on_a_cpu() -> None:
-    events = perfetto(timeline(100))["traceEvents"]
+    events = build_trace(timeline(100))["traceEvents"]
     starts = {e["id"]: e for e in events if e["ph"] == "s"}
     ends = {e["id"]: e for e in events if e["ph"] == "f"}
     assert starts.keys() == ends.keys() and len(starts) == 99  # the last exit was cut off by the window's end
@@ -66,7 +66,7 @@ def test_hostile_names_stay_text() -> None:
         TimelineExit(0, i * 100, i * 100 + 50, i * 100 + 70, name, "timer", name, name)
         for i, name in enumerate(HOSTILE)
     ]
-    document = json.loads(json.dumps(perfetto(exits)))
+    document = json.loads(json.dumps(build_trace(exits)))
     assert {e["name"] for e in document["traceEvents"] if e["ph"] == "X" and e["pid"] == 1} == set(HOSTILE)
 
 

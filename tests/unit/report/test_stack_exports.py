@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folded stacks, pprof and speedscope say what the rows of an attribution say."""
+"""Folded stacks and pprof say what the rows of an attribution say."""
 
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import shutil
 import subprocess
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from powerprof.report.exports import export, folded
+from powerprof.report.exports import export, fold_stacks
 from powerprof.report.pprof import encode_pprof
-from powerprof.report.stacks import frames_of, stacks_of
+from powerprof.report.stacks import frames_of
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
 
@@ -128,12 +126,12 @@ def test_folded_lines_go_from_the_thread_to_the_function_that_waited() -> None:
 
 
 def test_folded_adds_equal_stacks_and_drops_empty_ones() -> None:
-    assert folded([(("a", "b"), 1), (("a", "b"), 2.5), (("c",), 0)]) == "a;b 3.5\n"
+    assert fold_stacks([(("a", "b"), 1), (("a", "b"), 2.5), (("c",), 0)]) == "a;b 3.5\n"
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_hostile_name_stays_one_frame_on_one_line(name: str) -> None:
-    text = folded([(("main", name, "leaf"), 7)])
+    text = fold_stacks([(("main", name, "leaf"), 7)])
     assert len(text.splitlines()) == 1
     stack, _, weight = text.rstrip("\n").rpartition(" ")
     assert weight == "7"
@@ -144,27 +142,7 @@ def test_a_hostile_name_stays_one_frame_on_one_line(name: str) -> None:
     ) == name.replace("%3B", ";")
 
 
-def test_speedscope_has_a_profile_for_exits_and_one_for_c0() -> None:
-    record = attribution()
-    document = json.loads(export(record, "speedscope"))
-    assert document["$schema"] == "https://www.speedscope.app/file-format-schema.json"
-    frames = [frame["name"] for frame in document["shared"]["frames"]]
-    assert len(frames) == len(set(frames))
-    for profile, by in zip(document["profiles"], ("count", "c0_ms"), strict=True):
-        expected: Counter[tuple[str, ...]] = Counter()
-        for stack, value in stacks_of(record.wakeups, by):
-            expected[stack] += value
-        found = {
-            tuple(frames[index] for index in sample): weight
-            for sample, weight in zip(profile["samples"], profile["weights"], strict=True)
-        }
-        assert found == expected
-        assert profile["type"] == "sampled"
-        assert profile["endValue"] == pytest.approx(sum(expected.values()))
-    assert [profile["unit"] for profile in document["profiles"]] == ["none", "milliseconds"]
-
-
-@pytest.mark.parametrize("kind", ["folded", "pprof", "speedscope", "flame"])
+@pytest.mark.parametrize("kind", ["folded", "pprof", "flame"])
 def test_a_record_without_stacks_is_refused_with_what_would_have_them(kind: str) -> None:
     with pytest.raises(UsageError, match=f"--{kind} needs stacks, and ") as caught:
         export(comparison(4), kind)
@@ -184,4 +162,3 @@ def test_a_profile_of_c0_goes_to_the_same_viewers() -> None:
     assert b"C0 time by function" in export(profile, "flame")
     faults = replace(profile, percent_of="page_faults", stacks=[replace(row, c0_ms=None) for row in profile.stacks])
     assert decoded(export(faults, "pprof"))[0] == [("page_faults", "count")]
-    assert len(json.loads(export(faults, "speedscope"))["profiles"]) == 1

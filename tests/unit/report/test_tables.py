@@ -54,10 +54,7 @@ def test_missing_form_names_the_available_files() -> None:
     record = replace(on_cpu(), id="oncpu-0003")
     with pytest.raises(UsageError, match=r"^there is no Markdown of oncpu-0003$") as refused:
         render_markdown(record)
-    assert (
-        refused.value.hint
-        == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --speedscope, --json"
-    )
+    assert refused.value.hint == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --json"
 
 
 def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
