@@ -436,9 +436,9 @@ _MOVED_COMMANDS = {
     "symbols": "doctor --pid ID|NAME",
     "calibrate": "energy --calibrate",
 }
-_STACK_FILES = {"--speedscope": "{command} --folded FILE, which speedscope opens"}
+_STACK_FILES = {"--speedscope": "{command} --folded FILE or --pprof FILE, which speedscope opens"}
 _MOVED = {
-    "runs": {"--parquet": "{command} --json FILE"},
+    "runs": {"--parquet": "report RUN --csv FILE"},
     **dict.fromkeys(("profile", "report"), _STACK_FILES),
     "attribute": {
         **_STACK_FILES,

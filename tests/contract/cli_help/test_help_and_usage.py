@@ -115,22 +115,27 @@ def test_options_of_verbs_about_a_target(powerprof_cli: Cli, words: list[str], s
     assert said in done.err
 
 
+_SPEEDSCOPE = "{} --folded FILE or --pprof FILE, which speedscope opens"
+
+
 @pytest.mark.parametrize(
-    ("words", "verb"),
+    ("command", "words", "instead"),
     [
-        (["--on-cpu"], "profile"),
-        (["--event", "page-faults", "--on-cpu"], "profile"),
-        (["--functions", "x"], "functions GLOB"),
-        (["--functions=x", "--backend", "dtrace"], "functions GLOB"),
-        (["--wakers"], "offcpu"),
-        (["--sleeps"], "offcpu"),
+        ("attribute", ["--on-cpu"], "profile"),
+        ("attribute", ["--event", "page-faults", "--on-cpu"], "profile"),
+        ("attribute", ["--functions", "x"], "functions GLOB"),
+        ("attribute", ["--functions=x", "--backend", "dtrace"], "functions GLOB"),
+        ("attribute", ["--wakers"], "offcpu"),
+        ("attribute", ["--sleeps"], "offcpu"),
+        *((name, ["--speedscope", "f"], _SPEEDSCOPE.format(name)) for name in ("attribute", "profile", "report")),
+        ("runs", ["--parquet", "d", "export"], "report RUN --csv FILE"),
     ],
 )
-def test_what_attribute_was_asked_before_has_a_verb(powerprof_cli: Cli, words: list[str], verb: str) -> None:
-    done = powerprof_cli(["attribute", "--pid", str(os.getpid()), *words])
+def test_removed_option_names_its_replacement(powerprof_cli: Cli, command: str, words: list[str], instead: str) -> None:
+    done = powerprof_cli([command, *words])
     option = words[0].partition("=")[0]
     assert (done.code, done.out) == (2, "")
-    assert done.err == f"error: attribute has no {option}\nhint: powerprof {verb}\n"
+    assert done.err == f"error: {command} has no {option}\nhint: powerprof {instead}\n"
 
 
 def test_queries_by_the_servers_history_are_by_samples_now(powerprof_cli: Cli) -> None:

@@ -25,7 +25,7 @@ _OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 _COMMAND_LINE = re.compile(r"powerprof (?P<name>[a-z]+)\b(?P<rest>(?:(?!powerprof )[^;:)])*)")
 _EVERYWHERE = {"--help", "--version", "--debug"}
 # Options of what powerprof was, printed with what took their place.
-_GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers"}
+_GONE = {"--functions", "--wakers", "--sleeps", "--enable-consumers", "--speedscope", "--parquet"}
 _POWERTOP = {"--csv", "--time", "--calibrate"}
 _TURBOSTAT = {"--quiet", "--show", "--interval", "--num_iterations", "--enable", "--out", "--num"}
 # Options of other programs: the words that programs of ours and theirs are started with, and remedies.
