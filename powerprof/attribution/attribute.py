@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One function a verb: resolve the target, collect, and make the record; or analyse a saved capture again.
+"""The `attribute` verb: trace one window of a target and blame its idle exits, or analyse a saved capture again.
 
-What is needed after a window is imported after it: importing all takes as long as loading the tracer.
+A live run calls `trace_target`, `build_capture` and `blame.build_attribution` in this order. Modules that are needed
+after the window are imported after it: importing all of them takes as long as loading the tracer.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,16 @@ import msgspec
 import numpy as np
 
 from powerprof import __version__
-from powerprof.attribution import capture
+from powerprof.attribution import capture as captures
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.causes import LookUp
 from powerprof.attribution.requests import (
     AttributeRequest,
-    FunctionsRequest,
-    OffCpuRequest,
-    ProfileRequest,
+    ReadThreadNames,
     ServerChoice,
-    SyscallRequest,
     TargetChoice,
+    resolve_target,
+    thread_name_reader,
 )
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
@@ -38,244 +37,103 @@ from powerprof.model.records import Note, Notes, ToolCost
 from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
 from powerprof.stacks.image import ProcessImage
-from powerprof.system import paths
 from powerprof.system.cgroups import Units
-from powerprof.system.errors import DataError, PowerprofError
-from powerprof.system.processes import Target, has_ended, resolve
+from powerprof.system.errors import DataError
+from powerprof.system.processes import Target, has_ended
 from powerprof.system.tasks import Task, clean, look_up
 from powerprof.tracing.bpf.maps import Price
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
+from powerprof.tracing.captures import Array
 from powerprof.tracing.idle import TracedWindow, TraceWindow, trace_stacks
 from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.symbols import interrupt_names
 
 if TYPE_CHECKING:
-    from powerprof.attribution.functions import FunctionProfile
-    from powerprof.attribution.modes import Consent
-    from powerprof.attribution.offcpu import OffCpuProfile
-    from powerprof.attribution.profile import OnCpuProfile
-    from powerprof.attribution.syscalls import SyscallProfile
     from powerprof.stacks.store import TableStore
+
+# CPU time of a control group that may be missing because of the window's edges alone.
+_UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05
 
 
 @dataclass(frozen=True)
 class AttributionResult:
-    """A record and the raw capture that it was made from. `is_kept`: that is saved already."""
+    """A record and the capture that it was made from. `is_kept`: the capture is saved already."""
 
     record: Attribution
-    capture: capture.Capture
+    capture: Capture
     is_kept: bool = False
 
     def files(self) -> dict[str, bytes] | None:
-        """What to keep with the record; made when it is asked for, because it is large."""
-        return None if self.is_kept else {capture.FILE: capture.encode(self.capture)}
+        """Return the files to save with the record, encoded on each call because they are large."""
+        return None if self.is_kept else {captures.FILE: captures.encode(self.capture)}
 
 
 def attribute(
     chosen: TargetChoice, server: ServerChoice, request: AttributeRequest, say: Say, store: TableStore | None = None
 ) -> AttributionResult:
-    """Trace one window on this host; `store` is where symbols come from. Raises UsageError, CapabilityError,
-    PowerprofError.
-    """
+    """Trace one window on this host and attribute its idle exits; `store` provides the symbols.
 
-    target = _resolved(chosen)
-    taken = trace_target(target, request, _names_of(server, target), say)
-    from powerprof.attribution import blame
+    Raises UsageError, CapabilityError, PowerprofError.
+    """
+    target = resolve_target(chosen)
+    capture = trace_target(target, request, thread_name_reader(server, target), say)
+    from powerprof.attribution.blame import build_attribution
     from powerprof.attribution.sites import SiteStacks
     from powerprof.stacks.packages import missing_names
 
-    stacks = SiteStacks(taken, store)
-    record = blame.build_attribution(taken, stacks)
-    named = stacks.named()
-    # With its tables: what follows takes as much again.
+    stacks = SiteStacks(capture, store)
+    record = build_attribution(capture, stacks)
+    named = stacks.export_names()
+    # Free the unwind and symbol tables: the search for missing names reads as much again.
     del stacks
-    stacks_shown = [row.stack for rows in (record.wakeups, record.wakings_without_exit) for row in rows]
-    frames = [(frame.module, frame.function is not None) for stack in stacks_shown for frame in stack]
-    missing = missing_names(frames, taken.images)
+    frames = [
+        (frame.module, frame.function is not None)
+        for rows in (record.wakeups, record.wakings_without_exit)
+        for row in rows
+        for frame in row.stack
+    ]
+    missing = missing_names(frames, capture.images)
     if missing is not None:
         record = msgspec.structs.replace(record, notes=[*record.notes, missing])
-        taken = msgspec.structs.replace(taken, notes=[*taken.notes, missing])
-    taken = msgspec.structs.replace(taken, named=named)
-    return AttributionResult(record, taken)
-
-
-def profile(chosen: TargetChoice, server: ServerChoice, request: ProfileRequest, say: Say) -> OnCpuProfile:
-    """Sample one window. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.attribution import modes
-
-    target = _resolved(chosen)
-    return modes.on_cpu(target, request, _names_of(server, target), say)
-
-
-def functions(chosen: TargetChoice, request: FunctionsRequest, say: Say, consent: Consent) -> FunctionProfile:
-    """Probe one window. `consent` is called with what could harm the target before it is done, and raises where that is
-    not agreed to.
-
-    Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
-    """
-    from powerprof.attribution import modes
-
-    return modes.functions(_resolved(chosen), request, say, consent)
-
-
-def off_cpu(chosen: TargetChoice, server: ServerChoice, request: OffCpuRequest, say: Say) -> OffCpuProfile:
-    """Trace one window of sleeps and wakings. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.attribution import modes
-
-    target = _resolved(chosen)
-    return modes.off_cpu(target, request, _names_of(server, target), say)
-
-
-def syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallRequest, say: Say) -> SyscallProfile:
-    """Count one window of system calls. Raises UsageError, CapabilityError, PowerprofError."""
-    from powerprof.attribution import modes
-
-    target = _resolved(chosen)
-    return modes.syscalls(target, request, _names_of(server, target), say)
+        capture = msgspec.structs.replace(capture, notes=[*capture.notes, missing])
+    return AttributionResult(record, msgspec.structs.replace(capture, named=named))
 
 
 def replay(name: str, runs_dir: Path | None) -> AttributionResult:
     """Analyse a saved capture again. Raises UsageError, DataError."""
-    folder = RunStore(runs_dir).find(name)
-    raw = folder if folder.name == capture.FILE else folder.parent / capture.FILE
-    if not raw.is_file():
-        raise DataError(folder, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
-    taken = capture.load(raw)
-    run_id = folder.parent.name if folder.name != capture.FILE else None
-    return AttributionResult(msgspec.structs.replace(analyse(taken), id=run_id), taken, is_kept=True)
+    path = RunStore(runs_dir).find(name)
+    file = path if path.name == captures.FILE else path.parent / captures.FILE
+    if not file.is_file():
+        raise DataError(path, "has no trace; only runs of attribute have one", hint="powerprof runs lists them")
+    capture = captures.load(file)
+    run_id = path.parent.name if path.name != captures.FILE else None
+    return AttributionResult(msgspec.structs.replace(analyse(capture), id=run_id), capture, is_kept=True)
 
 
-def analyse(taken: capture.Capture) -> Attribution:
-    """Unwind, name and blame."""
-    from powerprof.attribution import blame
+def analyse(capture: Capture) -> Attribution:
+    """Unwind and name the stacks of a capture, and return its attribution."""
+    from powerprof.attribution.blame import build_attribution
     from powerprof.attribution.sites import SiteStacks
 
-    return blame.build_attribution(taken, SiteStacks(taken))
+    return build_attribution(capture, SiteStacks(capture))
 
 
-def _resolved(chosen: TargetChoice) -> Target:
-    if not paths.is_this_host():
-        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    return resolve(tuple(chosen.pid or ()), cgroup=chosen.cgroup, system=chosen.system)
+def trace_target(target: Target, request: AttributeRequest, read_names: ReadThreadNames, say: Say) -> Capture:
+    """Trace one window of the target and return its capture.
 
-
-def _names_of(server: ServerChoice, target: Target) -> Callable[[], Mapping[int, str]]:
-    """How to ask the server for its threads' names; for a server that cannot be asked there are none."""
-    from powerprof.database.clients.given import given_server
-
-    if any(part is not None for part in (server.server, server.socket, server.defaults_file)):
-        return given_server(server.server, server.socket, server.defaults_file).thread_names
-
-    def quietly() -> Mapping[int, str]:
-        from powerprof.database.products.products import read_local_thread_names
-
-        names: dict[int, str] = {}
-        for pid in target.pids:
-            names.update(read_local_thread_names(pid))
-        return names
-
-    return quietly
-
-
-# Takes a capture on this host: target, tracer, window, and every name while the processes still live.
-
-# Of a group's CPU time, what may be missing by the edges of the window alone.
-_UNSEEN_NS, _UNSEEN_SHARE = 20_000_000, 0.05
-
-
-def _tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
-    """Every thread of the trace, by what /proc says now and the trace knew then."""
-    known: dict[int, tuple[int | None, str, bool | None]] = {}
-    for waking in wakings:
-        known[waking.tid] = (waking.pid, "", None)
-        if waking.waker_tid:
-            known[waking.waker_tid] = (waking.waker_pid, "", None)
-    for prefix, kernels in (("waker", Flag.WAKER_KERNEL), ("next", Flag.KERNEL)):
-        seen = zip(
-            exits[f"{prefix}_tid"].tolist(),
-            exits[f"{prefix}_tgid"].tolist(),
-            exits[f"{prefix}_comm"].tolist(),
-            (exits["flags"] & np.uint32(kernels) != 0).tolist(),
-            strict=True,
-        )
-        for tid, pid, comm, is_kernel in set(seen):
-            if tid:
-                known[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
-    for tid in set(exits["woken_tid"].tolist()) - set(known) - {0}:
-        known[tid] = (None, "", None)
-    return [look_up(tid, *what) for tid, what in known.items()]
-
-
-def _called(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list[Task]:
-    """The tasks, of which those that ended before anybody read their names are called by their programs: a process that
-    joined the target has its parent's."""
-
-    def called(task: Task) -> Task:
-        versions = images.get(task.pid or 0, [])
-        name = clean(Path(versions[-1].executable).name) if versions else ""
-        if not name or task.process != f"pid {task.pid}":
-            return task
-        return msgspec.structs.replace(task, comm=name if task.tid == task.pid else task.comm, process=name)
-
-    return [called(task) for task in tasks]
-
-
-def _unseen(used_ns: int | None, ran: RunTimes, pids: Collection[int]) -> list[Note]:
-    """Whether a control group used more CPU time than its processes that were seen: others joined and ended unseen."""
-    of_target = (ran.threads["kind"] == RunKind.TARGET) | np.isin(ran.threads["pid"], list(pids))
-    missing_ns = (used_ns or 0) - ran.target_ns - int(ran.threads["ns"][of_target].sum())
-    if missing_ns < _UNSEEN_NS + _UNSEEN_SHARE * (used_ns or 0):
-        return []
-    return [Note("group_unseen", {"missing_ms": missing_ns / 1e6, "used_ms": (used_ns or 0) / 1e6})]
-
-
-def _with_units(tasks: list[Task], units: Units, ended: Mapping[int, int]) -> list[Task]:
-    """The tasks with their units; of a process that has ended by the control group in which it ended."""
-    by_pid: dict[int, str | None] = {}
-    for task in tasks:
-        if task.is_kernel or task.unit is not None or task.pid is None or task.pid in by_pid:
-            continue
-        unit = units.of(task.pid)
-        by_pid[task.pid] = units.of_group(ended[task.pid]) if unit is None and task.pid in ended else unit
-    return [
-        msgspec.structs.replace(task, unit=by_pid[task.pid]) if task.unit is None and task.pid in by_pid else task
-        for task in tasks
-    ]
-
-
-def _target_info(target: Target, tracer_images: Mapping[int, list[ProcessImage]]) -> TargetInfo:
-    images = {pid: versions[-1] for pid, versions in tracer_images.items() if versions}
-    only = next(iter(images.values())) if len(images) == 1 and not target.system else None
-    pids = sorted(images) if not target.system else []
-    threads = None
-    if not target.system:
-        threads = sum(len(list(folder.iterdir())) for pid in pids if (folder := Path(f"/proc/{pid}/task")).is_dir())
-    return TargetInfo(
-        pid=only.pid if only else None,
-        executable=only.executable if only else None,
-        build_id=only.build_id if only else None,
-        label=target.label,
-        pids=pids,
-        system=target.system,
-        threads_count=threads,
-    )
-
-
-def trace_target(
-    target: Target, request: AttributeRequest, server_names: Callable[[], Mapping[int, str]], say: Say
-) -> Capture:
-    """Trace one window. Raises CapabilityError where this host cannot, PowerprofError where the target has gone."""
+    Raises CapabilityError if this host cannot trace, PowerprofError if the target has ended.
+    """
     say("loading the tracer")
-    # Asked before and after: threads come and go, and the question itself must not fall into the window.
-    names, units = dict(server_names()), Units()
+    # Names are read before and after the window: threads come and go, and the query must not run inside the window.
+    names, units = dict(read_names()), Units()
     if target.system:
         units.look()
     with (
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, request.stack_pages) as (tracer, looks),
         Price(tracer.program) as price,
-        # Before anything is given up: what counts idle exits beside the trace is found through tracefs.
+        # Opened while privileges are held: the counters that check the trace are found through tracefs.
         TraceWindow(tracer, energy.meters) as opened,
     ):
         looks.members.need_one()
@@ -293,8 +151,8 @@ def trace_target(
         window = opened.collect(passed)
         window = replace(window, trace=replace(window.trace, run_time_s=price.spent_s()))
         stacks = looks.collect()
-        names.update(server_names())
-        unseen = _unseen(clock.used_ns, window.trace.ran, stacks.images)
+        names.update(read_names())
+        unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
 
         context = CaptureContext(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
@@ -303,7 +161,7 @@ def trace_target(
 
 @dataclass(frozen=True)
 class CaptureContext:
-    """What a capture says of the host and the target beside what was traced."""
+    """The facts about the host and the target that a capture holds besides the trace."""
 
     target: Target
     host: dict[str, Any]
@@ -316,7 +174,10 @@ class CaptureContext:
 def build_capture(
     context: CaptureContext, window: TracedWindow, stacks: StackTrace, energy: WindowEnergy, names: dict[int, str]
 ) -> Capture:
-    """A traced window with its stacks, and every name while the processes still live. `names` are the server's."""
+    """Return a traced window with its stacks and all names, read while the processes live.
+
+    `names` are the server's thread names by thread id.
+    """
     target = context.target
     completed = energy.complete(window.residency)
     whole = host_energy(completed.energy)
@@ -325,21 +186,22 @@ def build_capture(
     states = dict(window.state_names)
     states.update({cpu: list(DRIVERLESS_STATES) for cpu in window.edges if cpu not in states})
     causes = window.trace.causes
-    tasks = _tasks(causes, stacks.wakings, context.look_up)
-    own = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
+    tasks = _traced_tasks(causes, stacks.wakings, context.look_up)
+    own_count = int(causes["count"][causes["next_tgid"] == os.getpid()].sum())
     tool = ToolCost(
         version=__version__,
         cpu_s=window.tool_cpu_s,
-        wakeups_hz=own / window.window_s if window.window_s else None,
+        wakeups_hz=own_count / window.window_s if window.window_s else None,
         bpf_s=window.trace.run_time_s,
         cpu_percent=100.0 * window.tool_cpu_s / window.window_s / len(window.edges) if window.window_s else None,
         lost_count=window.trace.lost_count + stacks.lost_count,
         memory_bytes=own_peak_bytes(),
     )
     ended = [] if target.system else [pid for pid in target.pids if has_ended(pid)]
-    gone = [Note("process_ended", {"pid": pid}) for pid in ended]
+    notes = [*completed.notes, *floor_notes, *context.notes]
+    notes += [Note("process_ended", {"pid": pid}) for pid in ended]
     if not stacks.registers_found:
-        gone.append(Note("no_registers"))
+        notes.append(Note("no_registers"))
     return Capture(
         started_at=window.residency.started_at,
         window_s=window.window_s,
@@ -358,7 +220,7 @@ def build_capture(
         states=states,
         functions=window.trace.addresses,
         interrupts=context.interrupts,
-        tasks=_with_units(_called(tasks, stacks.images), context.units, stacks.ended_groups),
+        tasks=_add_units(_name_ended(tasks, stacks.images), context.units, stacks.ended_groups),
         server_names=names,
         sites=stacks.sites,
         sleeping=stacks.sleeping,
@@ -377,8 +239,88 @@ def build_capture(
         energy=completed.energy,
         idle_watts=None if floor is None else floor.watts,
         wakeup_joules=energy.wakeup_joules(whole.kind),
-        notes=[*completed.notes, *floor_notes, *context.notes, *gone],
+        notes=notes,
         energy_source=energy.source,
         interrupted=window.interrupted,
         stat_idle_percent=window.stat_idle_percent,
+    )
+
+
+def _traced_tasks(exits: Array, wakings: list[SiteWakings], look_up: LookUp) -> list[Task]:
+    """Return every thread of the trace, by its present entry in /proc and its traced name."""
+    facts: dict[int, tuple[int | None, str, bool | None]] = {}
+    for waking in wakings:
+        facts[waking.tid] = (waking.pid, "", None)
+        if waking.waker_tid:
+            facts[waking.waker_tid] = (waking.waker_pid, "", None)
+    for prefix, kernel_flag in (("waker", Flag.WAKER_KERNEL), ("next", Flag.KERNEL)):
+        threads = zip(
+            exits[f"{prefix}_tid"].tolist(),
+            exits[f"{prefix}_tgid"].tolist(),
+            exits[f"{prefix}_comm"].tolist(),
+            (exits["flags"] & np.uint32(kernel_flag) != 0).tolist(),
+            strict=True,
+        )
+        for tid, pid, comm, is_kernel in set(threads):
+            if tid:
+                facts[tid] = (pid, comm.decode("utf-8", "replace"), is_kernel)
+    for tid in set(exits["woken_tid"].tolist()) - set(facts) - {0}:
+        facts[tid] = (None, "", None)
+    return [look_up(tid, *fact) for tid, fact in facts.items()]
+
+
+def _name_ended(tasks: list[Task], images: Mapping[int, list[ProcessImage]]) -> list[Task]:
+    """Name tasks that ended before their names were read by their programs.
+
+    A process that joined the target has its parent's program.
+    """
+
+    def name_by_program(task: Task) -> Task:
+        versions = images.get(task.pid or 0, [])
+        name = clean(Path(versions[-1].executable).name) if versions else ""
+        if not name or task.process != f"pid {task.pid}":
+            return task
+        return msgspec.structs.replace(task, comm=name if task.tid == task.pid else task.comm, process=name)
+
+    return [name_by_program(task) for task in tasks]
+
+
+def _unseen_time_notes(used_ns: int | None, ran: RunTimes, pids: Collection[int]) -> list[Note]:
+    """Return a note if a control group used more CPU time than its traced processes: others joined and ended."""
+    of_target = (ran.threads["kind"] == RunKind.TARGET) | np.isin(ran.threads["pid"], list(pids))
+    missing_ns = (used_ns or 0) - ran.target_ns - int(ran.threads["ns"][of_target].sum())
+    if missing_ns < _UNSEEN_NS + _UNSEEN_SHARE * (used_ns or 0):
+        return []
+    return [Note("group_unseen", {"missing_ms": missing_ns / 1e6, "used_ms": (used_ns or 0) / 1e6})]
+
+
+def _add_units(tasks: list[Task], units: Units, ended_groups: Mapping[int, int]) -> list[Task]:
+    """Add the systemd units of processes; the unit of an ended process is that of its last control group."""
+    by_pid: dict[int, str | None] = {}
+    for task in tasks:
+        if task.is_kernel or task.unit is not None or task.pid is None or task.pid in by_pid:
+            continue
+        unit = units.of(task.pid)
+        by_pid[task.pid] = units.of_group(ended_groups[task.pid]) if unit is None and task.pid in ended_groups else unit
+    return [
+        msgspec.structs.replace(task, unit=by_pid[task.pid]) if task.unit is None and task.pid in by_pid else task
+        for task in tasks
+    ]
+
+
+def _target_info(target: Target, images_by_pid: Mapping[int, list[ProcessImage]]) -> TargetInfo:
+    images = {pid: versions[-1] for pid, versions in images_by_pid.items() if versions}
+    only = next(iter(images.values())) if len(images) == 1 and not target.system else None
+    pids = sorted(images) if not target.system else []
+    threads = None
+    if not target.system:
+        threads = sum(len(list(folder.iterdir())) for pid in pids if (folder := Path(f"/proc/{pid}/task")).is_dir())
+    return TargetInfo(
+        pid=only.pid if only else None,
+        executable=only.executable if only else None,
+        build_id=only.build_id if only else None,
+        label=target.label,
+        pids=pids,
+        system=target.system,
+        threads_count=threads,
     )

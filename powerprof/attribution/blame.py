@@ -1,19 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: a capture → who is to blame for the idle exits of its target, with nothing left out."""
+"""From a capture to the threads, stacks and wakers behind the target's idle exits, with conservation of all of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from powerprof.attribution import causes as idle
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.causes import IdleArray as Array
+from powerprof.attribution.causes import LookUp, build_conservation, classify_exits, group_causes
 from powerprof.attribution.join import NO_STACK, BlamedRow, Blamer, WokenAt, WokenKey, share_wakings
 from powerprof.attribution.sites import SiteStacks
 from powerprof.energy.domains import host_energy
@@ -23,38 +20,39 @@ from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks import runtimes
 from powerprof.system.tasks import ENDED, Task, as_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
+from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import RunTimes
 
-# Pure: whose the time is in which CPUs ran: each thread's own, and the kernel's from an idle exit until it ran.
+# Running time belongs to the thread that ran; the kernel's, from an idle exit until a thread ran, to that exit's cause.
 #
-# What others ran after an idle exit is theirs. Captures that were saved before running time was traced know only the
-# time until the CPUs idled again: there it is all the waker's, as it was then.
-
-RunningArray = npt.NDArray[Any]
+# Captures that were saved before running time was traced hold only the time until the CPU idled again. That time is
+# given to the waker whole, as it was then.
 
 
 @dataclass(frozen=True)
 class WakingPlace:
-    """Where a thread was woken: what it ran after idle exits there until it slept, how many these were, and how often
-    it was woken there while a CPU ran."""
+    """A place where a thread was woken, with the time that it ran after idle exits there until it slept.
+
+    `exits` counts the idle exits, `other_wakings` the wakings there while a CPU ran.
+    """
 
     after_exits_ns: float
     exits: int
     other_wakings: int = 0
 
 
-def divided(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
-    """What a thread ran in all, onto the places at which it was woken; the sum is the total.
+def divide_running_time(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
+    """Divide a thread's running time over the places where it was woken; the parts add up to the total.
 
-    What it ran after idle exits was measured. The rest followed wakings that ended none: each is taken to have cost
-    what it did after an idle exit there, or what it did elsewhere. Without such wakings it goes by what was measured.
+    The time after idle exits was measured. The rest followed wakings that ended none: each is assumed to cost as much
+    as an idle exit there, or as the thread's mean. Without such wakings the rest is divided like the measured time.
     """
     measured = sum(place.after_exits_ns for place in places)
     rest = max(0.0, total_ns - measured)
     exits = sum(place.exits for place in places)
-    usual = measured / exits if exits and measured else 1.0
+    mean_ns = measured / exits if exits and measured else 1.0
     weights = [
-        place.other_wakings * (place.after_exits_ns / place.exits if place.exits and measured else usual)
+        place.other_wakings * (place.after_exits_ns / place.exits if place.exits and measured else mean_ns)
         for place in places
     ]
     if not sum(weights):
@@ -68,78 +66,71 @@ def divided(total_ns: float, places: Sequence[WakingPlace]) -> list[float]:
     ]
 
 
-def sum_own_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
-    """What the threads of each entry of layout.CAUSE ran, with what they ran when no idle exit was theirs."""
+def sum_c0_ns(causes: Array, ran: RunTimes | None) -> Array:
+    """Return the time that each entry of `idle_data.CAUSE` kept CPUs running: its threads' and the kernel's.
+
+    The kernel's time runs from an exit until a thread ran, or until the CPU idled again.
+    """
     if ran is None:
         return causes["running_ns"].astype(np.float64)
-    own = causes["own_ns"].astype(np.float64)
-    total = {(tid, pid): ns for tid, pid, ns in ran.threads[["tid", "pid", "ns"]].tolist()}
-    places: dict[tuple[int, int], list[int]] = {}
-    for place, who in enumerate(zip(causes["next_tid"].tolist(), causes["next_tgid"].tolist(), strict=True)):
-        if who in total:
-            places.setdefault(who, []).append(place)
+    own_ns = causes["own_ns"].astype(np.float64)
+    total_by_thread = {(tid, pid): ns for tid, pid, ns in ran.threads[["tid", "pid", "ns"]].tolist()}
+    entries_by_thread: dict[tuple[int, int], list[int]] = {}
+    for entry, thread in enumerate(zip(causes["next_tid"].tolist(), causes["next_tgid"].tolist(), strict=True)):
+        if thread in total_by_thread:
+            entries_by_thread.setdefault(thread, []).append(entry)
     counts = causes["count"].tolist()
-    for who, mine in places.items():
-        own[mine] = divided(total[who], [WakingPlace(own[place], counts[place]) for place in mine])
-    return own
+    for thread, entries in entries_by_thread.items():
+        places = [WakingPlace(own_ns[entry], counts[entry]) for entry in entries]
+        own_ns[entries] = divide_running_time(total_by_thread[thread], places)
+    c0_ns: Array = own_ns + causes["kernel_ns"]
+    return c0_ns
 
 
-def sum_kernel_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
-    """What the kernel ran from the exits of each entry until a thread ran, or until the CPUs idled again."""
-    if ran is None:
-        return np.zeros(len(causes))
-    return causes["kernel_ns"].astype(np.float64)
-
-
-def sum_c0_ns(causes: RunningArray, ran: RunTimes | None) -> RunningArray:
-    """Both."""
-    both: RunningArray = sum_own_ns(causes, ran) + sum_kernel_ns(causes, ran)
-    return both
-
-
-def give(
+def add_running_times(
     rows: Sequence[BlamedRow],
     shares: Sequence[int | None],
-    left: Mapping[WokenKey, int],
-    causes: RunningArray,
+    unplaced: Mapping[WokenKey, int],
+    causes: Array,
     ran: RunTimes | None,
     in_target: Callable[[int, int], bool],
 ) -> dict[WokenKey, float]:
-    """Tells the rows of a target how long their threads ran, and the kernel for them.
+    """Set the running time of each row's threads, and of the kernel for them; return the time of unplaced wakings.
 
-    `shares` are the rows' wakings, `left` those that are in no row: what followed these is returned.
+    `shares` are the rows' wakings; `unplaced` are the counts of wakings that belong to no row.
     """
     measured = (causes["running_ns"] if ran is None else causes["own_ns"]).tolist()
-    kernel = sum_kernel_ns(causes, ran).tolist()
+    kernel = [0.0] * len(causes) if ran is None else causes["kernel_ns"].astype(np.float64).tolist()
     for row in rows:
-        row.after_exits_ns = row.own_ns = float(sum(measured[place] for place in row.rows))
-        row.kernel_ns = sum(kernel[place] for place in row.rows)
+        row.after_exits_ns = row.own_ns = float(sum(measured[entry] for entry in row.rows))
+        row.kernel_ns = sum(kernel[entry] for entry in row.rows)
     if ran is None:
         return {}
     threads = ran.threads[ran.threads["kind"] != RunKind.KERNEL]
     total = {tid: ns for tid, pid, ns in threads[["tid", "pid", "ns"]].tolist() if in_target(pid, tid)}
-    places: dict[int, list[tuple[BlamedRow | WokenKey, WakingPlace]]] = {}
+    places_by_thread: dict[int, list[tuple[BlamedRow | WokenKey, WakingPlace]]] = {}
     for row, share in zip(rows, shares, strict=True):
         other = max(0, (share or 0) - row.count)
-        places.setdefault(row.thread, []).append((row, WakingPlace(row.after_exits_ns, row.count, other)))
-    for key, count in left.items():
-        places.setdefault(key[0], []).append((key, WakingPlace(0.0, 0, count)))
-    elsewhere = dict.fromkeys(left, 0.0)
-    for tid, known in places.items():
-        for (who, _), ns in zip(known, divided(total.get(tid, 0.0), [place for _, place in known]), strict=True):
-            if isinstance(who, BlamedRow):
-                who.own_ns = ns
+        place = WakingPlace(row.after_exits_ns, row.count, other)
+        places_by_thread.setdefault(row.thread, []).append((row, place))
+    for key, count in unplaced.items():
+        places_by_thread.setdefault(key[0], []).append((key, WakingPlace(0.0, 0, count)))
+    unplaced_ns = dict.fromkeys(unplaced, 0.0)
+    for tid, places in places_by_thread.items():
+        parts = divide_running_time(total.get(tid, 0.0), [place for _, place in places])
+        for (owner, _), ns in zip(places, parts, strict=True):
+            if isinstance(owner, BlamedRow):
+                owner.own_ns = ns
             else:
-                elsewhere[who] = ns
-    return elsewhere
+                unplaced_ns[owner] = ns
+    return unplaced_ns
 
 
-def balance(
-    causes: RunningArray, ran: RunTimes, c0_s: float | None, in_target: Callable[[int, int], bool], own_pid: int
+def balance_running_time(
+    causes: Array, ran: RunTimes, c0_s: float | None, in_target: Callable[[int, int], bool], own_pid: int
 ) -> RunningTime:
-    """All time in which the CPUs ran, by whose it was. `c0_s` is the host's, None where unknown; `in_target` is asked
-    for process and thread."""
-    target_ns, tool_ns, others_ns, nobody_ns = float(ran.target_ns), 0.0, float(ran.others_ns), 0.0
+    """Return all CPU running time by owner. `c0_s` is the host's C0 time; None if it is unknown."""
+    target_ns, tool_ns, others_ns, kernel_ns = float(ran.target_ns), 0.0, float(ran.others_ns), 0.0
 
     def add(pid: int, tid: int, ns: float, kind: int = RunKind.OTHER) -> None:
         nonlocal target_ns, tool_ns, others_ns
@@ -156,8 +147,8 @@ def balance(
         if tid:
             add(pid, tid, ns)
         else:
-            nobody_ns += ns
-    parts = [part / 1e6 for part in (target_ns, tool_ns, others_ns, nobody_ns)]
+            kernel_ns += ns
+    parts = [part / 1e6 for part in (target_ns, tool_ns, others_ns, kernel_ns)]
     c0_ms = None if c0_s is None else 1e3 * c0_s
     return RunningTime(
         c0_ms=c0_ms,
@@ -170,7 +161,7 @@ def balance(
 
 
 def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> StackCounts:
-    # Threads that the kernel runs for a process (io_uring's workers) have no user stack to be complete.
+    # Threads that the kernel runs for a process, such as io_uring workers, have no user stack to complete.
     rows = [row for row in rows if row.stack is not NO_STACK]
     blamed = sum(row.count for row in rows)
     with_stack = sum(row.count for row in rows if row.stack.captured)
@@ -190,10 +181,10 @@ def _stack_counts(stacks: SiteStacks, rows: list[BlamedRow], lost: int) -> Stack
     )
 
 
-def _energy(
+def _split_energy(
     capture: Capture, wakeups: list[Wakeup], others: Array, cpus: int, running: RunningTime | None
 ) -> EnergySplit | None:
-    """The host's energy in the window onto the target's rows, powerprof and the rest, by how long they ran."""
+    """Split the host's energy over the target's rows, powerprof and the rest, in proportion to running time."""
     if not capture.energy:
         return None
     own = others["next_tgid"] == capture.own_pid
@@ -212,15 +203,17 @@ def _energy(
         wakeups_count=sum(row.wakeups_count for row in rows),
         children=rows,
     )
-    nobody = others["next_tid"] == 0
+    no_thread = others["next_tid"] == 0
     if running is None:
-        known = (("powerprof", others[own]), ("other wake-ups", others[~own]))
-        parts = [(name, _running_s(exits), exits) for name, exits in known]
+        parts = [
+            (name, float(exits["running_ns"].sum()) / 1e9, exits)
+            for name, exits in (("powerprof", others[own]), ("other wake-ups", others[~own]))
+        ]
     else:
         parts = [
             ("powerprof", running.tool_ms / 1e3, others[own]),
-            ("other threads", running.others_ms / 1e3, others[~own & ~nobody]),
-            ("the kernel", running.kernel_ms / 1e3, others[nobody]),
+            ("other threads", running.others_ms / 1e3, others[~own & ~no_thread]),
+            ("the kernel", running.kernel_ms / 1e3, others[no_thread]),
         ]
     rest = [Consumer(name=name, c0_s=ran_s, wakeups_count=int(exits["count"].sum())) for name, ran_s, exits in parts]
     return energy_split(
@@ -228,7 +221,7 @@ def _energy(
         capture.window_s,
         capture.c0_percent,
         cpus,
-        _fitting([target, *rest], _host_s(capture, cpus, less_stolen=True)),
+        _fit_to_host([target, *rest], _host_running_s(capture, cpus, stolen_percent=capture.steal_percent or 0.0)),
         idle_watts=capture.idle_watts,
         wakeups_count=float(int(others["count"].sum()) + sum(row.count for row in wakeups)),
         wakeup_joules=capture.wakeup_joules,
@@ -236,30 +229,29 @@ def _energy(
     )
 
 
-def _host_s(capture: Capture, cpus: int, *, less_stolen: bool = False) -> float | None:
-    """How long all CPUs ran in the window; None where unknown."""
+def _host_running_s(capture: Capture, cpus: int, stolen_percent: float = 0.0) -> float | None:
+    """Return the running time of all CPUs in the window less the stolen time; None if it is unknown."""
     if capture.c0_percent is None:
         return None
-    stolen = (capture.steal_percent or 0.0) if less_stolen else 0.0
-    return max(0.0, capture.c0_percent - stolen) / 100 * cpus * capture.window_s
+    return max(0.0, capture.c0_percent - stolen_percent) / 100 * cpus * capture.window_s
 
 
-def _fitting(consumers: list[Consumer], host_s: float | None) -> list[Consumer]:
-    """Consumers that ran no longer than the host did.
+def _fit_to_host(consumers: list[Consumer], host_s: float | None) -> list[Consumer]:
+    """Shorten consumers in proportion so that together they ran no longer than the host.
 
-    Some kernels count what the hypervisor gave to others as the time of the thread that it was taken from. Whose that
-    was is not known: everybody's is shortened alike.
+    Some kernels count time that the hypervisor gave to other guests as running time of the interrupted thread. The
+    affected threads are unknown, so every thread is shortened by the same factor.
     """
     ran_s = sum(consumer.c0_s for consumer in consumers)
     if host_s is None or ran_s <= host_s:
         return consumers
     share = host_s / ran_s
 
-    def shortened(consumer: Consumer) -> Consumer:
-        children = tuple(map(shortened, consumer.children))
+    def shorten(consumer: Consumer) -> Consumer:
+        children = tuple(map(shorten, consumer.children))
         return msgspec.structs.replace(consumer, c0_s=share * consumer.c0_s, children=children)
 
-    return [shortened(consumer) for consumer in consumers]
+    return [shorten(consumer) for consumer in consumers]
 
 
 def energy_split(
@@ -274,7 +266,7 @@ def energy_split(
     wakeup_joules: float | None = None,
     steal_percent: float | None = None,
 ) -> EnergySplit | None:
-    """The host's energy in a traced window onto `consumers`; None where it or C0 is unknown."""
+    """Split the host's energy in a traced window over `consumers`; None if the energy or C0 is unknown."""
     return split_host_energy(
         host_energy(energy),
         window_s,
@@ -288,39 +280,35 @@ def energy_split(
     )
 
 
-def _running_s(exits: Array) -> float:
-    return float(exits["running_ns"].sum()) / 1e9
-
-
-def _task_of(capture: Capture) -> idle.LookUp:
-    known = {task.tid: task for task in capture.tasks}
-    known[0] = Task(0, 0, "idle", "kernel", True)
+def _task_finder(capture: Capture) -> LookUp:
+    tasks = {task.tid: task for task in capture.tasks}
+    tasks[0] = Task(0, 0, "idle", "kernel", True)
 
     def look_up(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
-        task = known.get(tid) or Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", bool(is_kernel))
+        task = tasks.get(tid) or Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", bool(is_kernel))
         return as_traced(task, pid, comm, bool(is_kernel))
 
     return look_up
 
 
 def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
-    """The whole attribution of a capture. Conservation is over every idle exit of the host in the window."""
+    """Return the attribution of a capture. Conservation covers every idle exit of the host in the window."""
     edges = capture.cpu_edges()
     exits = capture.cause_entries()
-    ended_by = idle.classify_exits(exits, capture.states)
+    ended_by = classify_exits(exits, capture.states)
     blamer = Blamer(capture, stacks)
     rows = blamer.rows(exits, ended_by)
-    mine = np.zeros(len(exits), dtype=bool)
+    is_blamed = np.zeros(len(exits), dtype=bool)
     for row in rows:
-        mine[row.rows] = True
-    others = exits[~mine]
+        is_blamed[row.rows] = True
+    others = exits[~is_blamed]
     ran = capture.run_times()
     other_causes = (
-        idle.group_causes(
+        group_causes(
             others,
-            ended_by[~mine],
+            ended_by[~is_blamed],
             capture.window_s,
-            _task_of(capture),
+            _task_finder(capture),
             functions=capture.functions,
             interrupts=capture.interrupts,
             own_pid=capture.own_pid,
@@ -331,20 +319,24 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
     )
     counted = not capture.loaded_count and not capture.uncounted_count
     shares: list[int | None] = [None] * len(rows)
-    left: dict[WokenKey, int] = {}
+    unplaced: dict[WokenKey, int] = {}
     wakings: dict[WokenKey, WokenAt] = {}
     if counted:
         wakings = blamer.wakings()
-        known_shares, left = share_wakings(rows, wakings)
-        shares = [*known_shares]
-    own = give(rows, shares, left, exits, ran, blamer.in_target)
-    without_exit = [blamer.without_exit(key, wakings[key], count, own.get(key)) for key, count in left.items()]
+        row_shares, unplaced = share_wakings(rows, wakings)
+        shares = [*row_shares]
+    unplaced_ns = add_running_times(rows, shares, unplaced, exits, ran, blamer.in_target)
+    without_exit = [
+        blamer.without_exit(key, wakings[key], count, unplaced_ns.get(key)) for key, count in unplaced.items()
+    ]
     without_exit.sort(key=lambda row: (-row.wakings_count, row.thread.tid, [frame.address for frame in row.stack]))
-    wakeups = blamer.wakeups(rows, shares, exits, is_own=ran is not None)
-    ran_in_all = (
-        None if ran is None else balance(exits, ran, _host_s(capture, len(edges)), blamer.in_target, capture.own_pid)
+    wakeups = blamer.wakeups(rows, shares, exits, has_own_time=ran is not None)
+    running = (
+        None
+        if ran is None
+        else balance_running_time(exits, ran, _host_running_s(capture, len(edges)), blamer.in_target, capture.own_pid)
     )
-    split = _energy(capture, wakeups, others, len(edges), ran_in_all)
+    split = _split_energy(capture, wakeups, others, len(edges), running)
     if split is not None and split.rate_watts is not None:
         parts = split.parts[0].children
         wakeups = [
@@ -357,7 +349,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         target=capture.target,
         window_s=capture.window_s,
         cpus=len(edges),
-        conservation=idle.build_conservation(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
+        conservation=build_conservation(exits, ended_by, capture.lost_count, edges, capture.stat_idle_percent),
         wakeups=wakeups,
         stacks=_stack_counts(stacks, rows, capture.stacks_lost_count),
         tool=capture.tool,
@@ -367,17 +359,22 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
         woken_elsewhere=blamer.woken_elsewhere(exits),
         other_causes=other_causes,
         c0_percent=capture.c0_percent,
-        running=ran_in_all,
+        running=running,
         energy=capture.energy,
         energy_split=split,
         energy_source=capture.energy_source,
-        notes=[*capture.notes, *stacks.notes(), *_hints(capture, [*wakeups, *without_exit]), *_notes(capture, exits)],
+        notes=[
+            *capture.notes,
+            *stacks.notes(),
+            *_runtime_notes(capture, [*wakeups, *without_exit]),
+            *_notes(capture, exits),
+        ],
         interrupted=capture.interrupted,
     )
 
 
-def _hints(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
-    """How missing names of code that a runtime made are had."""
+def _runtime_notes(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
+    """Return how to get the names of code that runtimes generated."""
     images = {image.pid: image for image in capture.images}
     stacks = (
         (row.thread.pid, [runtimes.FrameName(frame.function, frame.module) for frame in row.stack])
@@ -387,7 +384,7 @@ def _hints(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
 
 
 def _notes(capture: Capture, exits: Array) -> Iterator[Note]:
-    """What is missing of a capture, or was seen in part."""
+    """Yield a note for each part of the capture that is missing or incomplete."""
     if capture.loaded_count:
         yield Note("wakings_not_counted")
     if capture.uncounted_count:

@@ -34,16 +34,16 @@ from powerprof.tracing.idle_data import (
     aggregate,
 )
 
-# What a saved capture may hold, checked while its parts are still bytes: nothing is made of one that is too large.
+# Limits of a saved capture, checked before its parts are decoded.
 #
-# A list of empty lists takes a byte each in the file and 64 in memory, and zlib packs a thousand of them into one byte.
+# A list of empty lists takes one byte per entry in the file and 64 in memory, and zlib packs 1,000 of them into a byte.
 
 MOST_BYTES = 1 << 30
-# Idle exits and stacks pack to a fifth to a twentieth; what packs to less than this is no capture.
+# Idle exits and stacks are compressed 5 to 20 times. A file with a higher ratio than this is not a capture.
 _MOST_RATIO = 40
 _LEAST_BYTES = 32 << 20
 _MIB = 1 << 20
-# Field → (entries, MiB). What is not named has at most _OTHERS.
+# Field → (entries, MiB). Other fields have at most _OTHERS.
 _MOST = {
     "exits": (MOST_BYTES, 1024),
     "causes": (1 << 26, 64),
@@ -66,7 +66,7 @@ _OTHERS = (2000, 1)
 
 
 def unpack_bytes(packed: bytes, path: Path) -> bytes:
-    """The bytes that zlib packed. Raises DataError where they are more than such a file may hold, or cut off."""
+    """Decompress a capture. Raises DataError if it is cut off or larger than a capture of that size can be."""
     most = min(MOST_BYTES, _LEAST_BYTES + _MOST_RATIO * len(packed))
     worker = zlib.decompressobj()
     data = worker.decompress(packed, most)
@@ -76,7 +76,7 @@ def unpack_bytes(packed: bytes, path: Path) -> bytes:
 
 
 def check_parts(data: bytes, kind: type[msgspec.Struct], path: Path) -> None:
-    """Raises DataError where a field of the packed struct has more entries or bytes than it may."""
+    """Raise DataError if a field of the packed struct exceeds its limit of entries or bytes."""
     parts = msgspec.msgpack.decode(data, type=_raw(kind))
     for name in parts.__struct_fields__:
         part = bytes(getattr(parts, name) or b"")
@@ -87,13 +87,13 @@ def check_parts(data: bytes, kind: type[msgspec.Struct], path: Path) -> None:
 
 @lru_cache(maxsize=4)
 def _raw(kind: type[msgspec.Struct]) -> Any:
-    """The struct with every field left as bytes: msgspec walks over them and makes nothing."""
+    """Return the struct with every field as raw bytes, which msgspec skips without creating objects."""
     fields = [(name, msgspec.Raw, msgspec.Raw(b"")) for name in kind.__struct_fields__]
     return msgspec.defstruct(f"Raw{kind.__name__}", fields)
 
 
 def count_entries(part: bytes) -> int:
-    """How many entries a packed list or mapping promises; 0 for anything else (MessagePack, "Formats")."""
+    """Return the entry count in the header of a packed list or mapping; 0 for other types (MessagePack, "Formats")."""
     first = part[0] if part else 0
     if 0x80 <= first <= 0x9F:
         return first & 0x0F
@@ -105,12 +105,12 @@ _STACK_LIMIT_BYTES = 0x4000
 _CPUS_LIMIT = 1 << 16
 _SUMS_LIMIT = 1 << 62
 FILE = "capture.bin"
-# A quarter smaller than the fastest for 0.07 s of a capture of 44 MB; the best is 4 % smaller still, for 0.3 s.
+# For a capture of 44 MB this level saves a quarter over the fastest in 0.07 s; the best saves 4 % more in 0.3 s.
 _LEVEL = 4
 
 
 class NamedSite(msgspec.Struct, frozen=True, array_like=True):
-    """A site's stack as it was unwound and named when it was captured; `frames` are places in NamedSites.frames."""
+    """A site's stack as unwound and named by the capturing host; `frames` are indexes into `NamedSites.frames`."""
 
     kind: int
     pid: int
@@ -126,7 +126,7 @@ class NamedSite(msgspec.Struct, frozen=True, array_like=True):
 
 
 class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
-    """What this host made of the sites: another one may lack the programs that they are stacks of."""
+    """The named sites of the capturing host: another host may lack the programs."""
 
     frames: list[StackFrame]
     sites: list[NamedSite]
@@ -135,7 +135,7 @@ class NamedSites(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackTally(msgspec.Struct, kw_only=True):
-    """Distinct stacks by what became of them."""
+    """Counts of distinct stacks by outcome."""
 
     captured: int = 0
     complete: int = 0
@@ -146,12 +146,12 @@ class StackTally(msgspec.Struct, kw_only=True):
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that an attribution is made from.
+    """The complete input of an attribution.
 
-    `causes` are entries of layout.CAUSE: every idle exit of the window, summed. `exits` are records of
-    layout.IDLE_EXIT, an even sample of one in `sample_1_in`, less `sample_lost_count`. `ran` are entries of
-    layout.RUN_TIME, `ran_others_ns` and `ran_target_ns` what has no entry. Version 2 did not know how long threads ran;
-    version 1 had records only, all of them.
+    `causes` are entries of `idle_data.CAUSE`: every idle exit of the window, summed. `exits` are records of
+    `idle_data.IDLE_EXIT`, an even sample of one in `sample_1_in`, less `sample_lost_count`. `ran` are entries of
+    `idle_data.RUN_TIME`; `ran_others_ns` and `ran_target_ns` hold the time without an entry. Version 2 had no running
+    times; version 1 had only records, of every exit.
     """
 
     started_at: str
@@ -198,29 +198,29 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     version: int = 3
 
     def exit_records(self) -> npt.NDArray[Any]:
-        """The idle exits as a numpy array."""
+        """Return the sampled idle exits as an array of `idle_data.IDLE_EXIT`."""
         return np.frombuffer(self.exits, dtype=IDLE_EXIT)
 
     def cause_entries(self) -> npt.NDArray[Any]:
-        """Every idle exit of the window, summed by cause."""
+        """Return every idle exit of the window, summed by cause, as an array of `idle_data.CAUSE`."""
         if self.version == 1:
             return aggregate(in_window(self.exit_records(), self.cpu_edges()))
         entries = np.frombuffer(self.causes, dtype=_cause_type(self.version))
         counted: npt.NDArray[Any] = entries[entries["count"] > 0]
         if self.version == 2:
-            before, counted = counted, np.zeros(len(counted), dtype=CAUSE)
+            old, counted = counted, np.zeros(len(counted), dtype=CAUSE)
             for name in CAUSE_BEFORE.names or ():
-                counted[name] = before[name]
+                counted[name] = old[name]
         return counted
 
     def run_times(self) -> RunTimes | None:
-        """How long threads ran; None where that was not traced yet."""
+        """Return the running time of threads; None for captures of versions that did not trace it."""
         if self.version < 3:
             return None
         return RunTimes(np.frombuffer(self.ran, dtype=RUN_TIME), self.ran_others_ns, self.ran_target_ns)
 
     def cpu_edges(self) -> dict[int, CpuEdge]:
-        """Each CPU's window."""
+        """Return the window of each CPU."""
         return {edge.cpu: edge for edge in self.edges}
 
 
@@ -229,9 +229,9 @@ def _cause_type(version: int) -> np.dtype[np.void]:
 
 
 def encode(capture: Capture) -> bytes:
-    """Packed and compressed. Fast rather than small: a busy minute is a hundred megabytes before, and people wait.
+    """Return the capture packed and compressed, for speed rather than size: a busy minute is 100 MB before.
 
-    Stacks and registers of a server hold values of its clients, so their bytes are not kept once the stacks are named.
+    Stacks and registers of a server hold data of its clients, so their bytes are dropped once the stacks are named.
     """
     if capture.named is not None:
         capture = msgspec.structs.replace(
@@ -246,7 +246,7 @@ def encode(capture: Capture) -> bytes:
 
 @loader
 def load(path: Path) -> Capture:
-    """Read a capture as hostile. Raises DataError."""
+    """Read a capture, which is untrusted input. Raises DataError."""
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             if os.fstat(file.fileno()).st_size > MOST_BYTES:
@@ -257,11 +257,13 @@ def load(path: Path) -> Capture:
     data = unpack_bytes(packed, path)
     check_parts(data, Capture, path)
     capture = msgspec.msgpack.decode(data, type=Capture)
-    causes = _cause_type(capture.version).itemsize
-    broken = (
-        len(capture.exits) % IDLE_EXIT.itemsize or len(capture.causes) % causes or len(capture.ran) % RUN_TIME.itemsize
+    cause_bytes = _cause_type(capture.version).itemsize
+    is_broken = (
+        len(capture.exits) % IDLE_EXIT.itemsize
+        or len(capture.causes) % cause_bytes
+        or len(capture.ran) % RUN_TIME.itemsize
     )
-    if broken or capture.version not in (1, 2, 3):
+    if is_broken or capture.version not in (1, 2, 3):
         raise DataError(path, "a capture of another version")
     stacks = [site.stack for site in capture.sites] + [sleeper.stack for sleeper in capture.sleeping]
     if any(len(stack) > _STACK_LIMIT_BYTES for stack in stacks):
@@ -271,7 +273,7 @@ def load(path: Path) -> Capture:
             machine_of(bytes(size))
         except DataError as error:
             raise DataError(path, f"registers of another machine ({error.reason})") from None
-    _check(capture, path)
+    _check_figures(capture, path)
     for image in capture.images:
         check_image(image, path)
     return capture
@@ -281,7 +283,7 @@ def _is_impossible(sums: npt.NDArray[Any]) -> bool:
     return bool(np.any(sums >= _SUMS_LIMIT)) or float(sums.sum(dtype=np.float64)) >= _SUMS_LIMIT
 
 
-def _check(capture: Capture, path: Path) -> None:
+def _check_figures(capture: Capture, path: Path) -> None:
     if not 0 < capture.window_s < 1e9 or not 0 <= capture.counted_to_ns - capture.counted_from_ns < 1 << 62:
         raise DataError(path, "a window without length")
     entries = np.frombuffer(capture.causes, dtype=_cause_type(capture.version))
@@ -297,6 +299,6 @@ def _check(capture: Capture, path: Path) -> None:
         if not 0 <= edge.cpu < _CPUS_LIMIT or not 0 <= edge.start_ns <= edge.end_ns < 1 << 63:
             raise DataError(path, "an impossible window of a CPU")
     if capture.named is not None:
-        known = range(len(capture.named.frames))
-        if any(number not in known for site in capture.named.sites for number in site.frames):
+        numbers = range(len(capture.named.frames))
+        if any(number not in numbers for site in capture.named.sites for number in site.frames):
             raise DataError(path, "a stack with a frame that is not there")

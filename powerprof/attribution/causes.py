@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: idle exits grouped by mechanism and by the thread that ran because of them."""
+"""The causes of idle exits: the mechanism that ended each one, and the thread that ran because of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from powerprof.measure.clock import is_polling
 from powerprof.model.records import Cause, Conservation, Mechanism
@@ -16,10 +15,6 @@ from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import Array, CpuEdge, reference_of
 from powerprof.tracing.idle_data import SOFTIRQS
-
-# Pure: what ended each idle exit, and whether all of them are accounted for.
-
-IdleArray = npt.NDArray[Any]
 
 MECHANISMS: tuple[Mechanism, ...] = ("unknown", "timer", "device", "ipi", "no_ipi", "tick")
 UNKNOWN, TIMER, DEVICE, IPI, NO_IPI, TICK = range(len(MECHANISMS))
@@ -36,48 +31,44 @@ _BY_EVIDENCE = {
 }
 
 
-def _ended_by_themselves(causes: IdleArray, states: Mapping[int, Sequence[str]]) -> IdleArray:
-    """Which causes are polls that came to their own end: nothing was seen, nobody ran, and the state is a poll.
+def _are_ended_polls(causes: Array, states: Mapping[int, Sequence[str]]) -> Array:
+    """Return whether each cause is a poll that reached its time limit: a polling state, no event and no thread.
 
     poll_idle() (drivers/cpuidle/poll_state.c) gives up after cpuidle_poll_time(), and the governor chooses again.
     """
-    nothing = (causes["evidence"] == WakeEvidence.NONE) & (
+    is_silent = (causes["evidence"] == WakeEvidence.NONE) & (
         causes["flags"] & (Flag.WAKER | Flag.NO_TASK) == Flag.NO_TASK
     )
     polling = {number for names in states.values() for number, name in enumerate(names) if is_polling(name, "")}
-    ended: IdleArray = nothing & np.isin(causes["irq"], list(polling))
-    return ended
+    is_ended: Array = is_silent & np.isin(causes["irq"], list(polling))
+    return is_ended
 
 
-def classify_exits(causes: IdleArray, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> IdleArray:
-    """An index into MECHANISMS for each cause (layout.CAUSE); `states` are the names of each CPU's idle states.
+def classify_exits(causes: Array, states: Mapping[int, Sequence[str]] = MappingProxyType({})) -> Array:
+    """Return an index into MECHANISMS for each cause (`idle_data.CAUSE`); `states` are each CPU's idle-state names.
 
-    A timer interrupt in which only the scheduler tick ran is a tick. Where nothing was seen but the thread that ran was
-    woken from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU). A poll that came to its
-    own end is a timer's: the CPU looked at its clock.
+    A timer interrupt in which only the scheduler tick ran is a tick. If there is no evidence but the thread was woken
+    from another CPU, the flag was set without an interrupt (a polling or MWAITing CPU). A poll that reached its time
+    limit counts as a timer: the CPU read its clock.
     """
     table = np.zeros(max(WakeEvidence) + 1, dtype=np.int8)
     for evidence, mechanism in _BY_EVIDENCE.items():
         table[evidence] = mechanism
-    ended_by: IdleArray = table[np.minimum(causes["evidence"], max(WakeEvidence))]
+    ended_by: Array = table[np.minimum(causes["evidence"], max(WakeEvidence))]
     flags = causes["flags"]
     ended_by[(ended_by == TIMER) & (flags & Flag.TICK != 0) & (causes["timer_function"] == 0)] = TICK
     woken = flags & Flag.WAKER != 0
     ended_by[(ended_by == UNKNOWN) & woken & (flags & Flag.REMOTE != 0)] = NO_IPI
-    # Woken on this very CPU by a timer that was seen although its interrupt was not.
+    # The thread was woken on this CPU by a timer that was traced although its interrupt was not.
     ended_by[(ended_by == UNKNOWN) & woken & (causes["waker_context"] == WakerContext.TIMER)] = TIMER
-    ended_by[(ended_by == UNKNOWN) & _ended_by_themselves(causes, states)] = TIMER
+    ended_by[(ended_by == UNKNOWN) & _are_ended_polls(causes, states)] = TIMER
     return ended_by
 
 
 def build_conservation(
-    causes: IdleArray,
-    ended_by: IdleArray,
-    lost_count: int,
-    edges: Mapping[int, CpuEdge],
-    idle_percent: float | None = None,
+    causes: Array, ended_by: Array, lost_count: int, edges: Mapping[int, CpuEdge], idle_percent: float | None = None
 ) -> Conservation:
-    """classified + unknown + lost, beside what the kernel itself counted over the same windows."""
+    """Return the conservation of exits: classified, unknown and lost ones, and the kernel's own count of the window."""
     counts = causes["count"]
     unknown = int(counts[ended_by == UNKNOWN].sum())
     seen = int(counts.sum())
@@ -96,29 +87,29 @@ def build_conservation(
     )
 
 
-# Pure: whether something comes regularly, by the intervals that its entries counted.
+# Period of a cause, by the intervals that its entries counted.
 
-_MOST = 0.8
-_GAPS = 5
+_LEAST_SHARE = 0.8
+_LEAST_GAPS = 5
 
 
 def regular_period_ms(
     count: int, total: int, gaps: int, fitting_gaps: int, fitting_ns: int, fitting_periods: int
 ) -> float | None:
-    """The period of one cause, or of several that are shown as one; None for what is not regular.
+    """Return the period of a cause, or of several that are shown as one; None if it is irregular.
 
-    Regular means: of at least five intervals four in five are the period or, since a wake-up that finds its CPU
-    running ends no idle period, twice or three times it (each within a tenth). Of several entries the figures are those
-    of the most frequent, which has to hold four in five of the `total` exits: the intervals of the others say nothing
-    of the whole.
+    A cause is regular if at least four in five of at least five intervals match the period within a tenth. Twice and
+    three times the period match too: a wake-up on a running CPU ends no idle period. Of several entries the figures
+    are those of the most frequent, which must hold four in five of the `total` exits: the intervals of the others do
+    not describe the whole.
     """
-    if gaps < _GAPS or fitting_gaps < _MOST * gaps or count < _MOST * total:
+    if gaps < _LEAST_GAPS or fitting_gaps < _LEAST_SHARE * gaps or count < _LEAST_SHARE * total:
         return None
     return fitting_ns / fitting_periods / 1e6
 
 
 def period_ms(entries: Array) -> float | None:
-    """As `regular_ms`, of entries of layout.CAUSE."""
+    """Return the period of the most frequent of these entries of `idle_data.CAUSE`, as `regular_period_ms` does."""
     if not len(entries):
         return None
     main = entries[int(np.argmax(entries["count"]))]
@@ -150,13 +141,13 @@ _KEY = np.dtype(
 )
 
 
-def blamed_threads(exits: IdleArray) -> tuple[IdleArray, IdleArray]:
-    """Thread and process of each exit: the one that ran, else the one that an interrupt woke for another CPU."""
+def blamed_threads(exits: Array) -> tuple[Array, Array]:
+    """Return thread and process of each exit: the thread that ran, else the one that was woken for another CPU."""
     ran = exits["next_tid"] != 0
     return np.where(ran, exits["next_tid"], exits["woken_tid"]), np.where(ran, exits["next_tgid"], 0)
 
 
-def _keys(exits: IdleArray, ended_by: IdleArray) -> IdleArray:
+def _keys(exits: Array, ended_by: Array) -> Array:
     keys = np.zeros(len(exits), dtype=_KEY)
     keys["mechanism"] = ended_by
     keys["tid"], keys["tgid"] = blamed_threads(exits)
@@ -198,13 +189,13 @@ def _thread(task: Task, work: int, functions: Mapping[int, str], server_names: M
     if task.tid in server_names:
         return server_names[task.tid].removeprefix("thread/")
     if task.is_kernel and task.comm.startswith("kworker"):
-        # Work items wander between workers: the work is the name that means something.
+        # Work items move between workers, so the work function identifies the cause.
         return f"kworker {functions[work]}" if work in functions else "kworker"
     return task.comm
 
 
-def _names(exits: IdleArray) -> dict[tuple[int, int], str]:
-    """The latest name of each thread that ran, by its number and when it began."""
+def _names(exits: Array) -> dict[tuple[int, int], str]:
+    """Return the latest name of each thread that ran, by thread id and start."""
     latest = exits[np.argsort(exits["last_ns"], kind="stable")]
     lives = (latest["flags"] & np.uint32(IDLE_LIFE)).tolist()
     ran = zip(latest["next_tid"].tolist(), lives, latest["next_comm"].tolist(), strict=True)
@@ -212,8 +203,8 @@ def _names(exits: IdleArray) -> dict[tuple[int, int], str]:
 
 
 def group_causes(
-    exits: IdleArray,
-    ended_by: IdleArray,
+    exits: Array,
+    ended_by: Array,
     window_s: float,
     look_up: LookUp,
     *,
@@ -221,12 +212,12 @@ def group_causes(
     interrupts: Mapping[int, str],
     server_names: Mapping[int, str] | None = None,
     own_pid: int | None = None,
-    c0_ns: IdleArray | None = None,
+    c0_ns: Array | None = None,
 ) -> list[Cause]:
-    """One row per mechanism, name and thread, most frequent first; `percent` is of all exits given (layout.CAUSE).
+    """Group exits (`idle_data.CAUSE`) by mechanism, name and thread, most frequent first; `percent` is of all exits.
 
-    `c0_ns`: the running time of each entry (`running.c0_ns`), unknown where it is not given.
-    `server_names` maps thread ids to performance_schema names. Threads of `own_pid` are called powerprof.
+    `c0_ns` is the running time of each entry (`blame.sum_c0_ns`). `server_names` maps thread ids to
+    performance_schema names. Threads of `own_pid` are named powerprof.
     """
     unique, index = np.unique(_keys(exits, ended_by), return_inverse=True)
     comms = _names(exits)

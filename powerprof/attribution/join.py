@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: a capture's idle exits joined with stacks, wakers and names: a row per thread, stack, origin, mechanism."""
+"""A capture's idle exits joined with stacks, wakers and names: one row per thread, stack, origin and mechanism."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -12,15 +12,15 @@ import numpy as np
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import MECHANISMS, regular_period_ms
-from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.sites import NamedStack, SiteStacks
 from powerprof.model.attribution import Origin, Thread, Waker, Wakeup, Waking, Woken
 from powerprof.model.records import Mechanism
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
+from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import SOFTIRQS
 
-# Timer callbacks that wake the thread which waits on that timer: nanosleep, futex and poll time-outs; schedule_timeout;
+# Timer callbacks that wake the thread that set the timer: nanosleep, futex and poll time-outs; schedule_timeout;
 # timerfd; POSIX timers; setitimer (kernel: kernel/time/{hrtimer,sleep_timeout,posix-timers,itimer}.c, fs/timerfd.c).
 OWN_TIMERS = frozenset(
     {
@@ -34,20 +34,22 @@ OWN_TIMERS = frozenset(
         "alarmtimer_nsleep_wakeup",
     }
 )
-# Plain numbers: `&` of an IntFlag makes another one, in a microsecond.
+# Plain integers: `&` of an IntFlag creates another IntFlag, which takes a microsecond.
 _SITE, _WAKER, _WAKER_SITE, _TASK = int(Flag.SITE), int(Flag.WAKER), int(Flag.WAKER_SITE), int(WakerContext.TASK)
 _RUNNABLE = int(Flag.RUNNABLE)
 _TIMER_SOFTIRQS = frozenset({"TIMER", "HRTIMER", "RCU", "SCHED"})
 _BY_NOBODY: tuple[Origin, str | None] = ("kernel", None)
-# It did not sleep: released from a limit on its CPU time, or pulled from the queue of a busy CPU.
+# The thread did not sleep: a CPU limit released it, or an idle CPU pulled it from a busy one's queue.
 _DID_NOT_SLEEP: tuple[Origin, str | None] = ("runnable", "throttled or moved")
 NO_STACK = NamedStack((), (), False, "no user stack", False)
 _GONE = NamedStack((), (), False, "the process is gone", False)
 
 
 class _CauseEntry(msgspec.Struct, frozen=True):
-    """What is asked of each entry of layout.CAUSE: plain numbers, because a field of a numpy record takes 0.1 µs to
-    read and a sum over three of them 3 µs."""
+    """The fields of `idle_data.CAUSE` that the join reads, as plain numbers.
+
+    A numpy record takes 0.1 µs to read a field and 3 µs to add three of them.
+    """
 
     next_tid: int
     next_tgid: int
@@ -73,7 +75,7 @@ class _CauseEntry(msgspec.Struct, frozen=True):
 
 @dataclass
 class BlamedRow:
-    """The causes of one row of the result, and what they come to; `main` is the most frequent."""
+    """The causes of one row of the result and their sums; `main` is the most frequent of them."""
 
     thread: int
     stack: NamedStack
@@ -105,10 +107,10 @@ WokenKey = tuple[int, tuple[int, ...], Origin]
 
 
 def share_wakings(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) -> tuple[list[int], dict[WokenKey, int]]:
-    """Each row's wakings, and how many there are at what no row has; in all as many as were counted.
+    """Return each row's wakings, and the counts of wakings that belong to no row; together all that were counted.
 
-    Those that ended no idle period are in the most frequent of rows that differ by mechanism. An exit whose waker was
-    not seen is of another origin than its waking: it stands for one of the most frequent ones there.
+    Wakings that ended no idle period go to the most frequent of the rows that differ only by mechanism. An exit whose
+    waker was not traced has another origin than its waking, so it replaces one of the most frequent wakings there.
     """
     main: dict[WokenKey, int] = {}
     shares = [0 if row.origin == "runnable" else row.count for row in rows]
@@ -119,21 +121,17 @@ def share_wakings(rows: list[BlamedRow], wakings: Mapping[WokenKey, WokenAt]) ->
             continue
         key: WokenKey = (row.thread, row.stack.pcs, row.origin)
         main.setdefault(key, number)
-        own = min(row.count, spare.get(key, 0))
+        matching = min(row.count, spare.get(key, 0))
         if key in spare:
-            spare[key] -= own
-        owed[key[:2]] += row.count - own
+            spare[key] -= matching
+        owed[key[:2]] += row.count - matching
     for key in sorted(spare, key=lambda row: -spare[row]):
-        taken = min(spare[key], owed[key[:2]])
-        spare[key] -= taken
-        owed[key[:2]] -= taken
+        replaced = min(spare[key], owed[key[:2]])
+        spare[key] -= replaced
+        owed[key[:2]] -= replaced
     for key, number in main.items():
         shares[number] += spare.pop(key, 0)
     return shares, {key: count for key, count in spare.items() if count}
-
-
-def _plain(exits: Array) -> Iterator[_CauseEntry]:
-    return (_CauseEntry(*values) for values in exits[list(_CauseEntry.__struct_fields__)].tolist())
 
 
 def _period_ms(row: BlamedRow) -> float | None:
@@ -141,7 +139,7 @@ def _period_ms(row: BlamedRow) -> float | None:
     return regular_period_ms(main.count, row.count, main.gaps, main.fitting_gaps, main.fitting_ns, main.fitting_periods)
 
 
-def _number(tid: int) -> int:
+def _public_id(tid: int) -> int:
     return tid if tid < ENDED else 0
 
 
@@ -159,7 +157,7 @@ class Blamer:
         self._threads: dict[int, Thread] = {}
 
     def in_target(self, pid: int, tid: int) -> bool:
-        """Whether a thread is the target's."""
+        """Return whether a thread belongs to the target."""
         if self._capture.target.system:
             task = self._tasks.get(tid)
             return pid != self._capture.own_pid and tid != 0 and not (task is not None and task.is_kernel)
@@ -184,7 +182,7 @@ class Blamer:
         return ("other_thread" if waker_pid == pid else "other_process"), None
 
     def wakings(self) -> dict[WokenKey, WokenAt]:
-        """Every counted waking of the target's threads, by thread, stack and origin."""
+        """Return every counted waking of the target's threads, by thread, stack and origin."""
         woken_at: dict[WokenKey, WokenAt] = {}
         unseen: list[tuple[int, NamedStack, int]] = []
         for waking in self._capture.wakings:
@@ -200,16 +198,17 @@ class Blamer:
             if origin in ("other_thread", "other_process"):
                 woken.wakers[(waking.waker_tid, waking.waker_pid)] += waking.count
         for tid, stack, count in unseen:
-            # What ended those few sleeps is most likely what ends the others there.
+            # The cause of these few wakings was not traced: most likely it is the usual one of that stack.
             same = [key for key in woken_at if key[:2] == (tid, stack.pcs)]
             key = max(same, key=lambda key: woken_at[key].count, default=(tid, stack.pcs, "kernel"))
             woken_at.setdefault(key, WokenAt(stack, None)).count += count
         return woken_at
 
     def rows(self, exits: Array, ended_by: Array) -> list[BlamedRow]:
-        """The target's exits, one row per (thread, stack, origin, mechanism)."""
+        """Return the target's exits, one row per thread, stack, origin and mechanism, most frequent first."""
         grouped: dict[tuple[int, tuple[int, ...], str, int], BlamedRow] = {}
-        for number, (cause, mechanism) in enumerate(zip(_plain(exits), ended_by.tolist(), strict=True)):
+        causes = (_CauseEntry(*values) for values in exits[list(_CauseEntry.__struct_fields__)].tolist())
+        for number, (cause, mechanism) in enumerate(zip(causes, ended_by.tolist(), strict=True)):
             tid, pid = cause.next_tid, cause.next_tgid
             if not tid or not self.in_target(pid, tid):
                 continue
@@ -238,10 +237,10 @@ class Blamer:
             if detail:
                 row.details[detail] += cause.count
             if origin in ("other_thread", "other_process") or cause.waker_context == _TASK:
-                self._note_waker(row, cause)
+                self._count_waker(row, cause)
         return sorted(grouped.values(), key=lambda row: (-row.count, row.thread, row.stack.pcs))
 
-    def _note_waker(self, row: BlamedRow, cause: _CauseEntry) -> None:
+    def _count_waker(self, row: BlamedRow, cause: _CauseEntry) -> None:
         tid, pid = cause.waker_tid, cause.waker_tgid
         if not cause.flags & _WAKER or not tid:
             return
@@ -252,9 +251,9 @@ class Blamer:
             row.waker_stacks[(tid, *stack.pcs)] += cause.count
 
     def wakeups(
-        self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array, *, is_own: bool = True
+        self, rows: Sequence[BlamedRow], shares: Sequence[int | None], exits: Array, *, has_own_time: bool
     ) -> list[Wakeup]:
-        """The record of each row; `shares` are their wakings. `is_own`: threads' own running time is known."""
+        """Return the record of each row; `shares` are their wakings. `has_own_time`: own running time was traced."""
         states = exits["states"].tolist()
         return [
             Wakeup(
@@ -265,7 +264,7 @@ class Blamer:
                 wakings_count=wakings,
                 period_ms=_period_ms(row),
                 c0_ms=(row.own_ns + row.kernel_ns) / 1e6,
-                own_ms=row.own_ns / 1e6 if is_own else None,
+                own_ms=row.own_ns / 1e6 if has_own_time else None,
                 thread=self.thread(row.thread),
                 waker=self._waker(row.wakers, row.waker_stacks),
                 stack=list(row.stack.frames),
@@ -278,17 +277,17 @@ class Blamer:
         ]
 
     def _states(self, counts: Sequence[Sequence[int]]) -> dict[str, int]:
-        # CPUs of one host have the same states, but for some with two kinds of cores: then the first one's names.
+        # CPUs of one host have the same states; with two kinds of cores the names are those of the first CPU.
         names = next(iter(self._capture.states.values()), [])
         counted: dict[str, int] = {}
         for state, count in enumerate(counts[0] if len(counts) == 1 else map(sum, zip(*counts, strict=True))):
             if count:
                 name = names[state] if state < len(names) else f"state {state}"
                 counted[name] = counted.get(name, 0) + count
-        return dict(sorted(counted.items(), key=lambda ended: -ended[1]))
+        return dict(sorted(counted.items(), key=lambda item: -item[1]))
 
     def without_exit(self, key: WokenKey, woken: WokenAt, count: int, own_ns: float | None) -> Waking:
-        """The record of `count` wakings of which none ended an idle period, and what the thread ran because of them."""
+        """Return the record of `count` wakings that ended no idle period, with the thread's running time after them."""
         tid, _, origin = key
         return Waking(
             origin=origin,
@@ -310,8 +309,8 @@ class Blamer:
         stack = self._named_wakers[stacks[0]] if stacks else None
         thread = self.thread(tid)
         return Waker(
-            pid=_number(pid),
-            tid=_number(tid),
+            pid=_public_id(pid),
+            tid=_public_id(tid),
             comm=thread.comm,
             server_name=thread.server_name,
             stack=list(stack.frames) if stack else [],
@@ -319,22 +318,21 @@ class Blamer:
         )
 
     def thread(self, tid: int) -> Thread:
-        """A thread by its names."""
-        known = self._threads.get(tid)
-        if known is None:
+        """Return a thread with its names; each is built once."""
+        if tid not in self._threads:
             task = self._tasks.get(tid)
-            known = self._threads[tid] = Thread(
-                tid=_number(tid),
+            self._threads[tid] = Thread(
+                tid=_public_id(tid),
                 comm=task.comm if task else f"thread {tid}",
                 server_name=self._capture.server_names.get(tid),
                 pid=task.pid if task else None,
                 process=task.process if task and self._many else None,
                 unit=task.unit if task else None,
             )
-        return known
+        return self._threads[tid]
 
     def woken_elsewhere(self, exits: Array) -> list[Woken]:
-        """Threads of the target that ended idle periods by waking other processes."""
+        """Return the target's threads that ended idle periods by waking other processes."""
         counted: Counter[tuple[int, str]] = Counter()
         by_task = (exits["flags"] & np.uint32(_WAKER) != 0) & (exits["waker_context"] == _TASK)
         names = ["waker_tgid", "waker_tid", "next_tgid", "next_tid", "count"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long threads sleep and wait for a CPU, and who wakes them: the record of `offcpu`."""
+"""The record of `offcpu`: how long threads sleep and wait for a CPU, and which threads wake them."""
 
 from __future__ import annotations
 
@@ -8,18 +8,35 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.attribution.requests import (
+    DTRACE_NOTE,
+    OffCpuRequest,
+    ReadThreadNames,
+    ServerChoice,
+    TargetChoice,
+    check_backend,
+    has_dtrace,
+    label_record,
+    only_pid,
+    read_own_names,
+    resolve_target,
+    thread_name_reader,
+)
+from powerprof.measure.sampling import format_now
 from powerprof.model import text
 from powerprof.model.records import Notes
+from powerprof.model.text import Say
+from powerprof.system.errors import CapabilityError
+from powerprof.system.processes import Target
 from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
+from powerprof.tracing.dtrace.backend import DtraceRun, Question
 from powerprof.tracing.dtrace.output import DtraceFrame, DtraceWakeup, SleepsTrace, WakersTrace
-
-# Who wakes threads; and the two kinds of records that `offcpu` has replaced: saved ones are still read.
 
 
 class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread that wakes another from one call path (`stack`: the waker's, innermost first).
+    """The wakings of one thread by another from one call path (`stack`: the waker's, innermost first).
 
-    `thread` and `tid` are the woken one's, `waker_pid` 0 is the idle task.
+    `thread` and `tid` are those of the woken thread; `waker_pid` 0 is the idle task.
     """
 
     tid: int
@@ -34,7 +51,7 @@ class WakerRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread's sleeps, and its waits for a CPU once woken; None where there were none."""
+    """One thread's sleeps, and its waits for a CPU after wakings. Means and maxima of no events are None."""
 
     tid: int
     thread: str | None
@@ -48,7 +65,7 @@ class SleepRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SleepersWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """What records of sleeps and wakings have in common."""
+    """The fields that all records of sleeps and wakings share."""
 
     window_s: float
     lost_count: int
@@ -65,7 +82,7 @@ class SleepersWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakersProfile(SleepersWindow, frozen=True, kw_only=True):
-    """`attribute --wakers` of versions before `offcpu`: rows by how often."""
+    """The record of `attribute --wakers`, which `offcpu` replaced; saved ones are still read. Rows by count."""
 
     pid: int
     wakings_count: int
@@ -74,7 +91,7 @@ class WakersProfile(SleepersWindow, frozen=True, kw_only=True):
 
 
 class SleepsProfile(SleepersWindow, frozen=True, kw_only=True):
-    """`attribute --sleeps` of versions before `offcpu`: rows by number of sleeps."""
+    """The record of `attribute --sleeps`, which `offcpu` replaced; saved ones are still read. Rows by sleeps."""
 
     pid: int
     sleeps_count: int
@@ -94,7 +111,7 @@ _DTRACE_LIMITS = (
 
 
 class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
-    """Sleeps of a thread in one state of the kernel's: `interruptible`, `uninterruptible`, ..."""
+    """Sleeps of a thread in one scheduler state: `interruptible`, `uninterruptible`, ..."""
 
     state: str
     sleeps_count: int
@@ -102,9 +119,9 @@ class OffCpuState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffCpuThread(SleepRow, frozen=True, kw_only=True):
-    """A thread's sleeps, its waits for a CPU once woken, and those after it was preempted.
+    """A thread's sleeps, its waits for a CPU after wakings, and those after preemption.
 
-    Means and longest ones are None where there were none, all else that is None is unknown (DTrace).
+    Means and maxima of no events are None; other fields that are None are unknown (DTrace).
     """
 
     pid: int
@@ -114,7 +131,7 @@ class OffCpuThread(SleepRow, frozen=True, kw_only=True):
 
 
 class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
-    """`offcpu`: threads by number of sleeps, wakers by number of wakings. None is unknown."""
+    """The record of `offcpu`: threads by number of sleeps, wakers by number of wakings. None is unknown."""
 
     pids: list[int]
     sleeps_count: int | None
@@ -127,8 +144,60 @@ class OffCpuProfile(SleepersWindow, frozen=True, kw_only=True):
     schema: Literal["powerprof.offcpu/1"] = "powerprof.offcpu/1"
 
 
+def trace_off_cpu(chosen: TargetChoice, server: ServerChoice, request: OffCpuRequest, say: Say) -> OffCpuProfile:
+    """Trace sleeps and wakings for one window. Raises UsageError, CapabilityError, PowerprofError."""
+    target = resolve_target(chosen)
+    read_names = thread_name_reader(server, target)
+    check_backend(request.backend)
+    started_at = format_now()
+    if request.backend == "dtrace":
+        record = _trace_by_dtrace(target, request, read_names, say)
+    else:
+        try:
+            record = _trace_by_bpf(target, request, read_names, say)
+        except CapabilityError:
+            if request.backend == "bpf" or not has_dtrace():
+                raise
+            record = _trace_by_dtrace(target, request, read_names, say)
+    return label_record(record, target, started_at)
+
+
+def _trace_by_bpf(target: Target, request: OffCpuRequest, read_names: ReadThreadNames, say: Say) -> OffCpuProfile:
+    from powerprof.tracing.offcpu import OffCpuTracer
+
+    names = dict(read_names())
+    say("loading the tracer")
+    with OffCpuTracer(None if target.system else target.pids) as tracer:
+        say(f"following {target.label} for {request.duration_s:g} s")
+        trace = tracer.measure(request.duration_s, settle=request.settle)
+    names.update(read_names())
+    return build_bpf_profile(trace, names)
+
+
+def _trace_by_dtrace(target: Target, request: OffCpuRequest, read_names: ReadThreadNames, say: Say) -> OffCpuProfile:
+    from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups
+
+    duration_s = request.duration_s
+    sleeps = parse_latency(_run_dtrace("sleep-wake-latency", target, duration_s, say, settle=False))
+    wakings = None
+    if not sleeps.interrupted:
+        wakings = parse_wakeups(_run_dtrace("wakeups", target, duration_s, say, settle=request.settle))
+    tids = {thread.tid for thread in sleeps.threads}
+    tids |= {wakeup.sleeper_tid for wakeup in wakings.wakeups} if wakings is not None else set()
+    return build_dtrace_profile(sleeps, wakings, read_own_names(tids, read_names()))
+
+
+def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:
+    from powerprof.tracing.dtrace.backend import find_dtrace, pick, render, run_dtrace
+
+    pid, dtrace = only_pid(target), find_dtrace()
+    script = render(pick(dtrace, question), pid=pid)
+    say(DTRACE_NOTE.format(duration_s))
+    return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
+
+
 def convert_old_record(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
-    """A record of a version before `offcpu`: what it has not is unknown."""
+    """Return a record of a version before `offcpu` as one of `offcpu`; fields that it lacks are unknown."""
     wakers = saved if isinstance(saved, WakersProfile) else None
     sleeps = saved if isinstance(saved, SleepsProfile) else None
     common = {name: getattr(saved, name) for name in SleepersWindow.__struct_fields__}
@@ -147,7 +216,7 @@ def convert_old_record(saved: WakersProfile | SleepsProfile) -> OffCpuProfile:
 
 
 def build_bpf_profile(trace: OffCpuTrace, names: Mapping[int, str]) -> OffCpuProfile:
-    """The report of one window; `names` are of threads by id, before their own."""
+    """Return the record of one window; `names` by thread id are preferred to the threads' own names."""
     threads = [_thread(sums, trace.window_s, names) for sums in trace.threads]
     comms = {sums.tid: sums.comm for sums in trace.threads}
     total = sum(waking.count for waking in trace.wakings)
@@ -183,7 +252,7 @@ def _waker_rows(
     window_s: float,
     total: int,
 ) -> list[WakerRow]:
-    """Woken thread, its waking and the waker's stack → rows, the most frequent first."""
+    """Return the rows of (woken thread, its waking, the waker's stack), most frequent first."""
     rows = [
         WakerRow(
             tid=tid,
@@ -225,7 +294,7 @@ def _thread(sums: ThreadSums, window_s: float, names: Mapping[int, str]) -> OffC
 
 
 def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names: Mapping[int, str]) -> OffCpuProfile:
-    """The report of a window of sleeps and one of wakings (None: interrupted before); `names` are of threads by id."""
+    """Return the record of a window of sleeps and one of wakings (None: interrupted before); `names` by thread id."""
     total = sum(wakeup.count for wakeup in wakings.wakeups) if wakings is not None else None
     return OffCpuProfile(
         pids=[sleeps.pid],
@@ -264,6 +333,6 @@ def build_dtrace_profile(sleeps: SleepsTrace, wakings: WakersTrace | None, names
 
 
 def _sum_of(costs: list[float | None]) -> float | None:
-    """Unknown where one of them is."""
+    """Return the sum; None if one of the costs is unknown."""
     known = [cost for cost in costs if cost is not None]
     return sum(known) if len(known) == len(costs) else None

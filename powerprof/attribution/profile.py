@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: which functions the samples of a window fell into, with the doubt that sampling leaves."""
+"""The record of `profile`: the functions in which the samples of a window fell, with the uncertainty of sampling."""
 
 from __future__ import annotations
 
@@ -8,14 +8,27 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.attribution.requests import (
+    ProfileRequest,
+    ServerChoice,
+    TargetChoice,
+    label_record,
+    resolve_target,
+    thread_name_reader,
+)
+from powerprof.measure.sampling import format_now
 from powerprof.model.records import Notes
+from powerprof.model.text import Say
 from powerprof.statistics.rates import proportion
-from powerprof.tracing.captures import OnCpuCapture
+from powerprof.system.errors import UsageError
+from powerprof.tracing.captures import Event, OnCpuCapture
 from powerprof.tracing.profile import OnCpuFrame, PathNames
+
+_EVENTS: tuple[Event, ...] = ("cpu-clock", "page-faults")
 
 
 class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
-    """One call path of one thread, innermost frame first. `stack_state`: lost stacks are counted, not named."""
+    """A call path of one thread, innermost frame first. Lost stacks are counted in `stack_state` without names."""
 
     pid: int
     tid: int
@@ -29,9 +42,10 @@ class OnCpuStack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
-    """One function: `self` is where it ran itself, `total` where it was anywhere on the stack.
+    """The share of one function: `self` counts its own samples, `total` those with it anywhere on the stack.
 
-    `low_percent`, `high_percent`: 95 % interval of `self_percent` (Wilson); None for page faults, which are counted.
+    `low_percent` and `high_percent` are the 95 % Wilson interval of `self_percent`. They are None for page faults,
+    which are counted.
     """
 
     function: str
@@ -47,9 +61,11 @@ class FunctionShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`profile`. Percentages are of the targets' own samples (`percent_of` "target"; "c0", of all C0 samples of the
-    host, in runs that were saved before), or of the targets' faults. `c0_percent` is the sampled C0 share of all
-    CPUs, `target_percent` the targets' share of it. target = named + lost.
+    """The record of `profile`.
+
+    Percentages are of the targets' own samples (`percent_of` "target") or faults; older runs have "c0", the share of
+    all C0 samples of the host. `c0_percent` is the sampled C0 share of all CPUs, `target_percent` the targets' share
+    of it. The count of the target is the sum of named and lost samples.
     """
 
     event: str
@@ -82,8 +98,28 @@ class OnCpuProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.oncpu/1"] = "powerprof.oncpu/1"
 
 
+def profile_target(chosen: TargetChoice, server: ServerChoice, request: ProfileRequest, say: Say) -> OnCpuProfile:
+    """Sample one window and return its profile. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.tracing.profile import OnCpuTracer
+
+    target = resolve_target(chosen)
+    event = next((event for event in _EVENTS if event == request.event), None)
+    read_names = thread_name_reader(server, target)
+    if event is None:
+        raise UsageError(f"--event {request.event} is not a choice", f"one of {', '.join(_EVENTS)}")
+    names = dict(read_names())
+    say("loading the sampler")
+    pids = None if target.system else target.pids
+    with OnCpuTracer(pids, event, frequency_hz=request.frequency_hz) as tracer:
+        say(f"sampling {target.label} for {request.duration_s:g} s")
+        started_at = format_now()
+        capture = tracer.measure(request.duration_s, settle=request.settle)
+    names.update(read_names())
+    return label_record(build_on_cpu_profile(capture, server_names=names), target, started_at)
+
+
 def build_on_cpu_profile(capture: OnCpuCapture, server_names: Mapping[int, str] | None = None) -> OnCpuProfile:
-    """The report of one window. `server_names` maps a tid to the server's name of the thread."""
+    """Return the profile of one window. `server_names` maps thread ids to the server's names."""
     names = PathNames(capture)
     whole = capture.target_count
     merged: dict[tuple[int, tuple[str, ...], str], tuple[list[OnCpuFrame], int, int]] = {}

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each verb about a target asks for. Groups of options that verbs share are passed whole."""
+"""The requests of the verbs about a target, and the steps that these verbs share."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+import msgspec
 
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
-from powerprof.system.errors import UsageError
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
+from powerprof.system.processes import Target, resolve
+from powerprof.system.tasks import look_up
 
+Record = TypeVar("Record", bound=msgspec.Struct)
+# Returns the server's names of its threads by thread id.
+ReadThreadNames = Callable[[], Mapping[int, str]]
+DTRACE_NOTE = "DTrace starts, counts for {:g} s, and ends in order: both take some seconds more"
 _PAGE_KIB = 4
 
 
 class TargetChoice(Protocol):
-    """Which processes are meant."""
+    """The options that choose processes."""
 
     @property
     def pid(self) -> list[str] | None: ...
@@ -25,7 +35,7 @@ class TargetChoice(Protocol):
 
 
 class ServerChoice(Protocol):
-    """The server to ask for its threads' names; one of this host is found without it."""
+    """The options that choose the server for thread names; a server of this host is found without them."""
 
     @property
     def server(self) -> str | None: ...
@@ -35,12 +45,12 @@ class ServerChoice(Protocol):
     def defaults_file(self) -> Path | None: ...
 
 
-# `settle`: this process does nothing else afterwards, and may give up what root may do.
+# If `settle` is set, the process does nothing else after the window, so it may give up its root privileges.
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttributeRequest:
-    """`attribute`: who wakes the CPUs. Raises UsageError where the buffer for stacks is no power of two."""
+    """A request of `attribute`. Raises UsageError if the stack buffer is not a power of two."""
 
     duration_s: float
     stack_buffer_kib: int = 16384
@@ -53,13 +63,13 @@ class AttributeRequest:
 
     @property
     def stack_pages(self) -> int:
-        """The buffer in pages."""
+        """The stack buffer in pages."""
         return self.stack_buffer_kib // _PAGE_KIB
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileRequest:
-    """`profile`: what to sample or count, and how often."""
+    """A request of `profile`: the event and its frequency."""
 
     duration_s: float
     event: str = "cpu-clock"
@@ -69,7 +79,7 @@ class ProfileRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionsRequest:
-    """`functions`: which to probe (a glob, or module:glob), and how many at most."""
+    """A request of `functions`: a glob or module:glob, and the greatest number of functions."""
 
     duration_s: float
     pattern: str
@@ -81,7 +91,7 @@ class FunctionsRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class OffCpuRequest:
-    """`offcpu`: how long threads sleep and wait for a CPU, and who wakes them."""
+    """A request of `offcpu`."""
 
     duration_s: float
     backend: str = "auto"
@@ -90,7 +100,73 @@ class OffCpuRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class SyscallRequest:
-    """`syscalls`: calls by kind, reads and writes by file, waits for locks."""
+    """A request of `syscalls`."""
 
     duration_s: float
     settle: bool = False
+
+
+def resolve_target(chosen: TargetChoice) -> Target:
+    """Return the chosen processes. Raises UsageError, and PowerprofError for a recorded host."""
+    if not paths.is_this_host():
+        raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    return resolve(tuple(chosen.pid or ()), cgroup=chosen.cgroup, system=chosen.system)
+
+
+def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
+    """Return a function that reads the server's thread names; it returns none if no server answers.
+
+    Raises UsageError if the chosen server cannot be used.
+    """
+    from powerprof.database.clients.given import given_server
+
+    if any(option is not None for option in (server.server, server.socket, server.defaults_file)):
+        return given_server(server.server, server.socket, server.defaults_file).thread_names
+
+    def read_local_names() -> Mapping[int, str]:
+        from powerprof.database.products.products import read_local_thread_names
+
+        names: dict[int, str] = {}
+        for pid in target.pids:
+            names.update(read_local_thread_names(pid))
+        return names
+
+    return read_local_names
+
+
+def read_own_names(tids: Iterable[int], server_names: Mapping[int, str]) -> dict[int, str]:
+    """Return the server's names of threads, else their own by /proc; ended threads have none."""
+    names = {tid: server_names.get(tid) or look_up(tid).comm for tid in sorted(tids) if tid}
+    return {tid: name for tid, name in names.items() if name != f"thread {tid}"}
+
+
+def check_backend(name: str) -> None:
+    """Raise UsageError for an unknown backend."""
+    if name not in ("auto", "bpf", "dtrace"):
+        raise UsageError(f"--backend {name} is not a choice", "auto, bpf or dtrace")
+
+
+def has_dtrace() -> bool:
+    """Return whether DTrace is installed."""
+    from powerprof.tracing.dtrace.backend import find_dtrace
+
+    try:
+        find_dtrace()
+    except CapabilityError:
+        return False
+    return True
+
+
+def only_pid(target: Target) -> int:
+    """Return the one process of the target. Raises UsageError for several, which DTrace cannot probe."""
+    if len(target.pids) != 1:
+        raise UsageError("DTrace probes one process at a time", "choose it with --pid ID")
+    return target.pids[0]
+
+
+def label_record(record: Record, target: Target, started_at: str) -> Record:
+    """Return the record with the target's label, the start and the host."""
+    from powerprof.host.describe import host_record
+
+    labelled: Record = msgspec.structs.replace(record, label=target.label, started_at=started_at, host=host_record())
+    return labelled

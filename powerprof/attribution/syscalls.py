@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What threads ask of the kernel, what they read and write, how long they wait for locks: the record of `syscalls`."""
+"""The record of `syscalls`: system calls, reads and writes by file, and waits for locks, by thread."""
 
 from __future__ import annotations
 
@@ -10,8 +10,19 @@ from typing import Any, Literal
 
 import msgspec
 
+from powerprof.attribution.requests import (
+    ServerChoice,
+    SyscallRequest,
+    TargetChoice,
+    label_record,
+    read_own_names,
+    resolve_target,
+    thread_name_reader,
+)
+from powerprof.measure.sampling import format_now
 from powerprof.model import text
 from powerprof.model.records import Notes
+from powerprof.model.text import Say
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 from powerprof.tracing.syscalls import FUTEX_WAITS
 
@@ -25,7 +36,7 @@ FileKind = Literal["file", "socket", "pipe", "other"]
 
 
 class SyscallRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread's calls of one kind; `operation` is futex's. Times are from the call to its return, sleep included."""
+    """One thread's calls of one kind; `operation` is that of futex. Times run from call to return, with sleeps."""
 
     pid: int
     tid: int
@@ -39,7 +50,7 @@ class SyscallRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileRow(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thread read from and wrote to one file. `path` may lack what is above the file's folder."""
+    """The reads and writes of one thread on one file. `path` may lack the part above the file's folder."""
 
     path: str
     kind: FileKind
@@ -55,7 +66,7 @@ class FileRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockWaits(msgspec.Struct, frozen=True, kw_only=True):
-    """How often and how long a thread waited in futex(2): for a lock, a condition, or until its time was over."""
+    """The number and length of a thread's waits in futex(2): for a lock, for a condition, or until a time-out."""
 
     pid: int
     tid: int
@@ -66,9 +77,9 @@ class LockWaits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """`syscalls`: calls by thread and kind, files by bytes, and waits for locks; the largest first.
+    """The record of `syscalls`: calls by thread and kind, files by bytes, and waits for locks; largest first.
 
-    `waiting_count`: calls that were open at the end of the window, by name. None is unknown.
+    `waiting_count` are the calls that were open at the end of the window, by name. None: unknown.
     """
 
     pids: list[int]
@@ -92,10 +103,26 @@ class SyscallProfile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.syscalls/1"] = "powerprof.syscalls/1"
 
 
+def count_syscalls(chosen: TargetChoice, server: ServerChoice, request: SyscallRequest, say: Say) -> SyscallProfile:
+    """Count system calls for one window. Raises UsageError, CapabilityError, PowerprofError."""
+    from powerprof.tracing.syscalls import SyscallTracer
+
+    target = resolve_target(chosen)
+    read_names = thread_name_reader(server, target)
+    started_at, names = format_now(), dict(read_names())
+    say("loading the counter")
+    with SyscallTracer(None if target.system else target.pids) as tracer:
+        say(f"counting system calls of {target.label} for {request.duration_s:g} s")
+        trace = tracer.measure(request.duration_s, settle=request.settle)
+    tids = {row.tid for row in trace.calls} | {row.tid for row in trace.files}
+    names = {row.tid: row.comm for row in trace.files} | read_own_names(tids, {**names, **read_names()})
+    return label_record(build_syscall_profile(trace, names), target, started_at)
+
+
 def build_syscall_profile(trace: SyscallTrace, names: Mapping[int, str]) -> SyscallProfile:
-    """The record of one window; `names` are of threads by id, before their own."""
+    """Return the record of one window; `names` by thread id are preferred to the threads' own names."""
     calls = [_row(call, names) for call in trace.calls]
-    files = [_file(one, names) for one in trace.files if one.reads_count or one.writes_count or one.syncs_count]
+    files = [_file(file, names) for file in trace.files if file.reads_count or file.writes_count or file.syncs_count]
     parts = trace.parts_count
     notes = (
         [f"{text.plural(parts, 'request')} of more than 16 parts: the rest of its bytes is in no sum"] if parts else []
@@ -131,19 +158,19 @@ def _row(call: CallSum, names: Mapping[int, str]) -> SyscallRow:
     )
 
 
-def _file(one: FileSum, names: Mapping[int, str]) -> FileRow:
+def _file(file: FileSum, names: Mapping[int, str]) -> FileRow:
     return FileRow(
-        path=one.path,
-        kind=_kind(one.mode),
-        pid=one.pid,
-        tid=one.tid,
-        thread=names.get(one.tid) or one.comm or None,
-        reads_count=one.reads_count,
-        read_bytes=one.read_bytes,
-        writes_count=one.writes_count,
-        write_bytes=one.write_bytes,
-        syncs_count=one.syncs_count,
-        sync_ms=one.sync_ns / 1e6,
+        path=file.path,
+        kind=_kind(file.mode),
+        pid=file.pid,
+        tid=file.tid,
+        thread=names.get(file.tid) or file.comm or None,
+        reads_count=file.reads_count,
+        read_bytes=file.read_bytes,
+        writes_count=file.writes_count,
+        write_bytes=file.write_bytes,
+        syncs_count=file.syncs_count,
+        sync_ms=file.sync_ns / 1e6,
     )
 
 
@@ -163,10 +190,10 @@ def _lock_waits(calls: Iterable[CallSum], names: Mapping[int, str]) -> list[Lock
             pid=pid,
             tid=tid,
             thread=names.get(tid),
-            waits_count=sum(call.count for call in own),
-            total_ms=sum(call.ns for call in own) / 1e6,
-            longest_ms=max(call.longest_ns for call in own) / 1e6,
+            waits_count=sum(call.count for call in waits),
+            total_ms=sum(call.ns for call in waits) / 1e6,
+            longest_ms=max(call.longest_ns for call in waits) / 1e6,
         )
-        for (pid, tid), own in by_thread.items()
+        for (pid, tid), waits in by_thread.items()
     ]
     return sorted(rows, key=lambda row: (-row.total_ms, row.tid))

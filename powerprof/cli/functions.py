@@ -67,7 +67,7 @@ def command(
     saving = check(saving)
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
-    from powerprof.attribution import attribute
+    from powerprof.attribution.functions import count_functions
     from powerprof.attribution.requests import FunctionsRequest
     from powerprof.report import functions
 
@@ -79,5 +79,5 @@ def command(
         unwinding_risk=probes.allow_unwinding_risk,
         settle=True,
     )
-    record = attribute.functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
+    record = count_functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
     deliver(record, "functions", saving, lines=partial(functions.lines, top=top))

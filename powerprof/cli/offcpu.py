@@ -24,10 +24,10 @@ def command(
 ) -> None:
     """Trace, save, print."""
     saving = check(saving)
-    from powerprof.attribution import attribute
+    from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
     from powerprof.report import offcpu
 
     request = OffCpuRequest(duration_s=duration, backend=backend, settle=True)
-    record = attribute.off_cpu(target, given, request, say_to(saving))
+    record = trace_off_cpu(target, given, request, say_to(saving))
     deliver(record, "offcpu", saving, lines=partial(offcpu.lines, top=top))

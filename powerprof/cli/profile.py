@@ -56,7 +56,7 @@ def command(
     """Sample, save, print."""
     files = {**files_of(profiles, html=html, csv=csv), "csv-bom": csv_bom}
     saving = check(saving, files)
-    from powerprof.attribution import attribute
+    from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest
     from powerprof.report import profile
     from powerprof.report.kinds import check_files
@@ -66,5 +66,5 @@ def command(
     if event == "page-faults":
         refuse_without_effect(context, "with --event page-faults, which counts each", ("frequency",))
     request = ProfileRequest(duration_s=duration, event=event, frequency_hz=frequency, settle=True)
-    record = attribute.profile(target, given, request, say_to(saving))
+    record = profile_target(target, given, request, say_to(saving))
     deliver(record, "profile", saving, files, lines=partial(profile.lines, by=by or "function", top=top, sources=lines))

@@ -16,10 +16,10 @@ from powerprof.cli.output import check, deliver, say_to
 def command(*, target: TargetOptions, duration: Duration = 10.0, top: Top = 20, given: Given, saving: Saving) -> None:
     """Count, save, print."""
     saving = check(saving)
-    from powerprof.attribution import attribute
     from powerprof.attribution.requests import SyscallRequest
+    from powerprof.attribution.syscalls import count_syscalls
     from powerprof.report import syscalls
 
     request = SyscallRequest(duration_s=duration, settle=True)
-    record = attribute.syscalls(target, given, request, say_to(saving))
+    record = count_syscalls(target, given, request, say_to(saving))
     deliver(record, "syscalls", saving, lines=partial(syscalls.lines, top=top))

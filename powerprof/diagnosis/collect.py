@@ -368,7 +368,7 @@ def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple
     say("unwinding and naming")
     stacks = SiteStacks(taken)
     record = blame.build_attribution(taken, stacks)
-    return msgspec.structs.replace(taken, named=stacks.named()), record
+    return msgspec.structs.replace(taken, named=stacks.export_names()), record
 
 
 def rows_of(attribution: Attribution) -> list[ThreadWakeups]:

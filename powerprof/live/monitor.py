@@ -461,7 +461,7 @@ class HostMonitor(Closeable):
         if self._newest is None:
             return None
         capture, record, stacks = self._newest
-        return msgspec.structs.replace(capture, named=stacks.named()), record
+        return msgspec.structs.replace(capture, named=stacks.export_names()), record
 
     def _look_up(self, tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
         """As `look_up`, of threads that are known from memory: their names seldom change."""

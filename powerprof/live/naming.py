@@ -14,7 +14,6 @@ from contextlib import contextmanager
 import msgspec
 import numpy as np
 
-from powerprof.attribution.causes import IdleArray as Array
 from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_stack
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
@@ -22,6 +21,7 @@ from powerprof.stacks.unwind import load_drgn
 from powerprof.system.child import Say, apart
 from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
+from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_stacks import DemandLooks
 
 SHARE = 0.0003
@@ -119,7 +119,7 @@ def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: 
             if not stacks.has_image(pid):
                 stacks.find(StackKind.SLEEPER, pid, key)
     wanted = [
-        (pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.knows(StackKind.SLEEPER, pid, key)
+        (pid, key) for pid, key in places if stacks.has_image(pid) and not stacks.is_known(StackKind.SLEEPER, pid, key)
     ]
     if wanted and purse.is_open:
         _name_apart(stacks, wanted, store, purse)
@@ -146,10 +146,10 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
     named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
     for stack in named:
         pid, key = wanted[stack.number]
-        stacks.learn(StackKind.SLEEPER, pid, key, stack.stack)
+        stacks.remember(StackKind.SLEEPER, pid, key, stack.stack)
     if summary is not None:
         stacks.unread, store.budget = summary.unread, summary.budget
     elif len(named) < len(wanted):
         # Not again: what it was about to read broke it, or kept it busy.
         pid, key = wanted[len(named)]
-        stacks.learn(StackKind.SLEEPER, pid, key, unnamed_stack(key, "reading its tables failed", captured=True))
+        stacks.remember(StackKind.SLEEPER, pid, key, unnamed_stack(key, "reading its tables failed", captured=True))

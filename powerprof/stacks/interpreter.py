@@ -317,7 +317,7 @@ class PythonFrame(msgspec.Struct, frozen=True, array_like=True):
     is_shim: bool = False
 
 
-def places(chain: bytes) -> tuple[list[Place], bool]:
+def split_chain(chain: bytes) -> tuple[list[Place], bool]:
     """The frames of a chain, innermost first, and whether it is whole."""
     words = list(_PAIR.iter_unpack(chain[: len(chain) // 16 * 16]))[: MOST_FRAMES + 1]
     whole = bool(words) and words[-1] == (0, 0)
@@ -326,7 +326,7 @@ def places(chain: bytes) -> tuple[list[Place], bool]:
 
 def read_frames(pid: int, read: MemoryReader, interpreter: Interpreter, chains: Iterable[bytes]) -> list[PythonFrame]:
     """Every distinct frame of these chains, named where it can be. `read` gives what it can of each place."""
-    wanted = list(dict.fromkeys(place for chain in chains for place in places(chain)[0]))
+    wanted = list(dict.fromkeys(place for chain in chains for place in split_chain(chain)[0]))
     shape = interpreter.shape
     codes = list(dict.fromkeys(code for code, word in wanted if not _is_shim(interpreter, word)))[:MOST_CODES]
     objects = dict(zip(codes, _read(read, [(code, shape.bytecode) for code in codes]), strict=True))

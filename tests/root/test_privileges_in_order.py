@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from powerprof.attribution.modes import functions, on_cpu
+from powerprof.attribution.functions import count_functions
+from powerprof.attribution.profile import profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
+from powerprof.cli.options import Given, TargetOptions
 from powerprof.system import caller
-from powerprof.system.processes import Target, resolve
 from powerprof.tracing.bpf import syscalls, uprobes
 from tests.programs.ground_truth import build
 
@@ -44,11 +45,11 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-def target(tmp_path: Path) -> Iterator[Target]:
+def target(tmp_path: Path) -> Iterator[TargetOptions]:
     process = subprocess.Popen([build("sleepers", tmp_path), "60"], stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    yield resolve([str(process.pid)])
+    yield TargetOptions(pid=[str(process.pid)])
     process.kill()
     process.communicate()
 
@@ -57,14 +58,14 @@ def _silent(_: str) -> None:
     pass
 
 
-def test_samplers_are_opened_before(order: list[str], target: Target) -> None:
-    on_cpu(target, ProfileRequest(duration_s=0.2, settle=True), dict, _silent)
+def test_samplers_are_opened_before(order: list[str], target: TargetOptions) -> None:
+    profile_target(target, Given(), ProfileRequest(duration_s=0.2, settle=True), _silent)
     assert order == [*["opened"] * (os.cpu_count() or 1), "given up"]
 
 
-def test_probes_are_placed_before(order: list[str], target: Target) -> None:
+def test_probes_are_placed_before(order: list[str], target: TargetOptions) -> None:
     request = FunctionsRequest(duration_s=0.2, pattern="wait_*", backend="bpf", settle=True)
-    functions(target, request, _silent, _silent)
+    count_functions(target, request, _silent, _silent)
     assert "opened" in order
     assert order[-1] == "given up"
     assert order.count("given up") == 1

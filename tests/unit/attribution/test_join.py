@@ -312,7 +312,7 @@ def test_what_a_thread_ran_without_an_idle_exit_goes_by_its_wakings() -> None:
 )
 def test_the_places_of_a_thread_sum_to_what_it_ran(total: float, places: list[tuple[float, int, int]]) -> None:
     known = [blame.WakingPlace(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
-    parts = blame.divided(total, known)
+    parts = blame.divide_running_time(total, known)
     measured = sum(place.after_exits_ns for place in known)
     assert all(part >= place.after_exits_ns for part, place in zip(parts, known, strict=True))
     if measured or any(place.exits or place.other_wakings for place in known):

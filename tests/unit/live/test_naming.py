@@ -101,9 +101,9 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
     name(stacks, [(pid, key)], store, TimeBudget())
     found = stacks.find(StackKind.SLEEPER, pid, key)
     assert (found.frames[0].function, found.complete, found.captured) == ("usleep", False, False)
-    assert this_process(memo).knows(StackKind.SLEEPER, pid, key)
+    assert this_process(memo).is_known(StackKind.SLEEPER, pid, key)
     site = SavedSite(0, pid, tid, StackKind.SLEEPER, ip, sp, 77, b"registers", b"stack")
-    assert not this_process(memo, site).knows(StackKind.SLEEPER, pid, key)
+    assert not this_process(memo, site).is_known(StackKind.SLEEPER, pid, key)
 
 
 def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: StructOffset
     made.word(FRAMES + shape.previous, FRAMES)
     chain = chain_of(made, shape)
     assert len(chain) == 16 * interpreter.MOST_FRAMES
-    assert interpreter.places(chain)[1] is False
+    assert interpreter.split_chain(chain)[1] is False
     made.word(THREAD + shape.next, THREAD)
     assert chain_of(made, shape, tid=78) == b""
 
@@ -95,7 +95,7 @@ def test_structures_of_another_version_are_refused(shape: StructOffsets) -> None
 def test_what_is_no_code_has_no_name(shape: StructOffsets) -> None:
     made = memory(shape)
     chain = chain_of(made, shape)
-    code, word = interpreter.places(chain)[0][0]
+    code, word = interpreter.split_chain(chain)[0][0]
     instruction = shape.bytecode + code
     for changed in (
         struct.pack("<QQ", code + 8, word),  # no code object
