@@ -31,7 +31,7 @@ from powerprof.attribution.requests import (
 from powerprof.energy.domains import host_energy
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.procfs import own_peak_bytes
-from powerprof.measure.window import GroupClock, pass_window
+from powerprof.measure.window import GroupCpuClock, run_window
 from powerprof.model.attribution import Attribution, TargetInfo
 from powerprof.model.records import Note, Notes, ToolCost
 from powerprof.model.runs import RunStore
@@ -41,13 +41,13 @@ from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
 from powerprof.system.processes import Target, has_ended
 from powerprof.system.tasks import Task, clean, look_up
-from powerprof.tracing.bpf.maps import Price
+from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
 from powerprof.tracing.captures import Array
-from powerprof.tracing.idle import TracedWindow, TraceWindow, trace_stacks
+from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_stacks
 from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
 from powerprof.tracing.idle_stacks import StackTrace
-from powerprof.tracing.symbols import interrupt_names
+from powerprof.tracing.symbols import read_interrupt_names
 
 if TYPE_CHECKING:
     from powerprof.stacks.store import TableStore
@@ -132,14 +132,14 @@ def trace_target(target: Target, request: AttributeRequest, read_names: ReadThre
     with (
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, request.stack_pages) as (tracer, looks),
-        Price(tracer.program) as price,
+        RunTimeMeter(tracer.program) as price,
         # Opened while privileges are held: the counters that check the trace are found through tracefs.
-        TraceWindow(tracer, energy.meters) as opened,
+        WindowTracer(tracer, energy.meters) as opened,
     ):
         looks.members.need_one()
         say(f"tracing {target.label} for {request.duration_s:g} s")
-        clock = GroupClock(target.cgroup)
-        passed = pass_window(
+        clock = GroupCpuClock(target.cgroup)
+        passed = run_window(
             request.duration_s,
             price,
             *opened.parts,
@@ -155,7 +155,9 @@ def trace_target(target: Target, request: AttributeRequest, read_names: ReadThre
         unseen = _unseen_time_notes(clock.used_ns, window.trace.ran, stacks.images)
         from powerprof.host.describe import host_record
 
-        context = CaptureContext(target, host_record(), interrupt_names(), [*looks.members.notes(), *unseen], units)
+        context = CaptureContext(
+            target, host_record(), read_interrupt_names(), [*looks.members.notes(), *unseen], units
+        )
         return build_capture(context, window, stacks, energy, names)
 
 

@@ -21,7 +21,7 @@ from powerprof.stacks.registers import machine_of
 from powerprof.system.errors import DataError
 from powerprof.system.files import loader, open_regular, reason_of
 from powerprof.system.tasks import Task
-from powerprof.tracing.captures import CpuEdge, in_window
+from powerprof.tracing.captures import CpuEdge, select_in_window
 from powerprof.tracing.idle_data import (
     CAUSE,
     CAUSE_BEFORE,
@@ -31,7 +31,7 @@ from powerprof.tracing.idle_data import (
     SavedSite,
     SiteWakings,
     SleepingStack,
-    aggregate,
+    aggregate_exits,
 )
 
 # Limits of a saved capture, checked before its parts are decoded.
@@ -204,7 +204,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True):
     def cause_entries(self) -> npt.NDArray[Any]:
         """Return every idle exit of the window, summed by cause, as an array of `idle_data.CAUSE`."""
         if self.version == 1:
-            return aggregate(in_window(self.exit_records(), self.cpu_edges()))
+            return aggregate_exits(select_in_window(self.exit_records(), self.cpu_edges()))
         entries = np.frombuffer(self.causes, dtype=_cause_type(self.version))
         counted: npt.NDArray[Any] = entries[entries["count"] > 0]
         if self.version == 2:

@@ -13,7 +13,7 @@ from powerprof.measure.clock import is_polling
 from powerprof.model.records import Cause, Conservation, Mechanism
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import IDLE_LIFE, Flag, WakeEvidence, WakerContext
-from powerprof.tracing.captures import Array, CpuEdge, reference_of
+from powerprof.tracing.captures import Array, CpuEdge, count_reference_exits
 from powerprof.tracing.idle_data import SOFTIRQS
 
 MECHANISMS: tuple[Mechanism, ...] = ("unknown", "timer", "device", "ipi", "no_ipi", "tick")
@@ -73,7 +73,7 @@ def build_conservation(
     unknown = int(counts[ended_by == UNKNOWN].sum())
     seen = int(counts.sum())
     total = seen + lost_count
-    counter, counted = reference_of(edges) or (None, None)
+    counter, counted = count_reference_exits(edges) or (None, None)
     return Conservation(
         idle_exits_count=total,
         cpuidle_usage_delta_count=counted if counter == "cpuidle" else None,

@@ -188,10 +188,10 @@ def _trace_by_dtrace(target: Target, request: OffCpuRequest, read_names: ReadThr
 
 
 def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say, *, settle: bool) -> DtraceRun:
-    from powerprof.tracing.dtrace.backend import find_dtrace, pick, render, run_dtrace
+    from powerprof.tracing.dtrace.backend import find_dtrace, read_script, render_script, run_dtrace
 
     pid, dtrace = only_pid(target), find_dtrace()
-    script = render(pick(dtrace, question), pid=pid)
+    script = render_script(read_script(dtrace, question), pid=pid)
     say(DTRACE_NOTE.format(duration_s))
     return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from powerprof.database.products.products import is_server_name
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.processes import name_of
-from powerprof.tracing.captures import StatementTrace, class_range
+from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 
 # Statements that write the log before they answer: by themselves with autocommit, else with their COMMIT.
@@ -87,7 +87,7 @@ class StatementLatencies(Closeable):
             tracer.close()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WindowPart, ...]:
         """What a window has to begin and end."""
         return () if self._tracer is None else (self._tracer,)
 
@@ -154,7 +154,7 @@ def _at(classes: Mapping[int, int], rank: float) -> tuple[float, float]:
     below = 0
     low = high = 0.0
     for bucket in sorted(classes):
-        low, high = class_range(bucket)
+        low, high = latency_class_range_ns(bucket)
         below += classes[bucket]
         if below >= rank - 1e-9:
             break

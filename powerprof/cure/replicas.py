@@ -23,7 +23,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, StatementError
 from powerprof.database.private.replication import ReplicationStatus, read_replication_status
 from powerprof.database.products.products import is_server_name, log_in_locally
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import name_of
@@ -78,7 +78,7 @@ class _ChannelsSeen:
     channels: Sequence[ReplicationStatus]
 
 
-class ReplicaLooks(Closeable, Part):
+class ReplicaLooks(Closeable, WindowPart):
     """Asks a server of replicas four times a second in every window; `why_not` where there is nothing to ask.
 
     `own_tid` is the server's thread that answers us: its wake-ups are ours.
@@ -142,12 +142,12 @@ class ReplicaLooks(Closeable, Part):
                 connection.close()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WindowPart, ...]:
         """What a window has to begin, read and end."""
         return () if self._connection is None else (self,)
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         return _EVERY_S if self._connection is not None else math.inf
 
     def begin(self) -> None:

@@ -25,7 +25,7 @@ from powerprof.experiment.plan import block_order
 from powerprof.experiment.verdict import half_width_percent
 from powerprof.measure.procfs import own_peak_bytes
 from powerprof.measure.sampling import WindowMeter
-from powerprof.measure.window import Part, pass_window
+from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.model.text import Say, count_down
@@ -39,7 +39,7 @@ from powerprof.system.processes import Target, describe, name_of, resolve
 from powerprof.system.tasks import switches_of, threads_of
 
 if TYPE_CHECKING:
-    from powerprof.tracing.idle import TraceWindow, WindowLooks
+    from powerprof.tracing.idle import WindowStacks, WindowTracer
 
 
 # Windows over one process: wake-ups by the kernel's own count, and idle exits by the trace where this host can.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 
-class SwitchCounter(Part):
+class SwitchCounter(WindowPart):
     """How often each thread of a process gave up its CPU to wait, between the edges."""
 
     def __init__(self, pid: int) -> None:
@@ -97,16 +97,16 @@ class CureWindows(Closeable):
         self._replica = replica
         self._counter = SwitchCounter(target.pids[0])
         self._stack = ExitStack()
-        self._traced: tuple[TraceWindow, WindowLooks] | None = None
+        self._traced: tuple[WindowTracer, WindowStacks] | None = None
         self._meter: WindowMeter | None = None
         self.untraced: str | None = None
 
     def _open(self) -> None:
-        from powerprof.tracing.idle import TraceWindow, trace_stacks
+        from powerprof.tracing.idle import WindowTracer, trace_stacks
 
         try:
             tracer, looks = self._stack.enter_context(trace_stacks(self._target))
-            self._traced = self._stack.enter_context(TraceWindow(tracer, self._energy.meters)), looks
+            self._traced = self._stack.enter_context(WindowTracer(tracer, self._energy.meters)), looks
         except CapabilityError as error:
             self.untraced = error.message
             self._meter = self._stack.enter_context(WindowMeter(meters=self._energy.meters))
@@ -123,12 +123,12 @@ class CureWindows(Closeable):
         )
         if self._traced is None:
             assert self._meter is not None  # noqa: S101  the other of the two
-            passed = pass_window(duration_s, *self._meter.parts, counter, *probed)
+            passed = run_window(duration_s, *self._meter.parts, counter, *probed)
             window = self._energy.complete(self._meter.collect(passed))
             took = self._took()
             return CureWindow(self._block(pair, arm, window, took), passed.tool_cpu_s, passed.interrupted, took)
         opened, looks = self._traced
-        passed = pass_window(duration_s, *opened.parts, counter, *probed)
+        passed = run_window(duration_s, *opened.parts, counter, *probed)
         taken, stacks = opened.collect(passed), looks.collect()
         window = self._energy.complete(taken.residency)
         counted = not stacks.loaded_count and not stacks.uncounted_count
@@ -327,7 +327,7 @@ def _measure(
     watch: Watch | None,
 ) -> None:
     """Windows of one arm that follow one another."""
-    if pass_window(_SETTLE_S).interrupted is not None:
+    if run_window(_SETTLE_S).interrupted is not None:
         tried.interrupted = True
         return
     for pair, arm in blocks:

@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
     ThreadWakeups,
 )
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.measure.window import pass_window
+from powerprof.measure.window import run_window
 from powerprof.model.text import Say
 from powerprof.statements.text import limit_texts, normalise_replication_error
 from powerprof.system import paths
@@ -310,7 +310,7 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     interrupted = attribution is not None and attribution.interrupted
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
-        interrupted = pass_window(left_s).interrupted is not None
+        interrupted = run_window(left_s).interrupted is not None
     cpu_after = None if subject.pid is None else read(subject.pid)
     asked.after()
     asked.facts |= cpu_time_between(cpu_before, cpu_after, subject.pid or 0, asked.names)

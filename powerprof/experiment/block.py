@@ -22,7 +22,7 @@ from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormS
 from powerprof.experiment.sysbench import GatedLoad, Tally, is_possible
 from powerprof.measure.clock import Meters
 from powerprof.measure.sampling import WindowMeter, join_two_windows, join_windows
-from powerprof.measure.window import punctual, wait_out
+from powerprof.measure.window import realtime_scheduling, wait_and_read
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say
 from powerprof.system.errors import Retryable
@@ -160,10 +160,10 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     with apparatus.meter(apparatus.bench.pids(case)) as meter, CaseObservers(apparatus.bench, case) as beside:
         # Before the load: on a busy host perf's counters take the kernel a second and more to open.
         meter.open()
-        with punctual():
+        with realtime_scheduling():
             running = start_load(case, apparatus.bench.context(case), order)
             try:
-                wait_out((), RAMP_S)
+                wait_and_read((), RAMP_S)
                 if not running.alive():
                     raise _ended(running, f"{case.qualified}: the client ended at once")
                 meter.follow("client", running.pids)
@@ -213,7 +213,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     before = count()
     with apparatus.meter(apparatus.bench.pids(case)) as meter:
         meter.open_window()
-        with punctual():
+        with realtime_scheduling():
             start_s = time.monotonic()
             running = start_load(
                 case,
@@ -382,7 +382,7 @@ def measure_alternating(
             sides[slot.arm] = side
         # What a reading adds to the counters, asked of the server that is awake.
         own = bench_data.moved_between(side.count(), side.count())
-        stack.enter_context(punctual())
+        stack.enter_context(realtime_scheduling())
         for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
             for arm in pair:
                 side = sides[arm]
@@ -422,7 +422,7 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
 
 def _turn(load: GatedLoad, turn_s: float) -> None:
     load.open()
-    wait_out((), turn_s)
+    wait_and_read((), turn_s)
     load.shut(_PATIENCE_S)
 
 

@@ -29,7 +29,7 @@ from powerprof.experiment.phases import with_energy_split
 from powerprof.measure.clock import Meters
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter, format_now
-from powerprof.measure.window import wait_out
+from powerprof.measure.window import wait_and_read
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -111,10 +111,10 @@ def trace_phase(
     from powerprof.attribution import blame
     from powerprof.attribution import causes as idle
     from powerprof.system.tasks import look_up, switches_of
-    from powerprof.tracing.idle import TraceWindow, trace_exits
-    from powerprof.tracing.symbols import interrupt_names
+    from powerprof.tracing.idle import WindowTracer, trace_exits
+    from powerprof.tracing.symbols import read_interrupt_names
 
-    with trace_exits() as tracer, TraceWindow(tracer) as opened:
+    with trace_exits() as tracer, WindowTracer(tracer) as opened:
         before, began_s = switches_of(server_pid) if server_pid else {}, time.monotonic()
         window = opened.measure(duration_s)
         after, counted_s = switches_of(server_pid) if server_pid else {}, time.monotonic() - began_s
@@ -127,7 +127,7 @@ def trace_phase(
             window.window_s,
             look_up,
             functions=window.trace.addresses,
-            interrupts=interrupt_names(),
+            interrupts=read_interrupt_names(),
             server_names=server_names,
             own_pid=os.getpid(),
             c0_ns=blame.sum_c0_ns(exits, window.trace.ran),
@@ -345,18 +345,18 @@ class IdleExperiment:
             if plan.clients:
                 self._say(f"connecting {plan.clients} clients")
                 with IdleConnections(server, plan.clients) as held:
-                    wait_out((), min(1.0, plan.settle_s))
+                    wait_and_read((), min(1.0, plan.settle_s))
                     self._phase("clients", server, plan.repeat)
                     lost = held.lost_count()
                     if lost:
                         self._notes.append(f"{lost} of {plan.clients} connections were closed by the server")
         if not plan.given:
-            wait_out((), min(1.0, plan.settle_s))
+            wait_and_read((), min(1.0, plan.settle_s))
             self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
 
     def _settle(self, server: Server) -> None:
         """Let the server's start-up work end: until it uses hardly any CPU, and not for ever."""
-        wait_out((), self._plan.settle_s)
+        wait_and_read((), self._plan.settle_s)
         started = time.monotonic()
         used = process_cpu_ns(server.pid) if server.pid else None
         while used is not None and time.monotonic() - started < SETTLE_AT_MOST_S:

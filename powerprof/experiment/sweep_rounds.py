@@ -32,7 +32,7 @@ from powerprof.experiment.traced import (
     trace_condition,
 )
 from powerprof.experiment.verdict import ENERGY, FunctionWindow, function_window
-from powerprof.measure.window import wait_out
+from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.model.text import approximate_time
 from powerprof.statistics import compare_points, which_differ
@@ -109,7 +109,7 @@ def measure_rounds(
     values, shared = list(cases), baseline is None and bench.shared(list(cases.values()))
     start_s = _settle_s(cases, shared=shared)
     say(f"letting {'the server' if shared else f'{len(cases)} servers'} settle for {start_s:g} s")
-    wait_out((), start_s)
+    wait_and_read((), start_s)
     started_s, first = time.monotonic(), None
     for number, order in enumerate(round_order(len(values), options.pairs, options.seed)):
         missing = [

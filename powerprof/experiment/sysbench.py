@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from powerprof.database.clients.base import Login
 from powerprof.experiment.load import STDIN, Context, LoadFailed, LoadOrder, LoadResult, ProcessLoad
-from powerprof.measure.window import wait_out
+from powerprof.measure.window import wait_and_read
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -350,7 +350,7 @@ class OpenGate:
 
     def finish(self, timeout_s: float) -> LoadResult:
         """Wait until its time is over and the last is answered. Raises LoadFailed."""
-        wait_out((), self._until_s - time.monotonic())
+        wait_and_read((), self._until_s - time.monotonic())
         try:
             self._load.shut(timeout_s)
             return replace(self._load.tally().since(self._start), elapsed_s=time.monotonic() - self._start_s)

@@ -25,7 +25,7 @@ from powerprof.experiment.plan import block_order
 from powerprof.experiment.records import Arm, TraceSummary
 from powerprof.experiment.verdict import SampledWindow
 from powerprof.measure.sampling import interval
-from powerprof.measure.window import wait_out
+from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Estimate, RunMetric
 from powerprof.model.text import Say
 from powerprof.system.errors import Interrupted
@@ -329,7 +329,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
     with _sampler(bench, case, say) as tracer:
         running = start_load(case, bench.context(case), LoadOrder(duration_s=_LOAD_S, rate_hz=rate_hz, seed=seed))
         try:
-            wait_out((), RAMP_S)
+            wait_and_read((), RAMP_S)
             capture = tracer.measure(SAMPLED_WINDOW_S)
             if not running.alive():
                 raise LoadFailed(f"{case.qualified}: the client ended before the samples did")

@@ -21,10 +21,10 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf import features, objects
-from powerprof.tracing.bpf.headers import kernel_headers
+from powerprof.tracing.bpf.headers import find_kernel_headers
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.types import kernel_btf
-from powerprof.tracing.idle import idle_definitions
+from powerprof.tracing.bpf.types import read_kernel_btf
+from powerprof.tracing.idle import build_idle_definitions
 
 # What the kernel offers: idle states, tracepoints, type information, and what this process may do.
 
@@ -104,7 +104,7 @@ def tracefs() -> Capability:
 def btf() -> Capability:
     """Type information of the running kernel, and the tracepoints that powerprof attaches to."""
     try:
-        types = kernel_btf()
+        types = read_kernel_btf()
     except CapabilityError as error:
         return missing("btf", error.message, error.hint)
     except PowerprofError as error:
@@ -130,7 +130,7 @@ _SYSTEM_SITE = "make setup"
 def carried_fit() -> bool:
     """Whether powerprof carries the programs of `attribute`, `idle`, `watch` and `export` for the running kernel."""
     try:
-        return objects.find_carried("idle.bpf.c", idle_definitions(kernel_btf())) is not None
+        return objects.find_carried("idle.bpf.c", build_idle_definitions(read_kernel_btf())) is not None
     except PowerprofError:
         return False
 
@@ -139,7 +139,7 @@ def _without(name: str, found: Capability) -> Capability:
     """What compiles programs is missing: nothing to mend where carried ones fit."""
     if found.status != "missing":
         return found
-    if not features.may_be_tried():
+    if not features.may_load_programs():
         return none(name, f"{found.detail}: not needed where carried programs fit, which this process may not try")
     if not carried_fit():
         return found
@@ -174,7 +174,7 @@ def headers() -> Capability:
 def _headers() -> Capability:
     running = os.uname().release
     try:
-        tree = kernel_headers()
+        tree = find_kernel_headers()
     except CapabilityError as error:
         return missing("headers", error.message, error.hint)
     except PowerprofError as error:
@@ -195,11 +195,11 @@ def stacks() -> Capability:
     except CapabilityError as error:
         return none("stacks", f"{error.message}: idle exits and their causes are known without them")
     for feature in (features.RING_BUFFER, features.TASK_REGISTERS):
-        if features.has(feature) is None:
+        if features.has_feature(feature) is None:
             return missing("stacks", "cannot try BPF: not permitted", privileges().remedy)
-    if not features.has(features.RING_BUFFER):
+    if not features.has_feature(features.RING_BUFFER):
         return none("stacks", f"this kernel has no BPF ring buffer (Linux {features.RING_BUFFER.since})")
-    if not features.has(features.TASK_REGISTERS):
+    if not features.has_feature(features.TASK_REGISTERS):
         since = f"{features.TASK_REGISTERS.name}, Linux {features.TASK_REGISTERS.since}"
         return limited("stacks", f"{machine.name}: without {since}: registers are searched for on the kernel's stacks")
     return ok("stacks", f"{machine.name}, registers by {features.TASK_REGISTERS.name}")
@@ -207,7 +207,7 @@ def stacks() -> Capability:
 
 def _not_permitted() -> Capability:
     """By capabilities; or by a container's seccomp profile or lockdown, which refuse root too."""
-    error, lacking = features.not_permitted(), privileges()
+    error, lacking = features.not_permitted_error(), privileges()
     return missing("tracing", error.message, lacking.remedy if lacking.status != "ok" else error.hint)
 
 
@@ -218,7 +218,7 @@ def tracing() -> Capability:
     """
     if not paths.is_this_host():
         return not_this_host("tracing")
-    if not features.may_be_tried():
+    if not features.may_load_programs():
         return _not_permitted()
     carried = carried_fit()
     for needed in () if carried else (_bcc(), _headers()):
@@ -228,7 +228,7 @@ def tracing() -> Capability:
         with LoadedProgram("trial.bpf.c", {}, cached=carried):
             pass
     except PowerprofError as error:
-        if privileges().status != "ok" or error.message == features.not_permitted().message:
+        if privileges().status != "ok" or error.message == features.not_permitted_error().message:
             return _not_permitted()
         return missing("tracing", error.message, error.hint)
     try:

@@ -35,7 +35,7 @@ from powerprof.measure.clock import SuspendClock, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat
 from powerprof.measure.sampling import format_now
-from powerprof.measure.window import Metered, wait_out
+from powerprof.measure.window import EnergySampler, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
 from powerprof.stacks.store import TableStore
@@ -50,7 +50,7 @@ from powerprof.tracing.bpf.shared_numbers import StackKind
 from powerprof.tracing.idle import TracedWindow, trace_on_demand
 from powerprof.tracing.idle_data import SavedSite
 from powerprof.tracing.idle_stacks import StackTrace
-from powerprof.tracing.symbols import Interrupts
+from powerprof.tracing.symbols import InterruptNames
 
 # When intervals end: at even distances, whatever naming and asking took in between. Pure.
 
@@ -368,7 +368,7 @@ class HostMonitor(Closeable):
         if self._served is not None:
             self._served.begin()
         now_s = time.monotonic()
-        wait_out((self._tracer, Metered(self._energy.meters)), self._pace.next_end_s(now_s) - now_s)
+        wait_and_read((self._tracer, EnergySampler(self._energy.meters)), self._pace.next_end_s(now_s) - now_s)
         if self._served is not None:
             self._served.end()
         window = self._monitor.read()
@@ -498,7 +498,7 @@ class HostMonitor(Closeable):
     def _remember(self) -> None:
         self._store, self._memo = TableStore(), StackMemo(_STACKS)
         self._pending = Pending(lambda pid: process_cpu_ns(pid) is None)
-        self._interrupts, self._units = Interrupts(), Units()
+        self._interrupts, self._units = InterruptNames(), Units()
         self._remembered_s = time.monotonic()
         self._tasks.clear()
 

@@ -22,7 +22,7 @@ from powerprof.system.child import Say, apart
 from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
 from powerprof.tracing.captures import Array
-from powerprof.tracing.idle_stacks import DemandLooks
+from powerprof.tracing.idle_stacks import DemandStacks
 
 SHARE = 0.0003
 # What may be put by: the programs of a host that has just been met. One that is expensive to read may overdraw.
@@ -84,7 +84,7 @@ class TimeBudget:
         self.rests_until_s = 0.0
 
 
-def look_at(looks: DemandLooks, unknown: Iterable[Place], purse: TimeBudget) -> None:
+def look_at(looks: DemandStacks, unknown: Iterable[Place], purse: TimeBudget) -> None:
     """Snapshots of the processes of places that have no name yet, where they will be named in this interval."""
     for pid in dict.fromkeys(pid for pid, _ in unknown):
         if not purse.is_open:

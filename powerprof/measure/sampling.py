@@ -22,7 +22,7 @@ from powerprof.measure import cpufreq, disks, oslayer, procfs
 from powerprof.measure.clock import Meters
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, open_source
-from powerprof.measure.window import Metered, OpenWindow, Part, Passed, pass_window
+from powerprof.measure.window import EnergySampler, OpenWindow, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
 from powerprof.model.text import Say
 from powerprof.statistics import bounded_interval
@@ -51,7 +51,7 @@ def format_now(ago_s: float = 0.0) -> str:
     return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class WindowMeter(Closeable, Part):
+class WindowMeter(Closeable, WindowPart):
     """Measures windows over the same open counters. A context manager.
 
     `groups` names sets of processes whose CPU time is wanted. `parts` are it and its meters, for a runner.
@@ -64,8 +64,8 @@ class WindowMeter(Closeable, Part):
         groups: Mapping[str, Iterable[int]] | None = None,
         residency_source: str = "cpuidle",
     ) -> None:
-        self._meters = Metered(meters)
-        self.parts: tuple[Part, ...] = (self._meters, self)
+        self._meters = EnergySampler(meters)
+        self.parts: tuple[WindowPart, ...] = (self._meters, self)
         self._processes = procfs.ProcessTimes(groups or {})
         self._source = open_source(residency_source)
         self._announced_s: float | None = None
@@ -107,7 +107,7 @@ class WindowMeter(Closeable, Part):
             times = self._processes.read()
         self._times = self._times[0], times
 
-    def collect(self, passed: Passed) -> Window:
+    def collect(self, passed: PassedWindow) -> Window:
         """What happened between the edges. Raises PowerprofError where the source cannot tell."""
         energy, meter_notes = self._meters.collect()
         window = self._source.finish(self._started_at)
@@ -148,7 +148,7 @@ class WindowMeter(Closeable, Part):
     def measure(self, duration_s: float) -> Window:
         """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
         self._announced_s = duration_s
-        passed = pass_window(duration_s, *self.parts)
+        passed = run_window(duration_s, *self.parts)
         try:
             window = self.collect(passed)
         except PowerprofError as error:

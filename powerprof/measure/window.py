@@ -28,16 +28,16 @@ from powerprof.system.files import try_text, whole
 _ASLEEP_AT_MOST_S = 1e6
 
 
-class Part:
+class WindowPart:
     """What observes a window. A subclass implements what it needs; the rest does nothing."""
 
     @property
-    def calls(self) -> int | None:
+    def wake_descriptor(self) -> int | None:
         """A descriptor that is readable when something fills and has to be `read`."""
         return None
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         """How long it can go without `read`, also where nothing calls."""
         return math.inf
 
@@ -55,7 +55,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedWindow:
     """A window that is over. `window_s`: from the last part's beginning to the first one's end.
 
     `tool_cpu_s`: our own CPU time, edges included; `tool_wakeups_count`: how often we gave the CPU up between them.
@@ -72,7 +72,7 @@ class Passed:
 class OpenWindow:
     """A window that is open, from here to `end`; for work that is a window itself. Else see `pass_window`."""
 
-    def __init__(self, *parts: Part, settle: bool = False, source: str = "") -> None:
+    def __init__(self, *parts: WindowPart, settle: bool = False, source: str = "") -> None:
         """Open and begin. `settle`: give up what root may do in between, for the rest of this process, as far as the
         meters (`source`: --energy-source) can do without."""
         self._parts = parts
@@ -85,13 +85,13 @@ class OpenWindow:
             part.begin()
         # After the edges: moving from CPU to CPU there is no wake-up of the window.
         self._switches, self._start_s = _switches(), time.monotonic()
-        self._due_s = [self._start_s + part.unread_at_most_s for part in parts]
+        self._due_s = [self._start_s + part.read_interval_s for part in parts]
 
     def wait(self, duration_s: float, until: int | None = None) -> None:
-        """As `wait_out`; what is due is so over all waits of the window, however short each is."""
-        wait_out(self._parts, duration_s, until, self._due_s)
+        """As `wait_and_read`; what is due is so over all waits of the window, however short each is."""
+        wait_and_read(self._parts, duration_s, until, self._due_s)
 
-    def end(self, interrupted: Interrupted | None = None) -> Passed:
+    def end(self, interrupted: Interrupted | None = None) -> PassedWindow:
         """Close. Raises PowerprofError where a part cannot, or the interrupt that ended the window."""
         window_s, switches = time.monotonic() - self._start_s, _switches()
         try:
@@ -101,13 +101,18 @@ class OpenWindow:
             raise interrupted or error from error
         cpu_s = time.process_time() - self._cpu_s
         notes = note_suspend(self._suspended.since_s())
-        return Passed(window_s, cpu_s, switches - self._switches, notes, interrupted)
+        return PassedWindow(window_s, cpu_s, switches - self._switches, notes, interrupted)
 
 
-def pass_window(
-    length_s: float, *parts: Part, until: int | None = None, settle: bool = False, source: str = "", hold: bool = False
-) -> Passed:
-    """One window; an interrupt while it waits ends it early. `until`: see `wait_out`; `settle`, `source`: `OpenWindow`.
+def run_window(
+    length_s: float,
+    *parts: WindowPart,
+    until: int | None = None,
+    settle: bool = False,
+    source: str = "",
+    hold: bool = False,
+) -> PassedWindow:
+    """Run one window. An interrupt ends it early.
 
     `hold`: signals wait from the window's end on, until what it gave is saved (`signals.release`).
     """
@@ -121,8 +126,8 @@ def pass_window(
     return running.end(interrupted)
 
 
-def wait_out(
-    parts: Sequence[Part], duration_s: float, until: int | None = None, due_s: list[float] | None = None
+def wait_and_read(
+    parts: Sequence[WindowPart], duration_s: float, until: int | None = None, due_s: list[float] | None = None
 ) -> None:
     """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due.
 
@@ -130,9 +135,9 @@ def wait_out(
     """
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
-    due_s = [now_s + part.unread_at_most_s for part in parts] if due_s is None else due_s
+    due_s = [now_s + part.read_interval_s for part in parts] if due_s is None else due_s
     descriptor, poll = signals.wakeup_descriptor(), select.poll()
-    for each in (until, descriptor, *(part.calls for part in parts)):
+    for each in (until, descriptor, *(part.wake_descriptor for part in parts)):
         if each is not None:
             poll.register(each, select.POLLIN)
     while now_s < deadline_s:
@@ -144,13 +149,13 @@ def wait_out(
             return
         now_s = time.monotonic()
         for number, part in enumerate(parts):
-            if part.calls in ready or due_s[number] <= now_s < deadline_s:
+            if part.wake_descriptor in ready or due_s[number] <= now_s < deadline_s:
                 part.read()
-                due_s[number] = time.monotonic() + part.unread_at_most_s
+                due_s[number] = time.monotonic() + part.read_interval_s
         now_s = time.monotonic()
 
 
-class Metered(Part):
+class EnergySampler(WindowPart):
     """Energy meters: sampled at both edges, and in between before their counters wrap. Without any it does nothing."""
 
     def __init__(self, meters: Meters | None) -> None:
@@ -158,7 +163,7 @@ class Metered(Part):
         self._start_s = self._end_s = 0.0
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         return (self._meters and self._meters.max_interval_s) or math.inf
 
     def begin(self) -> None:
@@ -188,7 +193,7 @@ def _switches() -> int:
 
 
 @contextmanager
-def punctual() -> Iterator[None]:
+def realtime_scheduling() -> Iterator[None]:
     """While it lasts, the kernel runs this thread as soon as it wakes (SCHED_RR, at the lowest of its priorities).
 
     Where sessions or cgroups are scheduled as groups, Linux 6.18 left a thread that woke beside a busy server and its
@@ -223,7 +228,7 @@ def _as_before() -> None:
 # ends before anybody has looked is in no figure. The group's own clock knows of all that ran.
 
 
-def group_cpu_ns(folder: Path) -> int | None:
+def read_group_cpu_ns(folder: Path) -> int | None:
     """Since the group was made, with the groups below it; None where the kernel does not count it there."""
     used_us = whole((try_text(folder / "cpu.stat") or "").partition("usage_usec ")[2].partition("\n")[0])
     if used_us is not None:
@@ -231,7 +236,7 @@ def group_cpu_ns(folder: Path) -> int | None:
     return whole((try_text(folder / "cpuacct.usage") or "").strip())
 
 
-class GroupClock(Part):
+class GroupCpuClock(WindowPart):
     """Without a group it does nothing."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -240,9 +245,9 @@ class GroupClock(Part):
         self.used_ns: int | None = None
 
     def begin(self) -> None:
-        self._before_ns = group_cpu_ns(self._folder) if self._folder is not None else None
+        self._before_ns = read_group_cpu_ns(self._folder) if self._folder is not None else None
 
     def end(self) -> None:
-        after_ns = group_cpu_ns(self._folder) if self._folder is not None else None
+        after_ns = read_group_cpu_ns(self._folder) if self._folder is not None else None
         if after_ns is not None and self._before_ns is not None:
             self.used_ns = after_ns - self._before_ns

@@ -20,7 +20,7 @@ from powerprof.statements.text import make_key
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures import TextSeen
+from powerprof.tracing.captures import RecordedText
 from powerprof.tracing.statement_places import TEXT_BYTES
 
 _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
@@ -59,7 +59,9 @@ class StatementSample:
     text: str
 
 
-def choose_texts(seen_texts: Iterable[TextSeen], statements: Sequence[Statement], most: int) -> list[StatementSample]:
+def choose_texts(
+    seen_texts: Iterable[RecordedText], statements: Sequence[Statement], most: int
+) -> list[StatementSample]:
     """Of the first statements those that only read, and whose text is whole and has its values."""
     texts: dict[str, str] = {}
     for seen in seen_texts:
@@ -87,10 +89,10 @@ LeftOutStatements = dict[str, list[Statement]]
 
 
 def explain_left_out(
-    seen_texts: Iterable[TextSeen], statements: Sequence[Statement], chosen: Sequence[StatementSample]
+    seen_texts: Iterable[RecordedText], statements: Sequence[Statement], chosen: Sequence[StatementSample]
 ) -> LeftOutStatements:
     """Why the others of `statements` are not among the chosen. Commands and our own questions need no reason."""
-    raw: dict[str, TextSeen] = {}
+    raw: dict[str, RecordedText] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and not seen.prepared_number:
             raw.setdefault(make_key(seen.text.decode("utf-8", "replace")), seen)
@@ -104,7 +106,7 @@ def explain_left_out(
     return reasons
 
 
-def _reason(text: str, seen: TextSeen | None) -> str | None:
+def _reason(text: str, seen: RecordedText | None) -> str | None:
     if text == UNKNOWN_PREPARED:
         return "prepared before the window, its text is unknown"
     if text.startswith("(event "):

@@ -29,7 +29,7 @@ from powerprof.tracing.bpf.shared_numbers import (
     SQUARED_NS_LOG,
     StatementWait,
 )
-from powerprof.tracing.captures import NO_WAITS, StatementTrace, TextSeen, ThreadUse, class_range
+from powerprof.tracing.captures import NO_WAITS, RecordedText, StatementTrace, ThreadUse, latency_class_range_ns
 
 UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"
@@ -170,7 +170,7 @@ def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[Sta
 
 
 def make_namer(
-    texts: Iterable[TextSeen], family: Family, met: Iterable[tuple[int, int]], known: ServerReport
+    texts: Iterable[RecordedText], family: Family, met: Iterable[tuple[int, int]], known: ServerReport
 ) -> Callable[[int, int], tuple[NormalText, str | None]]:
     """What tells the text and the schema of an identity that a thread executed; `met` are the identities of threads."""
     named = {text.id: _text_of(text, known, family) for text in texts if text.id > _MOST_COMMANDS}
@@ -192,7 +192,7 @@ def make_namer(
     return name_of
 
 
-def _text_of(seen: TextSeen, known: ServerReport, family: Family) -> NormalText:
+def _text_of(seen: RecordedText, known: ServerReport, family: Family) -> NormalText:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normalise(text, is_whole=len(text) < MOST_TEXT)
@@ -322,7 +322,7 @@ def _quantile(classes: Mapping[int, float], wanted: float) -> float:
     below, high = 0.0, 0.0
     for bucket in sorted(classes):
         count = classes[bucket]
-        low, high = class_range(bucket)
+        low, high = latency_class_range_ns(bucket)
         if below + count >= wanted:
             return low + (high - low) * (wanted - below) / count
         below += count

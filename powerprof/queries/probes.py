@@ -14,17 +14,17 @@ from powerprof.database.clients import performance
 from powerprof.database.clients.performance import ServerReport
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
-from powerprof.measure.window import Part, pass_window
+from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.records import Note, Window
 from powerprof.queries.join import UNKNOWN_PREPARED, join_trace
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer, ask_server
 from powerprof.system.closeable import Closeable
-from powerprof.tracing.captures import OnCpuCapture, StatementTrace, TextSeen
+from powerprof.tracing.captures import OnCpuCapture, RecordedText, StatementTrace
 from powerprof.tracing.profile import OnCpuTracer
 from powerprof.tracing.statement_places import MOST_TEXT_BYTES
-from powerprof.tracing.statements import SAMPLE_HZ, Moments, QueryTracer
+from powerprof.tracing.statements import SAMPLE_HZ, QueryTracer, StatementSamples
 
 # What has to be known of the figures of a window; report words it.
 
@@ -49,7 +49,7 @@ def note_trace(
     return notes
 
 
-def note_samples(moments: Moments, count: int, known: ServerReport, server: TracedServer) -> list[Note]:
+def note_samples(moments: StatementSamples, count: int, known: ServerReport, server: TracedServer) -> list[Note]:
     """The same of a window of samples."""
     return [
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
@@ -89,7 +89,7 @@ class TracedWindow(NamedTuple):
     beside."""
 
     measured: MeasuredStatements
-    texts: Sequence[TextSeen] = ()
+    texts: Sequence[RecordedText] = ()
     trace: StatementTrace | None = None
     sampled: OnCpuCapture | None = None
 
@@ -140,7 +140,7 @@ class Probes(Closeable):
         self._stack.close()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WindowPart, ...]:
         """What observes a window, for a runner."""
         return (self._tracer,) if self._beside is None else (self._tracer, self._beside)
 
@@ -154,7 +154,7 @@ class Probes(Closeable):
         self.ready()
         # Opened before: that takes a while, and belongs to no window.
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
+            passed = run_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
             window = meter.collect(passed)
         sampled = None if self._beside is None else self._beside.collect(passed)
         if not self._again:

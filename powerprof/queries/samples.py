@@ -11,7 +11,7 @@ import msgspec
 from powerprof.database.clients.performance import Account, ServerReport, merge_reports
 from powerprof.energy.windows import WindowEnergy
 from powerprof.measure.sampling import WindowMeter
-from powerprof.measure.window import Part, pass_window
+from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.records import Window
 from powerprof.queries import probes as probing
 from powerprof.queries.join import Parts, is_connection_name, make_namer, make_row_id
@@ -23,7 +23,7 @@ from powerprof.statements.text import Family, NormalText, make_key
 from powerprof.statistics.rates import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.processes import database_of
-from powerprof.tracing.statements import Met, Moments, MomentSampler, ServerProcesses
+from powerprof.tracing.statements import MomentSampler, SampledThread, ServerProcesses, StatementSamples
 
 # Pure: how often a server was met at what → its parts, each with the interval of its share.
 
@@ -126,7 +126,7 @@ def _parts_of(
     )
 
 
-def join_moments(moments: Moments, known: ServerReport, cpu_s: float, window_s: float) -> tuple[Parts, int]:
+def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, window_s: float) -> tuple[Parts, int]:
     """The parts, and on how many samples they stand."""
     family = moments.family
     name_of = make_namer(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
@@ -147,7 +147,7 @@ def join_moments(moments: Moments, known: ServerReport, cpu_s: float, window_s: 
     return _parts_of(counts, known, cpu_s, window_s, len(clients)), counts.total
 
 
-def _is_client(met: Met, known: ServerReport, family: Family) -> bool:
+def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
     name = known.threads.get(met.tid)
     if family == "postgresql":
         return met.is_client or (name is not None and database_of(name) is not None)
@@ -181,7 +181,7 @@ class Samples(Closeable):
         self._sampler.close()
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[WindowPart, ...]:
         """What observes a window, for a runner."""
         return self._used, self._sampler
 
@@ -196,7 +196,7 @@ class Samples(Closeable):
         """
         self.ready()
         with WindowMeter(meters=energy.meters) as meter:
-            passed = pass_window(duration_s, *self.parts, *meter.parts)
+            passed = run_window(duration_s, *self.parts, *meter.parts)
             window = meter.collect(passed)
         return self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
 

@@ -15,7 +15,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.database.products.products import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.queries.records import Asker, Queries, Statement
 from powerprof.statements.text import Family
 from powerprof.system import paths
@@ -45,7 +45,7 @@ class TracedServer:
         return sql.connect(self.login, limits=sql.LOOK_LIMITS)
 
 
-class ServerTime(Part):
+class ServerTime(WindowPart):
     """The CPU time of a server in a window, and how long that was."""
 
     def __init__(self, label: str, cpu_ns: Callable[[], int | None]) -> None:

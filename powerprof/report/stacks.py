@@ -15,8 +15,8 @@ from powerprof.queries.records import Queries
 from powerprof.system.errors import UsageError
 from powerprof.system.tasks import Task, clean
 from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
-from powerprof.tracing.captures import in_window
-from powerprof.tracing.idle_data import SOFTIRQS, cause_keys
+from powerprof.tracing.captures import select_in_window
+from powerprof.tracing.idle_data import SOFTIRQS, build_cause_keys
 
 # What the exports take: weighted stacks and the idle exits of a timeline, as plain values.
 
@@ -329,9 +329,9 @@ class _Names:
 
 def timeline_of(capture: Capture) -> list[TimelineExit]:
     """Every idle exit in the window, in the order of time."""
-    exits = in_window(capture.exit_records(), capture.cpu_edges())
+    exits = select_in_window(capture.exit_records(), capture.cpu_edges())
     names, periods = _Names(capture), []
-    for period, mechanism in zip(exits, causes.classify_exits(cause_keys(exits), capture.states), strict=True):
+    for period, mechanism in zip(exits, causes.classify_exits(build_cause_keys(exits), capture.states), strict=True):
         cpu, state = int(period["cpu"]), int(period["state"])
         states = capture.states.get(cpu, [])
         tid = int(period["next_tid"]) or int(period["woken_tid"])

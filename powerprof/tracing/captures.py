@@ -35,7 +35,7 @@ class CpuEdge(msgspec.Struct, frozen=True, array_like=True):
     traced_count: int | None = None
 
 
-def reference_of(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
+def count_reference_exits(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
     """What the kernel itself counted over all CPUs' windows, and by which counter; None where nothing did.
 
     Where cpuidle counts, a CPU that it did not count on (`unchecked`) stands with what was traced there: the others are
@@ -45,7 +45,7 @@ def reference_of(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
     usage = [edge.usage_delta_count for edge in edges.values()]
     events = [edge.event_count for edge in edges.values()]
     if any(count is not None for count in usage):
-        traced = sum(edges[cpu].traced_count or 0 for cpu in unchecked(edges))
+        traced = sum(edges[cpu].traced_count or 0 for cpu in find_unchecked_cpus(edges))
         return "cpuidle", traced + sum(count for count in usage if count is not None)
     still = any(edge.event_count == 0 and (edge.traced_count or 0) > _STILL for edge in edges.values())
     if events and None not in events and not still:
@@ -53,13 +53,13 @@ def reference_of(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
     return None
 
 
-def unchecked(edges: Mapping[int, CpuEdge]) -> list[int]:
+def find_unchecked_cpus(edges: Mapping[int, CpuEdge]) -> list[int]:
     """CPUs that cpuidle did not count on all through, where it did on others: they came, went or were reset."""
     without = [cpu for cpu, edge in edges.items() if edge.usage_delta_count is None]
     return without if len(without) < len(edges) else []
 
 
-def in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
+def select_in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
     """The exits that fall into their own CPU's window."""
     size = max(edges, default=0) + 2
     start = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
@@ -261,7 +261,7 @@ class StatementUse(msgspec.Struct, frozen=True):
     squares: int = 0
 
 
-class TextSeen(msgspec.Struct, frozen=True):
+class RecordedText(msgspec.Struct, frozen=True):
     """The first text of an identity, without the comment that it begins with: `length` is that of the whole, `hashed`
     of what the identity is made of, and `text` what was kept of that. A prepared statement that was prepared before the
     window and of which the server's memory had no text has none; it has the server's number, and the thread that
@@ -322,7 +322,7 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     ends_by: str
     process_cpu_ns: int | None
     uses: list[StatementUse]
-    texts: list[TextSeen]
+    texts: list[RecordedText]
     threads: list[ThreadUse]
     latencies: dict[int, dict[int, int]]
     dispatches_count: int
@@ -336,13 +336,13 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
     tells_locks: bool = True
 
 
-def class_of(duration_ns: int) -> int:
+def find_latency_class(duration_ns: int) -> int:
     """The class of a time, as the programs in the kernel tell it (uses.bpf.h): eight of equal width in each octave."""
     octave = max(duration_ns.bit_length() - 1, 3)
     return octave << 3 | duration_ns >> (octave - 3) & 7
 
 
-def class_range(bucket: int) -> tuple[float, float]:
+def latency_class_range_ns(bucket: int) -> tuple[float, float]:
     """Lowest and highest nanoseconds of a class."""
     octave, part = bucket >> 3, bucket & 7
     width = 2.0 ** (octave - 3)

@@ -13,7 +13,7 @@ import numpy as np
 
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.stacks.effects import branch_target as target_of
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import SHT_DYNSYM, Elf, read_elf, section_bytes
@@ -26,10 +26,10 @@ from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import COOKIE_STEPPED, FunctionCount, FunctionSum
-from powerprof.tracing.bpf.types import Btf, kernel_btf, struct_definitions
-from powerprof.tracing.bpf.uprobes import Site, Uprobes, attach_type, measure_cost
+from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
+from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, measure_cost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
-from powerprof.tracing.symbols import Found, Function, ModuleFunctions, find_functions, refuse_too_many
+from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, find_functions, refuse_too_many
 
 # Calls that have not returned when the window ends, with their time until then.
 
@@ -48,7 +48,7 @@ _FRAME = np.dtype(
 )
 
 
-def open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns: int) -> dict[int, dict[str, int]]:
+def sum_open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns: int) -> dict[int, dict[str, int]]:
     """Sums by function of the open calls, as FIELDS, from keys and values of the maps of functions.bpf.c."""
     calls: dict[int, dict[str, int]] = {}
     places = np.frombuffer(frames[0], dtype=_PLACE).tolist()
@@ -97,7 +97,7 @@ _RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException
 _UNWINDER = "libgcc_s"
 
 
-def throwing_modules(image: ProcessImage) -> list[str]:
+def find_throwing_modules(image: ProcessImage) -> list[str]:
     """Files of a process that can raise exceptions, and those that cannot be read to tell."""
     modules = []
     seen = set()
@@ -142,7 +142,7 @@ def can_throw(elf: Elf) -> bool:
 MAX_CODE_BYTES = 1 << 18
 
 
-def exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
+def find_exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
     """Offsets within `code` (x86-64) of the instructions that leave the function; or why they are unknown.
 
     `is_function` says whether a function begins at a link-time address: a jump there is a tail call, one to elsewhere
@@ -184,7 +184,7 @@ def _through_memory(words: list[str], operands: str) -> bool:
 # Where the chosen functions of a mapped file are left: read from the file, for probes that change no stack.
 
 
-def exits_of(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
+def read_exits(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
     """By link-time address of the function: offsets from its start, or why they are unknown."""
     opened = open_module(image, module.mapping)
     if not isinstance(opened, Opened):
@@ -193,7 +193,7 @@ def exits_of(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[in
     with opened:
         for function in module.functions:
             code = os.pread(opened.fd, min(function.size_bytes, MAX_CODE_BYTES + 1), function.offset)
-            exits_by_start[function.vaddr] = exits(code, function.vaddr, module.starts.__contains__)
+            exits_by_start[function.vaddr] = find_exits(code, function.vaddr, module.starts.__contains__)
     return exits_by_start
 
 
@@ -206,24 +206,24 @@ _FIELDS = {f"task_struct_{name}": ("task_struct", name) for name in ("pid", "tgi
 _RESERVED = 2  # the calibration's
 
 
-def definitions(btf: Btf, size: int) -> dict[str, int | str]:
+def build_function_definitions(btf: Btf, size: int) -> dict[str, int | str]:
     """What the program needs to know; `size`: of its tables of functions, a power of two."""
     return {
         "FUNCTIONS": size,
         "THREADS": _THREADS,
         "FRAMES": _FRAMES,
         "MAX_DEPTH": MAX_DEPTH,
-        **struct_definitions(btf, _FIELDS),
+        **build_struct_definitions(btf, _FIELDS),
     }
 
 
 @dataclass(frozen=True)
 class _TracedProcess:
     image: ProcessImage
-    names: Found
+    names: MatchedFunctions
 
 
-class FunctionTracer(Closeable, Part):
+class FunctionTracer(Closeable, WindowPart):
     """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
 
     A probe costs its function 1 to 45 µs a call in a guest (`probe_cost`): never part of an energy window.
@@ -251,7 +251,7 @@ class FunctionTracer(Closeable, Part):
                 f"function probes on {os.uname().machine} are not supported; x86_64 is",
                 "powerprof attribute names functions without probes",
             )
-        features.need(features.ATTACH_COOKIE)
+        features.require(features.ATTACH_COOKIE)
         self.pattern = pattern
         tables = TableStore()
         self._targets = [_TracedProcess(image, find_functions(image, pattern, tables)) for image in map(snapshot, pids)]
@@ -264,7 +264,7 @@ class FunctionTracer(Closeable, Part):
         self.functions = list(names.values())
         self._index = {key: number for number, key in enumerate(names)}
         self._refused = list(dict.fromkeys(why for target in self._targets for why in target.names.refused))
-        self._throwing = sorted({name for target in self._targets for name in throwing_modules(target.image)})
+        self._throwing = sorted({name for target in self._targets for name in find_throwing_modules(target.image)})
         self._by_exits = bool(self._throwing) and not unwinding_risk
         self._size = 1 << (len(self.functions) + _RESERVED - 1).bit_length()
         self._stack = ExitStack()
@@ -275,9 +275,9 @@ class FunctionTracer(Closeable, Part):
             raise
 
     def _load(self, multi: bool) -> None:
-        how = attach_type(multi=multi)
+        how = choose_attach_type(multi=multi)
         self.program = self._stack.enter_context(
-            LoadedProgram("functions.bpf.c", definitions(kernel_btf(), self._size), uprobe_type=how)
+            LoadedProgram("functions.bpf.c", build_function_definitions(read_kernel_btf(), self._size), uprobe_type=how)
         )
         self._probes = Uprobes(self.program, how)
         self._stack.callback(self._probes.close)
@@ -315,7 +315,7 @@ class FunctionTracer(Closeable, Part):
         `settle`: give up what root may do once the probes are placed.
         Raises PowerprofError where not one function can be probed.
         """
-        return self.collect(pass_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, settle=settle))
 
     def open(self) -> None:
         for table in ("threads", "frames"):
@@ -337,9 +337,11 @@ class FunctionTracer(Closeable, Part):
         finally:
             self._probes.close()
 
-    def collect(self, passed: Passed) -> FunctionTrace:
+    def collect(self, passed: PassedWindow) -> FunctionTrace:
         """What was counted in the window."""
-        open_frames = open_calls(self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), self._ended_ns)
+        open_frames = sum_open_calls(
+            self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), self._ended_ns
+        )
         rows = []
         for number, function in enumerate(self.functions):
             counts = {name: value - self._before[number][name] for name, value in self._counts(number).items()}
@@ -399,7 +401,7 @@ class FunctionTracer(Closeable, Part):
         return refused
 
     def _sites(self, image: ProcessImage, module: ModuleFunctions) -> tuple[list[Site], list[tuple[str, str]]]:
-        exits = exits_of(image, module) if self._by_exits else {}
+        exits = read_exits(image, module) if self._by_exits else {}
         sites: list[Site] = []
         refused: list[tuple[str, str]] = []
         for function in module.functions:

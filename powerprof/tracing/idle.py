@@ -19,7 +19,7 @@ from powerprof.measure.perf_events import IdleEvents
 from powerprof.measure.procfs import compute_accounting, count_unseen, read_stat, read_unseen_counts
 from powerprof.measure.residency import compute_residency, find_inconsistency
 from powerprof.measure.sampling import format_now
-from powerprof.measure.window import Metered, Part, Passed, pass_window
+from powerprof.measure.window import EnergySampler, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Note, Window
 from powerprof.model.text import join_words
 from powerprof.stacks.registers import X86_64, Machine, this_machine
@@ -35,19 +35,25 @@ from powerprof.tracing.bpf.objects import TRACEPOINTS
 from powerprof.tracing.bpf.shared_numbers import Shared
 from powerprof.tracing.bpf.types import (
     Btf,
-    argument_definitions,
-    cpu_definitions,
-    kernel_btf,
-    possible_cpus,
-    register_definitions,
-    struct_definitions,
+    build_argument_definitions,
+    build_cpu_definitions,
+    build_register_definitions,
+    build_struct_definitions,
+    count_possible_cpus,
+    read_kernel_btf,
 )
-from powerprof.tracing.captures import Array, CpuEdge, unchecked
-from powerprof.tracing.idle_data import share, traced_residency
-from powerprof.tracing.idle_members import Joining, Remember, TargetMembers, every_program, latest_program
-from powerprof.tracing.idle_stacks import DemandLooks, IdleSums, Stacks, StackTrace
-from powerprof.tracing.idle_tracer import IdleTrace, IdleTracer, Sample
-from powerprof.tracing.symbols import kernel_functions, tick_handler
+from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
+from powerprof.tracing.idle_data import compute_traced_residency, write_shared
+from powerprof.tracing.idle_members import (
+    ImageRetention,
+    JoinedProcesses,
+    TargetMembers,
+    keep_every_program,
+    keep_latest_program,
+)
+from powerprof.tracing.idle_stacks import DemandStacks, IdleSums, StackReader, StackTrace
+from powerprof.tracing.idle_tracer import IdleTrace, IdleTracer, PeriodSample
+from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions
 
 _UNSEEN_FEWEST, _UNSEEN_SHARE = 10, 0.01
 
@@ -109,13 +115,13 @@ def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
         return None
 
 
-class TraceWindow(Closeable, Part):
+class WindowTracer(Closeable, WindowPart):
     """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
 
     def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
-        self._tracer, self._meters = tracer, Metered(meters)
+        self._tracer, self._meters = tracer, EnergySampler(meters)
         # The tracer forgets before the edge: exits between them would be forgotten too.
-        self.parts: tuple[Part, ...] = (tracer, self._meters, self)
+        self.parts: tuple[WindowPart, ...] = (tracer, self._meters, self)
         self._reader = CpuidleReader()
         tracer.cpus.tell_polls(self._reader.polls())
         self._events = None if self._reader.cpus else _idle_events(online_cpus())
@@ -159,9 +165,9 @@ class TraceWindow(Closeable, Part):
 
     def measure(self, duration_s: float) -> TracedWindow:
         """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
-        return self.collect(pass_window(duration_s, *self.parts))
+        return self.collect(run_window(duration_s, *self.parts))
 
-    def collect(self, passed: Passed) -> TracedWindow:
+    def collect(self, passed: PassedWindow) -> TracedWindow:
         """What was traced between the edges."""
         before, after, trace = self._before, self._after, self._tracer.finish()
         started_at, stat_idle = self._started_at, self._stat_idle_percent
@@ -173,11 +179,11 @@ class TraceWindow(Closeable, Part):
         else:
             # A CPU that went away idled longer than anything was traced there.
             stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
-            residency = traced_residency(
+            residency = compute_traced_residency(
                 trace.totals, stayed, stat_idle_percent=stat_idle, own_pid=os.getpid(), started_at=started_at
             )
         notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
-        if alone := unchecked(edges):
+        if alone := find_unchecked_cpus(edges):
             cpus = format_cpu_list(alone)
             notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
         residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
@@ -191,10 +197,10 @@ class TraceWindow(Closeable, Part):
 _LOOK_FOR_MEMBERS_S, _LOOK_BESIDE_ONE_S = 2.0, 20.0
 
 
-class WindowLooks:
+class WindowStacks:
     """Beside idle exits (`tracer.TracePart`): `members` are the target's processes."""
 
-    def __init__(self, program: LoadedProgram, stacks: Stacks, members: TargetMembers) -> None:
+    def __init__(self, program: LoadedProgram, stacks: StackReader, members: TargetMembers) -> None:
         self.members = members
         self._program, self._stacks = program, stacks
         self._counted_from_ns = self._counted_to_ns = 0
@@ -204,14 +210,14 @@ class WindowLooks:
 
     def start(self) -> None:
         """Wakings count from here."""
-        share(self._program, Shared.COUNTING, 1)
+        write_shared(self._program, Shared.COUNTING, 1)
         self._counted_from_ns = time.monotonic_ns()
 
     def read(self) -> None:
         self.members.read()
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         """A process that joins the target, where any may, is looked at when the buffers are read."""
         if not self.members.may_grow:
             return math.inf
@@ -219,7 +225,7 @@ class WindowLooks:
 
     def end(self) -> None:
         """Wakings from here on are not the window's."""
-        share(self._program, Shared.COUNTING, 0)
+        write_shared(self._program, Shared.COUNTING, 0)
         self._counted_to_ns = time.monotonic_ns()
 
     def cut(self, counters: Sequence[int]) -> None:
@@ -267,32 +273,32 @@ SAMPLE_1_IN = 64
 THREAD_STACKS = 256
 
 
-def idle_definitions(btf: Btf) -> Definitions:
+def build_idle_definitions(btf: Btf) -> Definitions:
     """What the program needs to know of the running kernel. Without stacks."""
     values: Definitions = {
-        **cpu_definitions(possible_cpus()),
+        **build_cpu_definitions(count_possible_cpus()),
         "EXIT_PAGES": EXIT_PAGES,
         "STACKS": 0,
         "CAUSE_SLOTS": CAUSES,
     }
-    values["DIRECT"] = int(features.reads_directly(btf))
-    values.update(struct_definitions(btf, _FIELDS))
-    values.update(idle_data.definitions(btf))
+    values["DIRECT"] = int(features.can_read_directly(btf))
+    values.update(build_struct_definitions(btf, _FIELDS))
+    values.update(idle_data.run_time_definitions(btf))
     if btf.has_field("task_struct", "on_cpu"):
         values["OFFSET_task_struct_on_cpu"] = btf.field_offset("task_struct", "on_cpu")
-    values.update(features.interrupt_definitions(btf))
-    values["COARSE_CLOCK"] = features.coarse_clock()
-    values.update(argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
+    values.update(features.build_interrupt_definitions(btf))
+    values["COARSE_CLOCK"] = features.choose_coarse_clock()
+    values.update(build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"))
     values.update({f"HAVE_{name}": 1 for name in TRACEPOINTS if btf.has_tracepoint(name)})
     return values
 
 
-def stack_definitions(btf: Btf, machine: Machine, joining: Joining, *, system: bool) -> Definitions:
+def build_stack_definitions(btf: Btf, machine: Machine, joining: JoinedProcesses, *, system: bool) -> Definitions:
     """The same where stacks are copied: of a window, every sleep's."""
     return {
-        **idle_definitions(btf),
+        **build_idle_definitions(btf),
         **joining.definitions(btf),
-        **register_definitions(btf, machine),
+        **build_register_definitions(btf, machine),
         **_thread_pointer(btf, machine),
         "STACKS": 1,
         "CAUSE_SLOTS": _CAUSES_WITH_STACKS,
@@ -314,16 +320,16 @@ def _thread_pointer(btf: Btf, machine: Machine) -> Definitions:
     return {"OFFSET_task_struct_thread_pointer": offset}
 
 
-def load(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
+def load_idle_program(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
     """The program, loaded and running. Raises CapabilityError where this host or user may not."""
     cpus = int(definitions["NR_CPUS"])
     # Beside the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
     with ThreadPoolExecutor(1) as beside:
-        handler = beside.submit(tick_handler, btf)
-        program = LoadedProgram("idle.bpf.c", {**definitions, **cpu_definitions(cpus)}, btf=btf)
+        handler = beside.submit(find_tick_handler, btf)
+        program = LoadedProgram("idle.bpf.c", {**definitions, **build_cpu_definitions(cpus)}, btf=btf)
     try:
         # Not a definition: the kernel lies elsewhere after each boot.
-        share(program, Shared.TICK_HANDLER, handler.result())
+        write_shared(program, Shared.TICK_HANDLER, handler.result())
     except BaseException:
         program.close()
         raise
@@ -334,52 +340,55 @@ def _tracing_btf() -> Btf:
     """Of the running kernel. A recorded host cannot be traced."""
     if not is_this_host():
         raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    features.need(features.RING_BUFFER)
+    features.require(features.RING_BUFFER)
     check_process_ids()
-    return kernel_btf()
+    return read_kernel_btf()
 
 
 @contextmanager
 def trace_exits(more: Mapping[str, int | str] | None = None) -> Iterator[IdleTracer]:
     """Idle exits alone. `more`: definitions beside the kernel's. Raises CapabilityError, PowerprofError."""
     btf = _tracing_btf()
-    with load(btf, {**idle_definitions(btf), **(more or {})}) as program:
-        yield IdleTracer(program, IdleSums(program), Sample(program), kernel_functions)
+    with load_idle_program(btf, {**build_idle_definitions(btf), **(more or {})}) as program:
+        yield IdleTracer(program, IdleSums(program), PeriodSample(program), name_kernel_functions)
 
 
 @contextmanager
-def trace_stacks(target: Target, stack_pages: int = _STACK_PAGES) -> Iterator[tuple[IdleTracer, WindowLooks]]:
+def trace_stacks(target: Target, stack_pages: int = _STACK_PAGES) -> Iterator[tuple[IdleTracer, WindowStacks]]:
     """Idle exits, and every sleep of a target's threads; its processes are looked at. For windows.
 
     Raises CapabilityError, PowerprofError.
     """
-    with _with_stacks(target, every_program, {"STACK_PAGES": stack_pages}) as (program, sums, stacks, members):
-        looks = WindowLooks(program, stacks, members)
+    with _with_stacks(target, keep_every_program, {"STACK_PAGES": stack_pages}) as (program, sums, stacks, members):
+        looks = WindowStacks(program, stacks, members)
         members.add_all()
-        yield IdleTracer(program, sums, Sample(program), kernel_functions, looks), looks
+        yield IdleTracer(program, sums, PeriodSample(program), name_kernel_functions, looks), looks
 
 
 @contextmanager
-def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandLooks]]:
+def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandStacks]]:
     """Idle exits without single periods, and the sleeps that idle exits are blamed on. For `TraceMonitor`.
 
     Raises CapabilityError, PowerprofError.
     """
-    with _with_stacks(target, latest_program, ON_DEMAND) as (program, sums, stacks, members):
-        looks = DemandLooks(program, sums, stacks, members)
+    with _with_stacks(target, keep_latest_program, ON_DEMAND) as (program, sums, stacks, members):
+        looks = DemandStacks(program, sums, stacks, members)
         if not target.system:
             members.add_all()
-        yield IdleTracer(program, sums, Sample(program, wanted=False), kernel_functions, looks), looks
+        yield IdleTracer(program, sums, PeriodSample(program, wanted=False), name_kernel_functions, looks), looks
 
 
 @contextmanager
 def _with_stacks(
-    target: Target, remember: Remember, more: Mapping[str, int | str]
-) -> Iterator[tuple[LoadedProgram, IdleSums, Stacks, TargetMembers]]:
+    target: Target, remember: ImageRetention, more: Mapping[str, int | str]
+) -> Iterator[tuple[LoadedProgram, IdleSums, StackReader, TargetMembers]]:
     """The program with stacks, and the parts that keep what it gives. No process is looked at yet."""
-    btf, machine, joining = _tracing_btf(), this_machine(), Joining(target)
-    definitions = {**stack_definitions(btf, machine, joining, system=target.system), **more}
-    with load(btf, definitions) as program, closing(TargetMembers(program, target, joining, remember)) as members:
+    btf, machine, joining = _tracing_btf(), this_machine(), JoinedProcesses(target)
+    definitions = {**build_stack_definitions(btf, machine, joining, system=target.system), **more}
+    with (
+        load_idle_program(btf, definitions) as program,
+        closing(TargetMembers(program, target, joining, remember)) as members,
+    ):
         sums = IdleSums(program, members)
-        stacks = Stacks(program, sums, members, machine, direct=bool(definitions["DIRECT"]))
+        stacks = StackReader(program, sums, members, machine, direct=bool(definitions["DIRECT"]))
         yield program, sums, stacks, members

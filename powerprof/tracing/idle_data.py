@@ -23,14 +23,14 @@ from powerprof.tracing.bpf.shared_numbers import (
     COMM_BYTES,
     IDLE_LIFE,
     INTERPRETER_FRAMES,
-    Filling,
+    FilledTable,
     Flag,
     RunKind,
     Shared,
     WakeEvidence,
     WakerContext,
 )
-from powerprof.tracing.bpf.types import Btf, struct_definitions
+from powerprof.tracing.bpf.types import Btf, build_struct_definitions
 from powerprof.tracing.captures import Array, CpuEdge
 
 # Records and sums of the BPF programs as numpy types: probes/bpf/idle_period.h, causes.h and looks.bpf.h in Python.
@@ -112,9 +112,9 @@ STACK_HEADER = np.dtype(
 FRAMES_BYTES = 8 * (1 + 2 * (INTERPRETER_FRAMES + 1))
 
 # What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
-FILLED = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
+FILL_LEVEL = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
-TABLES = (Filling.CAUSES, Filling.WOKEN)
+TABLES = (FilledTable.CAUSES, FilledTable.WOKEN)
 
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
@@ -125,7 +125,7 @@ _WHO = Flag.KERNEL | Flag.WAKER_KERNEL | IDLE_LIFE
 _MASK = (1 << 32) - 1
 
 
-def cause_keys(exits: AggregateArray) -> AggregateArray:
+def build_cause_keys(exits: AggregateArray) -> AggregateArray:
     """The cause of each record, as layout.CAUSE_KEY."""
     keys = np.zeros(len(exits), dtype=CAUSE_KEY)
     for name in ("timer_function", "work_function", "evidence", "irq", "next_tid", "next_tgid"):
@@ -150,7 +150,7 @@ def cause_keys(exits: AggregateArray) -> AggregateArray:
     return keys
 
 
-def periods_in(gap: int, period: int) -> int:
+def count_periods(gap: int, period: int) -> int:
     """How many periods an interval is: 1 to 3, or 0 where it is no multiple within a tenth of a period."""
     tenth = period // 10
     return next((number for number in (1, 2, 3) if number * period - tenth <= gap <= number * period + tenth), 0)
@@ -167,7 +167,7 @@ def _interval(entry: Any, at_ns: int) -> None:
         return
     entry["gaps"] += 1
     period = int(entry["period_ns"])
-    number = periods_in(gap, period) if period else 0
+    number = count_periods(gap, period) if period else 0
     if number:
         entry["votes"] += 1
         entry["fitting_gaps"] += 1
@@ -181,10 +181,10 @@ def _interval(entry: Any, at_ns: int) -> None:
         entry["votes"] = entry["fitting_gaps"] = entry["fitting_periods"] = 1
 
 
-def aggregate(exits: AggregateArray, base: AggregateArray | None = None) -> AggregateArray:
+def aggregate_exits(exits: AggregateArray, base: AggregateArray | None = None) -> AggregateArray:
     """Records in the order in which their periods ended → layout.CAUSE, added to the entries of `base`."""
     known = np.zeros(0, dtype=CAUSE) if base is None else base
-    keys = cause_keys(exits)
+    keys = build_cause_keys(exits)
     # Of several entries of one cause (a double buffer was turned between them) the last.
     places = {key.tobytes(): place for place, key in enumerate(_keys_of(known))}
     where, size = [], len(known)
@@ -228,7 +228,7 @@ def _name(entry: Any, exit_: Any) -> None:
         entry["waker_comm"] = exit_["waker_comm"]
 
 
-def sample_hash(cpus: AggregateArray, sequences: AggregateArray) -> AggregateArray:
+def hash_periods(cpus: AggregateArray, sequences: AggregateArray) -> AggregateArray:
     """Which periods are sent as records: those whose hash is 0 under the mask. The choice of a longer mask is an even
     sample of a shorter one's."""
     hashed = (sequences.astype(np.uint64) ^ (cpus.astype(np.uint64) * 0x9E3779B1 & _MASK)) * 0x85EBCA6B & _MASK
@@ -241,12 +241,12 @@ def sample_hash(cpus: AggregateArray, sequences: AggregateArray) -> AggregateArr
 # The numbers that the idle-exit program and its reader tell each other while it runs.
 
 
-def share(program: LoadedProgram, which: Shared, value: int) -> None:
+def write_shared(program: LoadedProgram, which: Shared, value: int) -> None:
     """Tell the program."""
     program.put("shared", which, value.to_bytes(8, "little"))
 
 
-def shared(program: LoadedProgram, which: Shared) -> int:
+def read_shared(program: LoadedProgram, which: Shared) -> int:
     """The value that the program or we wrote last."""
     return int.from_bytes(program.get("shared", which), "little")
 
@@ -260,10 +260,13 @@ _FIELDS = {
 }
 
 
-def definitions(btf: Btf) -> dict[str, int]:
+def run_time_definitions(btf: Btf) -> dict[str, int]:
     """What running.bpf.h is compiled with."""
     state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
-    return {**struct_definitions(btf, _FIELDS), "OFFSET_task_struct_state": btf.field_offset("task_struct", state)}
+    return {
+        **build_struct_definitions(btf, _FIELDS),
+        "OFFSET_task_struct_state": btf.field_offset("task_struct", state),
+    }
 
 
 @dataclass(frozen=True)
@@ -293,13 +296,13 @@ class RunTimeReader:
     def since(self, totals: Array) -> RunTimes:
         """What came since the last call. `totals`: what the CPUs' sums (layout.CPU_TOTAL) grew by, read before."""
         last, self._last = self._last, self._read()
-        return between(last, self._last, totals["unplaced_ns"].sum(axis=0).tolist())
+        return subtract_run_times(last, self._last, totals["unplaced_ns"].sum(axis=0).tolist())
 
     def _read(self) -> Array:
         return np.frombuffer(self._program.table_bytes("run_times"), dtype=RUN_SLOT)
 
 
-def between(last: Array, now: Array, unplaced_ns: Sequence[int]) -> RunTimes:
+def subtract_run_times(last: Array, now: Array, unplaced_ns: Sequence[int]) -> RunTimes:
     """Pure: what threads ran between two looks at their slots (layout.RUN_SLOT), and what was added to the sums of
     others and the target's meanwhile."""
     same = now["who"] == last["who"]
@@ -324,7 +327,7 @@ DRIVERLESS_STATES = ("poll", "idle")
 _POLLING = frozenset({0})
 
 
-def traced_residency(
+def compute_traced_residency(
     totals: Array, edges: Mapping[int, CpuEdge], *, stat_idle_percent: float | None, own_pid: int, started_at: str
 ) -> Window:
     """The idle time of a window from its CPUs' sums (layout.CPU_TOTAL). No idle period is open at a CPU's edges: those
@@ -396,7 +399,7 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
     chain: bytes = b""
 
 
-def decode(data: bytes, register_bytes: int) -> SavedSite:
+def decode_site(data: bytes, register_bytes: int) -> SavedSite:
     """A record of the ring buffer of stacks: the header, so many bytes of registers, and the stack."""
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
     frames_at = STACK_HEADER.itemsize + register_bytes

@@ -22,8 +22,8 @@ from powerprof.system.processes import Target, has_ended, processes, uids_of
 from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Shared
-from powerprof.tracing.bpf.types import Btf, argument_definitions, struct_definitions
-from powerprof.tracing.idle_data import SleepingStack, share
+from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions
+from powerprof.tracing.idle_data import SleepingStack, write_shared
 
 # Processes that join a target while it is traced: reported by the kernel when they start, or found later.
 
@@ -38,7 +38,7 @@ def _processes(count: int) -> str:
     return f"{count:,} process{'' if count == 1 else 'es'}"
 
 
-class Joining:
+class JoinedProcesses:
     """Who joined one target, and how many were found too late."""
 
     def __init__(self, target: Target) -> None:
@@ -56,8 +56,8 @@ class Joining:
         """What joins.bpf.h is compiled with."""
         if not self._grows:
             return {"GROWS": 0}
-        arguments = argument_definitions(btf, "sched_process_fork", ("parent", "child"))
-        return {"GROWS": self._grows, **struct_definitions(btf, _FIELDS), **arguments}
+        arguments = build_argument_definitions(btf, "sched_process_fork", ("parent", "child"))
+        return {"GROWS": self._grows, **build_struct_definitions(btf, _FIELDS), **arguments}
 
     def taken(self, program: LoadedProgram, images: Mapping[int, list[ProcessImage]]) -> dict[int, list[ProcessImage]]:
         """Images of the processes that joined since the last call: each has its parent's memory, as it was.
@@ -113,7 +113,7 @@ class Joining:
 # sees it woken: they were saved when it went to sleep and have not changed since.
 
 
-def sleeping_stacks(
+def read_sleeping_stacks(
     pid: int, aside: ReaderProcess, meanwhile: Callable[[], object] = lambda: None, frames: Sequence[int] = ()
 ) -> list[SleepingStack]:
     """The stacks of all threads of a process that are blocked now; those that run or may not be read are left out.
@@ -133,18 +133,18 @@ _NO_INTERPRETER = (0,) * 9
 _CHILD_RESTS_S = 300.0
 # Of looks for who was started while the target was looked at; one suffices, but where each starts others.
 _ROUNDS = 8
-Images = list[ProcessImage]
-Remember = Callable[[Images, ProcessImage], Images]
+ProcessImages = list[ProcessImage]
+ImageRetention = Callable[[ProcessImages, ProcessImage], ProcessImages]
 
 
-def every_program(known: Images, image: ProcessImage) -> Images:
+def keep_every_program(known: ProcessImages, image: ProcessImage) -> ProcessImages:
     """For a window: an exec in it starts another entry."""
     if known and (known[-1].started_ticks, known[-1].executable) == (image.started_ticks, image.executable):
         return [*known[:-1], merge_images(known[-1], image)]
     return [*known, image]
 
 
-def latest_program(known: Images, image: ProcessImage) -> Images:
+def keep_latest_program(known: ProcessImages, image: ProcessImage) -> ProcessImages:
     """For who stays: what a process did before an exec ended its idle periods before."""
     return [merge_images(known[-1], image) if known else image]
 
@@ -163,9 +163,11 @@ def _entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -
 class TargetMembers:
     """Who is of one target, as the program knows it, and the images by which their stacks are named."""
 
-    def __init__(self, program: LoadedProgram, target: Target, joining: Joining, remember: Remember) -> None:
+    def __init__(
+        self, program: LoadedProgram, target: Target, joining: JoinedProcesses, remember: ImageRetention
+    ) -> None:
         """Of no process yet. `remember`: what is kept of a process that was looked at before."""
-        self.target, self.images = target, dict[int, Images]()
+        self.target, self.images = target, dict[int, ProcessImages]()
         self._program, self._joining, self._remember = program, joining, remember
         self._budget, self._seen, self._aside = Budget(), ElfCache(), shared()
         self._interpreters, self._interpreted = InterpreterFinder(), dict[int, Interpreter | None]()
@@ -174,7 +176,7 @@ class TargetMembers:
         self._judged = frozenset[int]()
         # One is everybody's.
         self._most = program.slots("targets") - 1
-        share(program, Shared.OWN_PID, os.getpid())
+        write_shared(program, Shared.OWN_PID, os.getpid())
         if target.system:
             # Entry 0, without code ranges: processes that are not listed, whose call paths are not distinguished.
             program.put("targets", 0, bytes(_TARGET.size))
@@ -285,7 +287,7 @@ class TargetMembers:
         found: list[SleepingStack] = []
         for pid in self.images:
             known = self._interpreted.get(pid)
-            found += sleeping_stacks(pid, self._aside, meanwhile, known.chain_words() if known else ())
+            found += read_sleeping_stacks(pid, self._aside, meanwhile, known.chain_words() if known else ())
         return found
 
     def frames(self, chains: Iterable[tuple[int, bytes]]) -> list[PythonFrame]:
@@ -350,10 +352,10 @@ class TargetMembers:
     def _tell_whether_one(self) -> None:
         """Where the target is one process, all others are known by that, without a look-up."""
         alone = len(self.images) == 1 and not self.target.system
-        share(self._program, Shared.ONLY_TARGET, next(iter(self.images)) if alone else 0)
+        write_shared(self._program, Shared.ONLY_TARGET, next(iter(self.images)) if alone else 0)
         if alone and self._take_joined():
             # Joined before the kernel knew that there is one only: it cannot have reset that itself.
-            share(self._program, Shared.ONLY_TARGET, 0)
+            write_shared(self._program, Shared.ONLY_TARGET, 0)
 
     def _take_joined(self) -> bool:
         """Processes that the target started are known by what their parents have. Says whether there were any."""

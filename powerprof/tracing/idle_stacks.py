@@ -18,8 +18,8 @@ from powerprof.stacks.registers import Machine
 from powerprof.system.paths import procfs
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.maps import Halves
-from powerprof.tracing.bpf.shared_numbers import CAUSE_HALF, IDLE_LIFE, Count, Filling, Flag, Shared, StackKind
+from powerprof.tracing.bpf.maps import DoubleBufferedTable
+from powerprof.tracing.bpf.shared_numbers import CAUSE_HALF, IDLE_LIFE, Count, FilledTable, Flag, Shared, StackKind
 from powerprof.tracing.idle_data import (
     CAUSE,
     CAUSE_KEY,
@@ -31,11 +31,11 @@ from powerprof.tracing.idle_data import (
     SavedSite,
     SiteWakings,
     SleepingStack,
-    decode,
-    share,
-    shared,
+    decode_site,
+    read_shared,
+    write_shared,
 )
-from powerprof.tracing.idle_members import Images, TargetMembers
+from powerprof.tracing.idle_members import ProcessImages, TargetMembers
 
 # Sums by cause that stay few on a host where threads come and go: those that have ended are grouped by name.
 #
@@ -43,23 +43,23 @@ from powerprof.tracing.idle_members import Images, TargetMembers
 # second makes millions of them in an hour; what is worth knowing of them is what they are called, and what woke them.
 
 # Causes that are kept as they are: 1 MB of a saved run, and more threads than anybody reads.
-ENOUGH = 4096
+MOST_CAUSES = 4096
 # Most names that have groups of their own; programs may call their threads what they want.
 _MOST_NAMES = 1000
 _SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp", "waker_code")
 
 
-def summed_causes(entries: Array) -> Array:
+def sum_causes(entries: Array) -> Array:
     """Entries of layout.CAUSE, one for each key. What regularity needs is that of the one with the most intervals."""
-    return summed(entries, CAUSE_KEY.names or (), SUMS, "gaps")
+    return sum_by_key(entries, CAUSE_KEY.names or (), SUMS, "gaps")
 
 
-def summed_wakings(entries: Array) -> Array:
+def sum_wakings(entries: Array) -> Array:
     """The same of WOKEN_KEY with its count."""
-    return summed(entries, WOKEN_KEY.names or (), ("count",), "count")
+    return sum_by_key(entries, WOKEN_KEY.names or (), ("count",), "count")
 
 
-def summed(entries: Array, names: Sequence[str], sums: Sequence[str], best: str) -> Array:
+def sum_by_key(entries: Array, names: Sequence[str], sums: Sequence[str], best: str) -> Array:
     """One entry for each distinct key (the fields `names`): `sums` added up, all else of the one with most `best`."""
     if not len(entries):
         return entries
@@ -129,7 +129,7 @@ class EndedThreads:
         causes["woken_tid"] = [number(tid, 0)[0] for tid in causes["woken_tid"].tolist()]
         _renumber(wakings, "tid", "pid", number)
         _renumber(wakings, "waker_tid", "waker_pid", number)
-        return summed_causes(causes), summed_wakings(wakings)
+        return sum_causes(causes), sum_wakings(wakings)
 
 
 def _renumber(
@@ -170,23 +170,23 @@ class IdleSums:
     def __init__(self, program: LoadedProgram, members: TargetMembers | None = None) -> None:
         """`members`: whose wakings the program counts; their processes stay what they are in what is kept."""
         self._members = members
-        self._causes = Halves(
+        self._causes = DoubleBufferedTable(
             program,
             "causes",
             (CAUSE_KEY, CAUSE_SUM),
             ("flags", CAUSE_HALF),
             sums=SUMS,
-            turn=lambda half: share(program, Shared.CAUSE_HALF, half * CAUSE_HALF),
+            turn=lambda half: write_shared(program, Shared.CAUSE_HALF, half * CAUSE_HALF),
         )
-        self._woken: Halves | None = None
+        self._woken: DoubleBufferedTable | None = None
         if members is not None:
-            self._woken = Halves(
+            self._woken = DoubleBufferedTable(
                 program,
                 "woken",
                 (WOKEN_KEY, WOKEN_COUNT),
                 ("context", CAUSE_HALF),
                 sums=("count",),
-                turn=lambda half: share(program, Shared.WOKEN_HALF, half * CAUSE_HALF),
+                turn=lambda half: write_shared(program, Shared.WOKEN_HALF, half * CAUSE_HALF),
             )
         # Whether wakings are counted, or were since they were read.
         self.counts_wakings = True
@@ -205,12 +205,12 @@ class IdleSums:
             self._woken.clear()
         self.forget()
 
-    def living(self) -> dict[Filling, int]:
+    def living(self) -> dict[FilledTable, int]:
         """What fills in this program; of tables, how many entries that are kept here are of threads that live."""
-        living = {Filling.CAUSES: int(np.sum(self._kept["next_tid"] < ENDED)), Filling.EXITS: 0}
+        living = {FilledTable.CAUSES: int(np.sum(self._kept["next_tid"] < ENDED)), FilledTable.EXITS: 0}
         if self._woken is not None:
             woken = (self._wakings["tid"] < ENDED) & (self._wakings["waker_tid"] < ENDED)
-            living |= {Filling.WOKEN: int(np.sum(woken)), Filling.STACKS: 0}
+            living |= {FilledTable.WOKEN: int(np.sum(woken)), FilledTable.STACKS: 0}
         return living
 
     def gather(self, *, emptied: bool = True) -> None:
@@ -239,8 +239,8 @@ class IdleSums:
     def _fold(self) -> None:
         """Where there are more than anybody reads, ended threads are grouped by name, in both tables at once: an
         exit and its waking are of one thread. Threads that end later in the window join the same groups."""
-        self._kept, self._wakings = summed_causes(self._kept), summed_wakings(self._wakings)
-        self._had_many = self._had_many or max(len(self._kept), len(self._wakings)) > ENOUGH
+        self._kept, self._wakings = sum_causes(self._kept), sum_wakings(self._wakings)
+        self._had_many = self._had_many or max(len(self._kept), len(self._wakings)) > MOST_CAUSES
         if not self._had_many:
             return
         members = self._members
@@ -271,7 +271,7 @@ class StackTrace:
 
     sites: list[SavedSite]
     sleeping: list[SleepingStack]
-    images: dict[int, Images]
+    images: dict[int, ProcessImages]
     wakings: list[SiteWakings]
     lost_count: int
     loaded_count: int
@@ -284,7 +284,7 @@ class StackTrace:
     ended_groups: dict[int, int] = field(default_factory=dict)
 
 
-class Stacks:
+class StackReader:
     """Takes them as they come, and gives what came since the last time."""
 
     def __init__(
@@ -322,7 +322,7 @@ class Stacks:
         self._program.clear("seen")
         # After it: a thread that is where it was in this window is not looked up again among those seen.
         self._window += 1
-        share(self._program, Shared.WINDOW, self._window)
+        write_shared(self._program, Shared.WINDOW, self._window)
 
     def cut(self, counters: Sequence[int]) -> None:
         """A trace ends here, with the program's counters as they are: the next trace is of the same time."""
@@ -352,7 +352,7 @@ class Stacks:
             counted[Count.UNCOUNTED],
             counted_from_ns,
             counted_to_ns,
-            self._direct or bool(shared(self._program, Shared.REGS_OFFSET)) or not counted[Count.SLEEPS],
+            self._direct or bool(read_shared(self._program, Shared.REGS_OFFSET)) or not counted[Count.SLEEPS],
             self._members.frames(
                 [*((site.pid, site.chain) for site in sites), *((one.pid, one.chain) for one in sleeping)]
             ),
@@ -360,11 +360,11 @@ class Stacks:
         )
 
     def _allow(self) -> None:
-        share(self._program, Shared.STACK_BYTES, STACK_BYTES)
+        write_shared(self._program, Shared.STACK_BYTES, STACK_BYTES)
 
     def _on_stack(self, data: bytes) -> None:
         # At once: whoever kept the bytes for later would hold most of them twice then.
-        site = decode(data, self._register_bytes)
+        site = decode_site(data, self._register_bytes)
         if self._is_of_use(site):
             self._sites.append(site)
 
@@ -381,10 +381,10 @@ class Stacks:
 # ended an idle period, a process only where somebody asks for it, and wakings are counted of judged processes alone.
 
 
-class DemandLooks:
+class DemandStacks:
     """Beside idle exits (`tracer.TracePart`) that `TraceMonitor` reads: `members` are those that were looked at."""
 
-    def __init__(self, program: LoadedProgram, sums: IdleSums, stacks: Stacks, members: TargetMembers) -> None:
+    def __init__(self, program: LoadedProgram, sums: IdleSums, stacks: StackReader, members: TargetMembers) -> None:
         self.members = members
         self._program, self._sums, self._stacks = program, sums, stacks
         self._counted_from_ns = self._counted_to_ns = 0
@@ -400,7 +400,7 @@ class DemandLooks:
         self.members.read()
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         """Whoever reads it looks for the target's processes with each read."""
         return math.inf
 
@@ -415,7 +415,7 @@ class DemandLooks:
         """From now on every waking of these processes is counted, and of no others."""
         self.members.judge(pids)
         self._sums.counts_wakings = bool(pids)
-        share(self._program, Shared.COUNTING, int(bool(pids)))
+        write_shared(self._program, Shared.COUNTING, int(bool(pids)))
         self._counted_from_ns = self._counted_to_ns = time.monotonic_ns()
 
     def look_at(self, pids: Iterable[int]) -> None:

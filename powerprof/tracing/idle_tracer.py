@@ -16,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.measure.clock import kernel_ns
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, Count, CpuPhase, Filling, Flag, Shared
+from powerprof.tracing.bpf.shared_numbers import CAUSE_STATES, Count, CpuPhase, FilledTable, Flag, Shared
 from powerprof.tracing.idle_data import (
     CPU_STATE,
     CPU_TOTAL,
-    FILLED,
+    FILL_LEVEL,
     IDLE_EXIT,
     TABLES,
     RunTimeReader,
     RunTimes,
-    aggregate,
-    sample_hash,
-    share,
+    aggregate_exits,
+    hash_periods,
+    write_shared,
 )
 from powerprof.tracing.idle_stacks import IdleSums
 
@@ -70,7 +70,7 @@ class CpuWindows:
 
     def tell_polls(self, states: Iterable[int]) -> None:
         """Which idle states, by number, are polls: an interrupt does not end these."""
-        share(self._program, Shared.POLLS, sum(1 << number for number in states))
+        write_shared(self._program, Shared.POLLS, sum(1 << number for number in states))
 
     def states(self) -> Array:
         """Where each CPU is now, as layout.CPU_STATE."""
@@ -148,10 +148,10 @@ def _with_open(totals: Array, states: Array, now_ns: int) -> Array:
 _ENDLESS = 1 << 62
 
 
-class Fillings:
+class FillLimits:
     """What fills in one program."""
 
-    def __init__(self, program: LoadedProgram, living: Callable[[], Mapping[Filling, int]]) -> None:
+    def __init__(self, program: LoadedProgram, living: Callable[[], Mapping[FilledTable, int]]) -> None:
         """`living`: what the program has of them and, of tables, how many of the entries read so far are of threads
         that live. The others may fill without end."""
         self._program, self._living = program, living
@@ -159,7 +159,7 @@ class Fillings:
 
     def forget(self) -> None:
         """Nothing has come yet."""
-        self._allow(np.zeros(len(Filling), dtype=FILLED))
+        self._allow(np.zeros(len(FilledTable), dtype=FILL_LEVEL))
 
     def drain(self, gather: Callable[[], object]) -> None:
         """Once the ring buffers are empty: full tables are emptied by `gather`, and the kernel may call again."""
@@ -174,17 +174,17 @@ class Fillings:
             self._allow(filled)
 
     def _read(self) -> Array:
-        return np.frombuffer(self._program.table_bytes("filled"), dtype=FILLED)
+        return np.frombuffer(self._program.table_bytes("filled"), dtype=FILL_LEVEL)
 
     def _allow(self, filled: Array) -> None:
         """What came so far, and how much may come until we are called again."""
         living = self._living()
-        for filling in Filling:
+        for filling in FilledTable:
             one = filled[filling].copy()
             one["limit"], one["is_called"] = self._limit(filling, int(one["amount"]), living), 0
             self._program.put("filled", filling, one.tobytes())
 
-    def _limit(self, filling: Filling, amount: int, living: Mapping[Filling, int]) -> int:
+    def _limit(self, filling: FilledTable, amount: int, living: Mapping[FilledTable, int]) -> int:
         if filling not in living:
             return _ENDLESS
         slots = self._program.slots(filling.name.lower())
@@ -201,7 +201,7 @@ SAMPLE_LIMIT = 50_000
 _NONE = 0xFFFFFFFF
 
 
-class Sample:
+class PeriodSample:
     """What came through the ring buffer of periods. `wanted` False: none is sent, for who needs the sums alone."""
 
     def __init__(self, program: LoadedProgram, *, wanted: bool = True) -> None:
@@ -233,10 +233,10 @@ class Sample:
 
     def _set_mask(self, mask: int) -> None:
         self._mask = mask
-        share(self._program, Shared.SAMPLE_MASK, mask)
+        write_shared(self._program, Shared.SAMPLE_MASK, mask)
 
     def _chosen(self, exits: Array) -> Array:
-        chosen: Array = exits[sample_hash(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]
+        chosen: Array = exits[hash_periods(exits["cpu"], exits["sequence"]) & np.uint64(self._mask) == 0]
         return chosen
 
 
@@ -268,7 +268,7 @@ class TracePart(Protocol):
     """What is looked at beside idle exits: the tracer tells it what happens to the trace."""
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         """How long it can go without `read`."""
         ...
 
@@ -288,14 +288,14 @@ class TracePart(Protocol):
         """A trace was taken, with the program's counters as they were then."""
 
 
-class IdleTracer(Part):
+class IdleTracer(WindowPart):
     """The idle-exit program while it runs, and the parts that keep what it gives. Put together in `build.py`."""
 
     def __init__(
         self,
         program: LoadedProgram,
         sums: IdleSums,
-        sample: Sample,
+        sample: PeriodSample,
         name_functions: Callable[[set[int]], dict[int, str]],
         beside: TracePart | None = None,
     ) -> None:
@@ -303,7 +303,7 @@ class IdleTracer(Part):
         self.program, self.cpus = program, CpuWindows(program)
         self._sums, self._sample, self._beside = sums, sample, beside
         self._run_times = RunTimeReader(program)
-        self._fillings = Fillings(program, sums.living)
+        self._fillings = FillLimits(program, sums.living)
         self._name_functions, self._functions = name_functions, dict[int, str]()
         self._counted = program.per_cpu_sum("counters")
         program.ring("calls", lambda table: None)
@@ -328,13 +328,13 @@ class IdleTracer(Part):
             self._beside.start()
 
     @property
-    def calls(self) -> int | None:
+    def wake_descriptor(self) -> int | None:
         """Readable when a ring buffer or a table fills."""
         return self.program.map_descriptor("calls")
 
     @property
-    def unread_at_most_s(self) -> float:
-        return math.inf if self._beside is None else self._beside.unread_at_most_s
+    def read_interval_s(self) -> float:
+        return math.inf if self._beside is None else self._beside.read_interval_s
 
     def read(self) -> None:
         """Move what the ring buffers hold into our memory, and what tables hold that fill."""
@@ -375,7 +375,7 @@ class IdleTracer(Part):
         totals, still_open = self.cpus.take(with_open=with_open)
         ran = self._run_times.since(totals)
         if len(still_open):
-            causes = aggregate(still_open, causes)
+            causes = aggregate_exits(still_open, causes)
         sample, sample_1_in = self._sample.take(still_open)
         counters = self.program.per_cpu_sum("counters")
         counted = [after - before for after, before in zip(counters, self._counted, strict=True)]

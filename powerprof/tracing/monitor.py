@@ -23,13 +23,13 @@ from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
 from powerprof.tracing.idle import TracedWindow
-from powerprof.tracing.idle_data import CPU_TOTAL, traced_residency
+from powerprof.tracing.idle_data import CPU_TOTAL, compute_traced_residency
 from powerprof.tracing.idle_tracer import IdleTracer
 
 _LOOKS = 4
 
 
-def completed(reading: CpuReading, before: Array, after: Array) -> CpuReading:
+def add_open_period(reading: CpuReading, before: Array, after: Array) -> CpuReading:
     """A CPU's counters with the period that is open in them, from two looks at it (layout.CPU_STATE).
 
     Unresolved where the CPU left or entered idle between the looks.
@@ -117,7 +117,7 @@ class TraceMonitor(Closeable):
         if self._reader.cpus:
             residency = compute_residency(began, self._snapshot, started_at=began_at)
         else:
-            residency = traced_residency(
+            residency = compute_traced_residency(
                 _since(before, self._idle),
                 edges,
                 stat_idle_percent=idle_percent,
@@ -168,7 +168,7 @@ class TraceMonitor(Closeable):
             notes = snapshot.notes
             missing &= set(snapshot.cpus)
             for cpu in sorted(missing):
-                reading = completed(snapshot.cpus[cpu], before[cpu], after[cpu])
+                reading = add_open_period(snapshot.cpus[cpu], before[cpu], after[cpu])
                 readings[cpu] = _not_before(self._snapshot.cpus.get(cpu), reading)
                 if reading.resolved:
                     missing.discard(cpu)

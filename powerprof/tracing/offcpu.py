@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.system.closeable import Closeable
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.maps import SummingProgram
 from powerprof.tracing.bpf.shared_numbers import WHYS, OffCpuReason
-from powerprof.tracing.bpf.types import Btf, argument_definitions, kernel_btf, struct_definitions
+from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.captures import OffCpuTrace, ThreadSums, WakingSum
 
 _PREEMPTED = OffCpuReason.PREEMPTED
@@ -36,7 +36,7 @@ _WAKER_KEY = np.dtype([("sleeper", "<u8"), ("waker", "<u8")])
 _WAKER = np.dtype([("count", "<u8"), ("comm", "S16")])
 
 
-def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
+def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
     """What the program needs to know of the running kernel."""
     state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
     fields = {name: ("task_struct", name) for name in ("pid", "tgid", "comm")} | {"state": ("task_struct", state)}
@@ -44,15 +44,15 @@ def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
         "EVERY_PROCESS": int(every_process),
         "THREADS": _THREADS,
         "WAKERS": _WAKERS,
-        "DIRECT": int(features.reads_directly(btf)),
-        **struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
-        **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
-        **features.interrupt_definitions(btf),
+        "DIRECT": int(features.can_read_directly(btf)),
+        **build_struct_definitions(btf, {f"task_struct_{name}": where for name, where in fields.items()}),
+        **build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **features.build_interrupt_definitions(btf),
         **{f"HAVE_{name}": 1 for name in _OPTIONAL_TRACEPOINTS if btf.has_tracepoint(name)},
     }
 
 
-class OffCpuTracer(Closeable, Part):
+class OffCpuTracer(Closeable, WindowPart):
     """The summing program, loaded; a context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
@@ -61,8 +61,8 @@ class OffCpuTracer(Closeable, Part):
         Raises CapabilityError where this host or user may not.
         """
         self._pids = list(pids) if pids is not None else None
-        btf = kernel_btf()
-        defined = definitions(btf, every_process=pids is None)
+        btf = read_kernel_btf()
+        defined = build_offcpu_definitions(btf, every_process=pids is None)
         self._sums = SummingProgram("offcpu.bpf.c", defined, btf, self._pids, ("threads", "wakers"))
 
     def close(self) -> None:
@@ -82,9 +82,9 @@ class OffCpuTracer(Closeable, Part):
 
         `settle`: give up what root may do once nothing is left to open.
         """
-        return self.collect(pass_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, settle=settle))
 
-    def collect(self, passed: Passed) -> OffCpuTrace:
+    def collect(self, passed: PassedWindow) -> OffCpuTrace:
         """What was summed in the window."""
         began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.model import text
 from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage, merge_images, snapshot
@@ -32,10 +32,10 @@ from powerprof.system.tasks import check_process_ids, clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
-from powerprof.tracing.bpf.types import STACK_RING_PAGES, path_definitions
+from powerprof.tracing.bpf.types import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.bpf.uprobes import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
-from powerprof.tracing.symbols import kernel_places
+from powerprof.tracing.symbols import locate_kernel_addresses
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
@@ -49,7 +49,7 @@ _HEADER = struct.Struct("<IIQII16s168s")
 _KERNEL_HEADER = struct.Struct("<IIQ")
 
 
-class OnCpuTracer(Closeable, Part):
+class OnCpuTracer(Closeable, WindowPart):
     """The sampling program, loaded; a context manager that removes it.
 
     With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
@@ -75,7 +75,7 @@ class OnCpuTracer(Closeable, Part):
                 "powerprof attribute works here",
             )
         for feature in (features.RING_BUFFER, features.CURRENT_TASK, features.TASK_REGISTERS):
-            features.need(feature, "powerprof profile")
+            features.require(feature, "powerprof profile")
         check_process_ids()
         if not 1 <= frequency_hz <= MAX_HZ:
             raise UsageError(f"a sampling rate of {frequency_hz} Hz makes no sense", f"between 1 and {MAX_HZ:,}")
@@ -92,7 +92,7 @@ class OnCpuTracer(Closeable, Part):
         self._dropped = 0
         for pid in self._pids or ():
             self._look_at(pid)
-        self.program = beside or LoadedProgram("oncpu.bpf.c", path_definitions(pids is None, event, ring_pages))
+        self.program = beside or LoadedProgram("oncpu.bpf.c", build_path_definitions(pids is None, event, ring_pages))
         self._own = beside is None
         try:
             self._fill_targets()
@@ -118,13 +118,13 @@ class OnCpuTracer(Closeable, Part):
     def _fill_targets(self) -> None:
         for pid, index in self._by_pid.items():
             if index is not None and pid not in self._filled:
-                text, library = code_ranges(self._images[index])
+                text, library = find_code_ranges(self._images[index])
                 ranges = _TARGET.pack(text[0], text[1] - text[0], library[0], library[1] - library[0])
                 self.program.put("targets", pid, ranges)
                 self._filled.add(pid)
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         """Until processes of which a stack came may be gone."""
         return _DRAIN_S
 
@@ -156,9 +156,9 @@ class OnCpuTracer(Closeable, Part):
 
         `settle`: give up what root may do once nothing is left to open.
         """
-        return self.collect(pass_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, settle=settle))
 
-    def collect(self, passed: Passed) -> OnCpuCapture:
+    def collect(self, passed: PassedWindow) -> OnCpuCapture:
         """What was sampled in the window."""
         began_s = time.process_time()
         self.read()
@@ -268,7 +268,7 @@ class OnCpuTracer(Closeable, Part):
 def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[str]]:
     """The kernel's functions at these addresses, and why there are none."""
     try:
-        return kernel_places(addresses), []
+        return locate_kernel_addresses(addresses), []
     except CapabilityError as error:
         return {}, [error.message]
 
@@ -277,7 +277,7 @@ def _read_counts(descriptors: Sequence[int]) -> int:
     return sum(int.from_bytes(os.read(fd, 8), "little") for fd in descriptors)
 
 
-def code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
+def find_code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
     """[start, end) of the executable's own code, and the hull of its libraries' code."""
     own = [mapping for mapping in image.mappings if mapping.path == image.executable]
     others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]

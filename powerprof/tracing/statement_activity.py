@@ -21,9 +21,9 @@ from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import Unreadable, shared
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, Message
-from powerprof.tracing.statement_code import MOST_SEGMENT_BYTES, returns_of
-from powerprof.tracing.statement_places import Dispatch, own_program, probed, within
-from powerprof.tracing.symbols import file_offset, is_stepped, object_address
+from powerprof.tracing.statement_code import MOST_SEGMENT_BYTES, find_call_returns
+from powerprof.tracing.statement_places import Dispatch, find_probe_offsets, open_program, skip_landing_mark
+from powerprof.tracing.symbols import find_file_offset, find_variable_address, is_stepped
 
 _REPORT = "pgstat_report_activity"
 _FETCH, _AT_FETCH = "PortalRunFetch", "uprobe__fetch"
@@ -49,22 +49,22 @@ _EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 def find_activity(image: ProcessImage) -> Dispatch:
     """Where to probe, and return addresses by what they mean. Raises CapabilityError where the program has no such
     function."""
-    with own_program(image, "restart the server after an upgrade") as (elf, mapping):
+    with open_program(image, "restart the server after an upgrade") as (elf, mapping):
         return _in(elf, mapping)
 
 
 def _in(elf: Elf, mapping: Mapping) -> Dispatch:
     symbols = read_symbols(elf)
     vaddr = min((start for start, _ in symbols.ranges_of([_REPORT])), default=None)
-    offset = None if vaddr is None else file_offset(elf, vaddr)
+    offset = None if vaddr is None else find_file_offset(elf, vaddr)
     if vaddr is None or offset is None:
         raise CapabilityError(
             f"{mapping.module} has no symbol of {_REPORT}, where statements begin",
             "a build that exports its functions, as PostgreSQL's own makefiles do",
         )
-    offset = probed(elf, offset)
-    sites = messages(elf, symbols, vaddr)
-    text_at, event_at = object_address(elf, _TEXT_NOW), object_address(elf, _WAITS_FOR)
+    offset = skip_landing_mark(elf, offset)
+    sites = classify_report_sites(elf, symbols, vaddr)
+    text_at, event_at = find_variable_address(elf, _TEXT_NOW), find_variable_address(elf, _WAITS_FOR)
     return Dispatch(
         mapping=mapping,
         symbol=_REPORT,
@@ -77,11 +77,13 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         version=_version(elf),
         text_address=None if text_at is None else mapping.in_memory(text_at),
         event_address=None if event_at is None else mapping.in_memory(event_at),
-        within=within(elf, {_AT_FETCH: min((start for start, _ in symbols.ranges_of([_FETCH])), default=None)}),
+        within=find_probe_offsets(
+            elf, {_AT_FETCH: min((start for start, _ in symbols.ranges_of([_FETCH])), default=None)}
+        ),
     )
 
 
-def texts_now(pids: Sequence[int], address: int) -> dict[int, str]:
+def read_running_texts(pids: Sequence[int], address: int) -> dict[int, str]:
     """Process id → what it executes at this moment; one that executes nothing, or keeps us waiting, is absent."""
     texts: dict[int, str] = {}
     for pid in pids:
@@ -104,14 +106,14 @@ def _version(elf: Elf) -> str | None:
     return None
 
 
-def messages(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
+def classify_report_sites(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
     """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all found, every site
     that could be one of them is UNSURE. What is in none is WHOLE."""
     known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
     marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
     sites: dict[int, Message] = {}
     others: dict[int, Message] = {}
-    for site in [place for place, _ in returns_of(elf, (report,))][:_MOST_SITES]:
+    for site in [place for place, _ in find_call_returns(elf, (report,))][:_MOST_SITES]:
         inside = [kind for kind, ranges in known.items() if any(start <= site < end for start, end in ranges)]
         if inside:
             sites[site] = inside[0]
@@ -151,7 +153,7 @@ def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None
 
 
 def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
-    offset = file_offset(elf, vaddr)
+    offset = find_file_offset(elf, vaddr)
     if offset is None:
         return None
     code = elf.read(offset, min(LONGEST_BYTES, elf.size - offset))

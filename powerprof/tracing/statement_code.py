@@ -20,7 +20,7 @@ _FRAME = re.compile(r"(nop|bti|paciasp|autiasp|xpaclri) .*|(stp|ldp) x29, .*\[sp
 _ADDRESS = re.compile(r"(?:(x\d+|xzr), )?(x\d+), \[(x\d+)(?:, (?:#(-?\w+)|(x\d+)))?\]")
 
 
-def text_offset(code: Sequence[tuple[str, str]]) -> int | None:
+def find_text_offset(code: Sequence[tuple[str, str]]) -> int | None:
     """N where `argument + N` is returned, or the two words that lie there."""
     registers = _returned(code)
     name, offset = registers.get("x0", ("", 0))
@@ -32,7 +32,7 @@ def text_offset(code: Sequence[tuple[str, str]]) -> int | None:
     return int(found[1])
 
 
-def connection_offset(code: Sequence[tuple[str, str]]) -> int | None:
+def find_connection_offset(code: Sequence[tuple[str, str]]) -> int | None:
     """N where what lies at the thread's pointer + N is returned."""
     name, offset = _returned(code).get("x0", ("", 0))
     found = re.fullmatch(rf"\[{_THREAD} (-?\d+)\]", name)
@@ -117,7 +117,7 @@ _MOST_FUNCTION_BYTES = 1 << 18
 _MOST_BEFORE = 8
 
 
-def returns_of(elf: Elf, functions: Collection[int]) -> Iterator[tuple[int, int]]:
+def find_call_returns(elf: Elf, functions: Collection[int]) -> Iterator[tuple[int, int]]:
     """(link-time address that a call returns to, function that it calls), of these functions. Bytes that only look like
     a call would have to hit one by chance."""
     import numpy as np

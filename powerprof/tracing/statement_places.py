@@ -38,9 +38,15 @@ from powerprof.tracing.bpf.shared_numbers import (
     StatementWait,
 )
 from powerprof.tracing.bpf.shared_numbers import StatementWait as Wait
-from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse, class_of
-from powerprof.tracing.statement_code import CALL_BYTES, ProgramFunctions, returns_of
-from powerprof.tracing.symbols import file_offset, is_stepped, object_address, own_symbols, thread_offset
+from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class
+from powerprof.tracing.statement_code import CALL_BYTES, ProgramFunctions, find_call_returns
+from powerprof.tracing.symbols import (
+    find_file_offset,
+    find_thread_offset,
+    find_variable_address,
+    is_stepped,
+    read_function_symbols,
+)
 
 # What a statement waits for: by the system call in which it waits, and where the server says so, by that.
 #
@@ -55,7 +61,7 @@ AT_WAIT, AT_WAITED = "uprobe__wait", "uprobe__waited"
 _MOST_SITES = 64
 _READS = ("esi", "2")  # THD_WAIT_DISKIO: its system call tells as well, and there are many
 
-OF_TYPE = {
+WAIT_OF_TYPE = {
     1: Wait.SLEEP,
     2: Wait.DISK,
     3: Wait.ROW_LOCK,
@@ -102,12 +108,12 @@ _CALLS = {
     Wait.CLIENT: (0, 1, 19, 20, 7, 271, 23, 270, 232, 281, 441, 42, 43, 288, 44, 45, 46, 47),
     Wait.SLEEP: (35, 230),  # nanosleep, clock_nanosleep
 }
-OF_CALL = {number: wait for wait, numbers in _CALLS.items() for number in numbers}
+WAIT_OF_SYSCALL = {number: wait for wait, numbers in _CALLS.items() for number in numbers}
 """System calls of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl); what is not here is OTHER. Reads and writes of files
 are uninterruptible, so that read and write stand for sockets and pipes."""
 
 
-def wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str, int], ...]:
+def find_wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str, int], ...]:
     """(program of queries.bpf.c, offset in the file) of each call that says what is waited for; none where one of them
     is not known, for a wait that does not end would name all that follow."""
     functions = {name: vaddr for vaddr, name in symbols if name in (*_BEGIN, *_END)}
@@ -117,9 +123,9 @@ def wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str,
         return ()
     known = ProgramFunctions(elf)
     sites: list[tuple[str, int]] = []
-    for after, function in islice(returns_of(elf, (begin, end)), _MOST_SITES):
+    for after, function in islice(find_call_returns(elf, (begin, end)), _MOST_SITES):
         before = known.before(after - CALL_BYTES)
-        offset = file_offset(elf, after - CALL_BYTES)
+        offset = find_file_offset(elf, after - CALL_BYTES)
         if before is None or offset is None:
             return ()
         if function == end:
@@ -129,7 +135,7 @@ def wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str,
     return tuple(sites)
 
 
-def waitplaces_packed(waits: Mapping_abc[int, Wait]) -> dict[int, bytes]:
+def pack_waits(waits: Mapping_abc[int, Wait]) -> dict[int, bytes]:
     """Of the program's tables."""
     return {number: int(wait).to_bytes(4, "little") for number, wait in waits.items()}
 
@@ -172,7 +178,7 @@ class Dispatch:
 
 
 @contextmanager
-def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping]]:
+def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping]]:
     """A process's own program and its mapping, which has a bias. Raises CapabilityError where it cannot be read, with
     `remedy` where what it holds is damaged."""
     mapping = next((one for one in image.mappings if one.path == image.executable and one.bias is not None), None)
@@ -192,12 +198,12 @@ def own_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
     """Raises CapabilityError where the process has no such function, or one that is not known."""
-    with own_program(image, EXPORTING) as (elf, mapping):
+    with open_program(image, EXPORTING) as (elf, mapping):
         return _in(elf, mapping)
 
 
 def _in(elf: Elf, mapping: Mapping) -> Dispatch:
-    symbols, _ = own_symbols(elf)
+    symbols, _ = read_function_symbols(elf)
     waits = next((vaddr for vaddr, name in symbols if name.startswith(_WAITS) and "." not in name), None)
     others = []
     for vaddr, name in symbols:
@@ -206,35 +212,37 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
         layout = next(
             (number for mangled, number in LAYOUTS.items() if name[len(_DISPATCH) :].startswith(mangled)), None
         )
-        offset = file_offset(elf, vaddr)
+        offset = find_file_offset(elf, vaddr)
         # A clone (.constprop, .isra, .part) is passed other things than its name says.
         if layout is None or offset is None or "." in name:
             others.append(name)
             continue
-        offset = probed(elf, offset)
-        waits_offset = None if waits is None else file_offset(elf, waits)
+        offset = skip_landing_mark(elf, offset)
+        waits_offset = None if waits is None else find_file_offset(elf, waits)
         return Dispatch(
             mapping=mapping,
             symbol=name,
             offset=offset,
             layout=layout,
-            waits_offset=None if waits_offset is None else probed(elf, waits_offset),
+            waits_offset=None if waits_offset is None else skip_landing_mark(elf, waits_offset),
             stepped=is_stepped(elf.read(offset, 2)),
-            waits=wait_sites(elf, symbols),
-            within=within(elf, {AT_PROCEDURE: next((at for at, name in symbols if name.startswith(_PROCEDURE)), None)}),
+            waits=find_wait_sites(elf, symbols),
+            within=find_probe_offsets(
+                elf, {AT_PROCEDURE: next((at for at, name in symbols if name.startswith(_PROCEDURE)), None)}
+            ),
         )
     if others:
         raise CapabilityError(f"{mapping.module} passes its commands in an unknown way ({others[0][:80]})", EXPORTING)
     raise CapabilityError(f"{mapping.module} has no symbol of dispatch_command, where statements begin", EXPORTING)
 
 
-def within(elf: Elf, functions: Table[str, int | None]) -> dict[str, int]:
+def find_probe_offsets(elf: Elf, functions: Table[str, int | None]) -> dict[str, int]:
     """Program → where in the file its function is probed; those that the server does not have are left out."""
-    offsets = {name: file_offset(elf, vaddr) for name, vaddr in functions.items() if vaddr is not None}
-    return {name: probed(elf, offset) for name, offset in offsets.items() if offset is not None}
+    offsets = {name: find_file_offset(elf, vaddr) for name, vaddr in functions.items() if vaddr is not None}
+    return {name: skip_landing_mark(elf, offset) for name, offset in offsets.items() if offset is not None}
 
 
-def probed(elf: Elf, offset: int) -> int:
+def skip_landing_mark(elf: Elf, offset: int) -> int:
     """Behind the landing mark of indirect branches, which the kernel would have to step over by a second trap."""
     if elf.read(offset, 4) == _ENDBR64 and not is_stepped(elf.read(offset + 4, 2)):
         return offset + 4
@@ -312,7 +320,7 @@ class StatementSums:
     """What was counted of statements: by identity and thread, their texts, and identity → class of time → calls."""
 
     uses: dict[tuple[int, int], StatementUse]
-    texts: dict[int, TextSeen]
+    texts: dict[int, RecordedText]
     latencies: dict[int, dict[int, int]]
 
 
@@ -329,10 +337,10 @@ def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entri
     for key, value in latencies:
         id, bucket = _PAIR.unpack(key)
         classes.setdefault(id, {})[bucket] = int.from_bytes(value, "little")
-    return StatementSums(uses, {text.id: text for text in texts_seen(texts, pieces)}, classes)
+    return StatementSums(uses, {text.id: text for text in read_texts(texts, pieces)}, classes)
 
 
-def texts_seen(texts: Entries, pieces: Entries) -> Iterator[TextSeen]:
+def read_texts(texts: Entries, pieces: Entries) -> Iterator[RecordedText]:
     """The table of texts (texts.bpf.h), and that of the pieces of long ones (whole.bpf.h)."""
     parts = {_PAIR.unpack(key): value for key, value in pieces}
     for key, data in texts:
@@ -344,7 +352,7 @@ def texts_seen(texts: Entries, pieces: Entries) -> Iterator[TextSeen]:
             found = [parts.get((whole, piece), b"") for piece in range(-(-kept // TEXT_BYTES))]
             if all(found):
                 text = b"".join(found)[:kept]
-        yield TextSeen(id, command, length, text, number, tid, hashed)
+        yield RecordedText(id, command, length, text, number, tid, hashed)
 
 
 def _cut(text: bytes, length: int) -> bytes:
@@ -358,7 +366,7 @@ def read_threads(entries: Entries) -> Iterator[tuple[int, ThreadCounters, bytes]
         yield int.from_bytes(key, "little"), thread, _cut(value[_THREAD.size :], thread.length)
 
 
-def thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int | None, ended_at: int) -> ThreadUse:
+def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int | None, ended_at: int) -> ThreadUse:
     """What a thread used in a window that ended then; `base_ns` is its CPU time at the beginning, if it was there."""
     begin = thread.first_ns
     if thread.first_seen_running and base_ns is not None:
@@ -368,14 +376,14 @@ def thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int | None,
     return ThreadUse(tid, comm, used, thread.wakeups, thread.statements, before)
 
 
-def read_past(values: bytes) -> Iterator[ThreadUse]:
+def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
     """All threads that had ended and were let go (ended.bpf.h): those without a statement, and those with some."""
     for threads, cpu, wakeups, statements, before in _PAST.iter_unpack(values):
         if threads:
             yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
 
 
-def add_open(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
+def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
     """The last statement of a thread, which no other followed: it has ended, or goes on beyond the window."""
     id, counts = thread.id, thread.command != COM_PART
     if not id:
@@ -386,7 +394,7 @@ def add_open(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes,
         cpu, wakeups, until = thread.ran_until(ended_at), thread.wakeups, ended_at
     if thread.ended_at and counts:
         classes = sums.latencies.setdefault(id, {})
-        bucket = class_of(until - thread.began_at)
+        bucket = find_latency_class(until - thread.began_at)
         classes[bucket] = classes.get(bucket, 0) + 1
     old = sums.uses.get((id, tid), StatementUse(id, tid, 0, 0, 0, 0, 0))
     sums.uses[id, tid] = StatementUse(
@@ -402,7 +410,7 @@ def add_open(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes,
         old.squares + (max(cpu - thread.began_ns, 0) >> SQUARED_NS_LOG) ** 2 * (counts and bool(thread.ended_at)),
     )
     if id >= _TEXT_BIT and id not in sums.texts and thread.command != COM_STMT_EXECUTE:
-        sums.texts[id] = TextSeen(id, thread.command, thread.length, text)
+        sums.texts[id] = RecordedText(id, thread.command, thread.length, text)
 
 
 # Where a server's memory has the text of the statement that a thread executes: found in its program, without a login.
@@ -435,19 +443,19 @@ class TextPlace:
 _PLACE = struct.Struct("<2Q")
 
 
-def packed(place: TextPlace) -> bytes:
+def pack_text_place(place: TextPlace) -> bytes:
     """As the programs in the kernel have it."""
     return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64))
 
 
 def find_text(image: ProcessImage, family: Family) -> TextPlace:
     """Raises CapabilityError where the program does not tell."""
-    with own_program(image, EXPORTING) as (elf, mapping):
+    with open_program(image, EXPORTING) as (elf, mapping):
         return _postgresql(elf, mapping) if family == "postgresql" else _mysql(elf, mapping)
 
 
 def _postgresql(elf: Elf, mapping: Mapping) -> TextPlace:
-    text, client = (object_address(elf, name) for name in (POSTGRESQL_TEXT, POSTGRESQL_CLIENT))
+    text, client = (find_variable_address(elf, name) for name in (POSTGRESQL_TEXT, POSTGRESQL_CLIENT))
     if text is None:
         raise CapabilityError(
             f"{mapping.module} has no symbol of {POSTGRESQL_TEXT}, where statements are",
@@ -457,13 +465,13 @@ def _postgresql(elf: Elf, mapping: Mapping) -> TextPlace:
 
 
 def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:
-    symbols = {name: vaddr for vaddr, name in own_symbols(elf)[0]}
+    symbols = {name: vaddr for vaddr, name in read_function_symbols(elf)[0]}
     text = next(
-        (at for code in _code_of(elf, symbols, _TEXTS) if (at := text_offset(code, elf.machine)) is not None), None
+        (at for code in _code_of(elf, symbols, _TEXTS) if (at := find_text_offset(code, elf.machine)) is not None), None
     )
-    client = thread_offset(elf, _CONNECTION)
+    client = find_thread_offset(elf, _CONNECTION)
     if client is None:
-        found = (connection_offset(code, elf.machine) for code in _code_of(elf, symbols, _CONNECTIONS))
+        found = (find_connection_offset(code, elf.machine) for code in _code_of(elf, symbols, _CONNECTIONS))
         client = next((at for at in found if at is not None), None)
     if text is None or client is None:
         what = "a connection has its text" if text is None else "a thread has its connection"
@@ -474,7 +482,7 @@ def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:
 def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterator[Code]:
     """The instructions of those functions that there are, to where they return."""
     for name in names:
-        offset = file_offset(elf, symbols[name]) if name in symbols else None
+        offset = find_file_offset(elf, symbols[name]) if name in symbols else None
         if offset is None:
             continue
         code = elf.read(offset, min(_MOST_BYTES, elf.size - offset))
@@ -486,10 +494,10 @@ def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterato
                 break
 
 
-def text_offset(code: Code, machine: Machine = X86_64) -> int | None:
+def find_text_offset(code: Code, machine: Machine = X86_64) -> int | None:
     """Of the text's address, the length behind it, in what is passed: `lea rax, [rdi + N]`, or both are returned."""
     if machine is AARCH64:
-        return statement_code.text_offset(code)
+        return statement_code.find_text_offset(code)
     body = _body(code)
     if len(body) == 1:
         return _offset(body[0], "lea", "rax", r"\[rdi")
@@ -501,10 +509,10 @@ def text_offset(code: Code, machine: Machine = X86_64) -> int | None:
     return None
 
 
-def connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
+def find_connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
     """Of the connection's address from the thread's pointer on: `mov rax, fs:[0]; mov rax, [rax - N]`, or at once."""
     if machine is AARCH64:
-        return statement_code.connection_offset(code)
+        return statement_code.find_connection_offset(code)
     body = _body(code)
     if len(body) == 1:
         found = re.fullmatch(r"rax, qword ptr fs:\[(0x[0-9a-f]+|\d+)\]", body[0][1]) if body[0][0] == "mov" else None

@@ -15,7 +15,7 @@ import msgspec
 
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.procfs import list_children, process_cpu_ns, reaped_cpu_ns
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import open_probed
 from powerprof.statements.text import STATES, Family, build_table
@@ -28,26 +28,40 @@ from powerprof.system.tasks import check_process_ids, clean
 from powerprof.tracing import statement_places
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.maps import Price
+from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL, MomentCount, StatementCount
-from powerprof.tracing.bpf.types import Btf, argument_definitions, kernel_btf, path_definitions, struct_definitions
-from powerprof.tracing.bpf.uprobes import CPU_CLOCK, EVERY_PROCESS, Sampler, Site, Uprobes, attach_type, entry_cost_ns
-from powerprof.tracing.captures import StatementTrace, TextSeen, ThreadUse, TraceCost
-from powerprof.tracing.statement_activity import find_activity, texts_now
+from powerprof.tracing.bpf.types import (
+    Btf,
+    build_argument_definitions,
+    build_path_definitions,
+    build_struct_definitions,
+    read_kernel_btf,
+)
+from powerprof.tracing.bpf.uprobes import (
+    CPU_CLOCK,
+    EVERY_PROCESS,
+    Sampler,
+    Site,
+    Uprobes,
+    choose_attach_type,
+    measure_entry_cost_ns,
+)
+from powerprof.tracing.captures import RecordedText, StatementTrace, ThreadUse, TraceCost
+from powerprof.tracing.statement_activity import find_activity, read_running_texts
 from powerprof.tracing.statement_places import (
-    OF_CALL,
-    OF_TYPE,
     TEXT_BYTES,
+    WAIT_OF_SYSCALL,
+    WAIT_OF_TYPE,
     TextPlace,
-    add_open,
+    add_open_statement,
+    compute_thread_use,
     find_dispatch,
     find_text,
-    packed,
-    read_past,
+    pack_text_place,
+    read_ended_threads,
     read_sums,
+    read_texts,
     read_threads,
-    texts_seen,
-    thread_use,
 )
 
 # The processes and threads that a server works in, and what the kernel itself counts of them.
@@ -86,13 +100,13 @@ class ServerProcesses:
         return sum(reaped_cpu_ns(pid) for pid in pids) + sum(process_cpu_ns(pid) or 0 for pid in pids)
 
 
-def ran_ns(tid: int) -> int | None:
+def read_run_ns(tid: int) -> int | None:
     """The scheduler's count of a thread; None where it is gone."""
     words = (try_text(procfs() / str(tid) / "schedstat") or "").split()
     return int(words[0]) if words and words[0].isdigit() else None
 
 
-def comm(tid: int) -> str:
+def read_comm(tid: int) -> str:
     """What the kernel calls a thread."""
     return clean(try_text(procfs() / str(tid) / "comm") or "") or "ended threads"
 
@@ -116,12 +130,14 @@ _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in
 POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
 
 
-def sees_run_queue(btf: Btf) -> bool:
+def has_run_queue(btf: Btf) -> bool:
     """Whether the kernel sums how long a thread waits for a CPU."""
     return btf.has_field("sched_info", "run_delay")
 
 
-def definitions(btf: Btf, layout: int, version: str | None, threads: int, *, sends: bool, stacks: bool) -> Definitions:
+def build_query_definitions(
+    btf: Btf, layout: int, version: str | None, threads: int, *, sends: bool, stacks: bool
+) -> Definitions:
     """Of queries.bpf.c.
 
     `layout`, `version`: of the server (`Dispatch`). `threads`: the size of its tables of threads. `sends`: the kernel
@@ -145,23 +161,23 @@ def definitions(btf: Btf, layout: int, version: str | None, threads: int, *, sen
         "PREPARED": _PREPARED,
         "PIECES": _PIECES,
         "LAYOUT": layout,
-        **struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
-        **argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
+        **build_struct_definitions(btf, {**fields, "task_struct_state": ("task_struct", state)}),
+        **build_argument_definitions(btf, "sched_switch", ("preempt", "prev", "next"), "prev_state"),
     }
     if layout == POSTGRESQL:
         found |= _of_postgresql(btf, version)
     else:
         clock = {"task_struct_signal": ("task_struct", "signal")}
         clock["signal_struct_sum_sched_runtime"] = ("signal_struct", "sum_sched_runtime")
-        found |= struct_definitions(btf, clock)
-    if sees_run_queue(btf):
+        found |= build_struct_definitions(btf, clock)
+    if has_run_queue(btf):
         queue = {"task_struct_sched_info": ("task_struct", "sched_info")}
         queue["sched_info_run_delay"] = ("sched_info", "run_delay")
-        found |= struct_definitions(btf, queue)
-    if all(features.has(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
+        found |= build_struct_definitions(btf, queue)
+    if all(features.has_feature(feature) for feature in (features.CURRENT_TASK, features.TASK_REGISTERS)):
         found["HAS_REGISTERS"] = 1
     if stacks:
-        found |= path_definitions()
+        found |= build_path_definitions()
     return {**found, "HAS_SEND": 1} if sends else found
 
 
@@ -169,7 +185,7 @@ def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
     number = re.match(r"\d+", version or "")
     major = int(number[0]) if number else 0
     return {
-        **argument_definitions(btf, "sched_process_fork", ("parent", "child")),
+        **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),
         "FAMILY": _MOST_MEMBERS,
         "STATE_FASTPATH": _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17,
         # PortalData: createLevel came before it in PostgreSQL 14. Of an unknown version nothing is read.
@@ -177,7 +193,7 @@ def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
     }
 
 
-def moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
+def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
     """Of moments.bpf.c, on a machine of POINTERS."""
     fields = {
         "task_struct_pid": ("task_struct", "pid"),
@@ -193,7 +209,7 @@ def moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitio
         "PIECES": _PIECES,
         "MOMENTS": _MOMENTS,
         "LAYOUT": POSTGRESQL if postgresql else 0,
-        **struct_definitions(btf, fields),
+        **build_struct_definitions(btf, fields),
     }
 
 
@@ -209,7 +225,7 @@ _OFF_CLOCK = struct.Struct("<32xQ")  # struct off_clock: the last of it
 _NUMBERED = ("prepared", "connections")  # of statements that are executed by number
 
 
-class QueryTracer(Closeable, Part):
+class QueryTracer(Closeable, WindowPart):
     """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
     uprobe's breakpoint is the kernel's, and goes with our descriptor."""
 
@@ -231,7 +247,7 @@ class QueryTracer(Closeable, Part):
         self._image = snapshot(pid)
         self.dispatch = find_activity(self._image) if self.members.is_family else find_dispatch(self._image)
         self._stack = ExitStack()
-        self._price: Price | None = None
+        self._price: RunTimeMeter | None = None
         self._ended_ns = 0
         self.gap_before_s: float | None = None
         try:
@@ -241,7 +257,7 @@ class QueryTracer(Closeable, Part):
             raise
 
     def _load(self, multi: bool, sends: bool) -> None:
-        btf = kernel_btf()
+        btf = read_kernel_btf()
         self._has_send = sends and btf.has_tracepoint("sock_send_length")
         if not self._has_send and not self.members.is_family and self.dispatch.waits_offset is None:
             raise CapabilityError(
@@ -249,10 +265,10 @@ class QueryTracer(Closeable, Part):
             )
         # A power of two: where it is compiled here each size is a program of its own.
         threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
-        how = attach_type(multi=multi)
-        self._has_run_queue = sees_run_queue(btf)
+        how = choose_attach_type(multi=multi)
+        self._has_run_queue = has_run_queue(btf)
         server = self.dispatch.layout, self.dispatch.version
-        wanted = definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
+        wanted = build_query_definitions(btf, *server, threads, sends=self._has_send, stacks=self._has_stacks)
         self.program = self._stack.enter_context(
             LoadedProgram("queries.bpf.c", wanted, uprobe_type=how, optional=(*WALKS, *WALKS_SENT))
         )
@@ -261,11 +277,11 @@ class QueryTracer(Closeable, Part):
         self.program.put("table", 0, build_table(self.family))
         self.program.put_programs("walks", WALKS)
         if not self.members.is_family and (place := self._place()) is not None:
-            self.program.put("place_of", 0, packed(place))
+            self.program.put("place_of", 0, pack_text_place(place))
             if self._has_send:
                 self.program.put_programs("walks_sent", WALKS_SENT)
-        for name, waits in (("wait_of_call", OF_CALL), ("wait_of_type", OF_TYPE)):
-            for number, value in statement_places.waitplaces_packed(waits).items():
+        for name, waits in (("wait_of_call", WAIT_OF_SYSCALL), ("wait_of_type", WAIT_OF_TYPE)):
+            for number, value in statement_places.pack_waits(waits).items():
                 self.program.put(name, number, value)
         if self.dispatch.event_address is not None:
             self.program.put("event_place", 0, self.dispatch.event_address.to_bytes(8, "little"))
@@ -274,7 +290,7 @@ class QueryTracer(Closeable, Part):
         self.program.count_run_time()
         self._switch(os.getpid())
         hits = self._hits()
-        call_ns = entry_cost_ns(self._probes)
+        call_ns = measure_entry_cost_ns(self._probes)
         self._switch(0)
         seen = self._hits() - hits
         if not seen and self._probes.multi:
@@ -363,21 +379,21 @@ class QueryTracer(Closeable, Part):
     def running(self) -> dict[int, str]:
         """Thread → the text that it executes now, as far as the server's memory tells."""
         address = self.dispatch.text_address
-        return {} if address is None else texts_now(self.members.pids(), address)
+        return {} if address is None else read_running_texts(self.members.pids(), address)
 
     def begin(self, *, timed: bool = True) -> None:
         """A window begins, with nothing of the last one. `timed`: the time of the programs is asked for."""
         self._clear()
         self._price = None
         if timed:
-            self._price = Price(self.program, lambda: self._counters()[0])
+            self._price = RunTimeMeter(self.program, lambda: self._counters()[0])
             self._price.begin()
         if self.members.is_family:
             self._gather()
         for left in reversed(range(_TRIES)):
             self._before = self._counters()
             looked_ns = kernel_ns()
-            self._base = {tid: ran for tid in self.members.tids() if (ran := ran_ns(tid)) is not None}
+            self._base = {tid: ran for tid in self.members.tids() if (ran := read_run_ns(tid)) is not None}
             self._cpu_ns = self.members.cpu_ns()
             self._started_ns = kernel_ns()
             self._switch(self.pid)
@@ -403,7 +419,7 @@ class QueryTracer(Closeable, Part):
         if self._cpu_ns is not None and not self.members.is_family:
             # A process that has ended is whole on its parent's clock; a thread is not on its process's.
             self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
-        self._ran = {tid: ran for tid in self._base if (ran := ran_ns(tid)) is not None}
+        self._ran = {tid: ran for tid in self._base if (ran := read_run_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
 
     def collect(self) -> StatementTrace:
@@ -411,15 +427,15 @@ class QueryTracer(Closeable, Part):
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         entries = self.program.entries
         sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
-        threads = list(read_past(self.program.table_bytes("pasts")))
+        threads = list(read_ended_threads(self.program.table_bytes("pasts")))
         for tid, thread, text in read_threads(entries("threads")):
-            threads.append(thread_use(tid, comm(tid), thread, self._base.get(tid), self._ended_ns))
-            add_open(sums, tid, thread, text, self._ended_ns)
+            threads.append(compute_thread_use(tid, read_comm(tid), thread, self._base.get(tid), self._ended_ns))
+            add_open_statement(sums, tid, thread, text, self._ended_ns)
         seen = {thread.tid for thread in threads}
         for tid, ran in self._ran.items():
             # One that was never switched ran all the time, or not at all.
             if tid not in seen and ran > self._base[tid]:
-                threads.append(ThreadUse(tid, comm(tid), ran - self._base[tid], 0, 0, 0))
+                threads.append(ThreadUse(tid, read_comm(tid), ran - self._base[tid], 0, 0, 0))
         return StatementTrace(
             pid=self.pid,
             window_s=(self._ended_ns - self._started_ns) / 1e9,
@@ -456,7 +472,7 @@ _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
 _TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 
 
-class Met(msgspec.Struct, frozen=True):
+class SampledThread(msgspec.Struct, frozen=True):
     """How often a thread was met at a statement; `id` 0 is none. `is_client`: its process says that it serves one."""
 
     id: int
@@ -466,13 +482,13 @@ class Met(msgspec.Struct, frozen=True):
     comm: str
 
 
-class Moments(msgspec.Struct, frozen=True, kw_only=True):
+class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
     """A window of samples. `events_count`: all of the host's, most of which met something else. `cost_s`: CPU time in
     the programs (`bpf_s`) and in the interrupts that they came by; None where it is not known."""
 
     family: Family
-    met: list[Met]
-    texts: list[TextSeen]
+    met: list[SampledThread]
+    texts: list[RecordedText]
     events_count: int
     lost_count: int
     unreadable_count: int
@@ -481,7 +497,7 @@ class Moments(msgspec.Struct, frozen=True, kw_only=True):
     cost_s: float | None
 
 
-class MomentSampler(Closeable, Part):
+class MomentSampler(Closeable, WindowPart):
     """The sampler of one server; a context manager that removes it. It wakes every CPU `SAMPLE_HZ` times a second."""
 
     def __init__(self, pid: int, family: Family = "mysql") -> None:
@@ -498,11 +514,11 @@ class MomentSampler(Closeable, Part):
         check_process_ids()
         self.family, self._pid = family, pid
         place = find_text(snapshot(pid), family)
-        definitions = moment_definitions(kernel_btf(), machine, postgresql=family == "postgresql")
+        definitions = build_moment_definitions(read_kernel_btf(), machine, postgresql=family == "postgresql")
         self.program = LoadedProgram("moments.bpf.c", definitions, optional=_WALKS)
         try:
             self.program.put("table", 0, build_table(family))
-            self.program.put("place_of", 0, packed(place))
+            self.program.put("place_of", 0, pack_text_place(place))
             self.program.put_programs("walks", _WALKS)
             self._sampler = Sampler(self.program.descriptor("sample__moment"))
             self._sample_ns = self._tried()
@@ -547,7 +563,7 @@ class MomentSampler(Closeable, Part):
     def end(self) -> None:
         self._sampler.close()
 
-    def collect(self) -> Moments:
+    def collect(self) -> StatementSamples:
         """What was sampled between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self.program.per_cpu_sum("counters"), strict=True)]
         run_s = self.program.run_time_s()
@@ -556,10 +572,10 @@ class MomentSampler(Closeable, Part):
         cost_s = None
         if bpf_s is not None and self._sample_ns is not None:
             cost_s = bpf_s + moved[MomentCount.EVENTS] * self._sample_ns / 1e9
-        return Moments(
+        return StatementSamples(
             family=self.family,
             met=list(self._met()),
-            texts=list(texts_seen(self.program.entries("texts"), self.program.entries("pieces"))),
+            texts=list(read_texts(self.program.entries("texts"), self.program.entries("pieces"))),
             events_count=moved[MomentCount.EVENTS],
             lost_count=moved[MomentCount.NO_ROOM],
             unreadable_count=moved[MomentCount.UNREADABLE],
@@ -568,8 +584,8 @@ class MomentSampler(Closeable, Part):
             cost_s=cost_s,
         )
 
-    def _met(self) -> Iterator[Met]:
+    def _met(self) -> Iterator[SampledThread]:
         for key, value in self.program.entries("moments"):
             id, tid, is_client = _MOMENT.unpack(key)
             count, comm = _MET.unpack(value)
-            yield Met(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))
+            yield SampledThread(id, tid, bool(is_client), count, clean(comm.partition(b"\0")[0]))

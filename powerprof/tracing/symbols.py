@@ -30,7 +30,7 @@ from powerprof.system.errors import CapabilityError, DataError, UsageError
 from powerprof.system.files import reading, reason_of, try_text
 from powerprof.system.paths import is_this_host, procfs
 from powerprof.system.reader_process import Opened
-from powerprof.tracing.bpf.features import function_texts, tick_function
+from powerprof.tracing.bpf.features import read_function_texts, read_tick_function
 from powerprof.tracing.bpf.types import Btf
 
 # Every name of a file's functions, aliases and IFUNCs too: what a pattern is matched against.
@@ -40,13 +40,13 @@ _STT_OBJECT, _STT_FUNC, _STT_TLS, _STT_GNU_IFUNC = 1, 2, 6, 10
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
-def entries(table: SymbolTable) -> Iterator[tuple[int, str]]:
+def iterate_symbols(table: SymbolTable) -> Iterator[tuple[int, str]]:
     """(link-time address, name) of every symbol."""
     for index, start in enumerate(struct.unpack(f"<{table.count}Q", table.starts)):
         yield start, table.name_at(index)
 
 
-def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
+def read_function_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
     """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
     symbols: list[tuple[int, str]] = []
     indirect: set[int] = set()
@@ -56,12 +56,12 @@ def own_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
     return symbols, indirect
 
 
-def object_address(elf: Elf, name: str) -> int | None:
+def find_variable_address(elf: Elf, name: str) -> int | None:
     """The link-time address of a variable; None where the file does not tell."""
     return _value(elf, name, _STT_OBJECT)
 
 
-def thread_offset(elf: Elf, name: str) -> int | None:
+def find_thread_offset(elf: Elf, name: str) -> int | None:
     """Where a program has a variable that each thread has its own of, from the thread's pointer on; None where the file
     does not tell. On x86-64 it lies before it, on arm64 behind two words ("ELF Handling For Thread-Local Storage",
     variants II and I)."""
@@ -146,7 +146,7 @@ class ModuleFunctions:
 
 
 @dataclass(frozen=True)
-class Found:
+class MatchedFunctions:
     """What a pattern means in one process. `refused`: (function, reason); `elsewhere`: other files' matches."""
 
     modules: tuple[ModuleFunctions, ...]
@@ -171,7 +171,7 @@ def split_pattern(pattern: str) -> tuple[str | None, str]:
     return (match[1], match[2]) if match else (None, text)
 
 
-def bare(name: str) -> str:
+def strip_parameters(name: str) -> str:
     """A demangled name without its parameters: what a person types. `operator()` keeps its own parentheses."""
     depth = 0
     for at in range(len(name) - 1, -1, -1):
@@ -185,15 +185,15 @@ def bare(name: str) -> str:
     return name
 
 
-def matches(pattern: str, raw: str) -> bool:
+def matches_symbol(pattern: str, raw: str) -> bool:
     """Whether a glob means a symbol: by its own name, its readable one, or that without parameters."""
     if fnmatchcase(raw, pattern):
         return True
     readable = demangle(raw) if raw.startswith("_") else raw
-    return readable != raw and (fnmatchcase(readable, pattern) or fnmatchcase(bare(readable), pattern))
+    return readable != raw and (fnmatchcase(readable, pattern) or fnmatchcase(strip_parameters(readable), pattern))
 
 
-def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Found:
+def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> MatchedFunctions:
     """The functions that a pattern means in a process: in its executable, or in the modules that it names.
 
     Raises UsageError for an impossible pattern.
@@ -236,7 +236,7 @@ def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> Foun
         refused += rejected
         if functions:
             modules.append(ModuleFunctions(mapping, tuple(functions), starts))
-    return Found(tuple(modules), tuple(refused), elsewhere)
+    return MatchedFunctions(tuple(modules), tuple(refused), elsewhere)
 
 
 def _of_module(
@@ -244,15 +244,15 @@ def _of_module(
 ) -> tuple[list[Function], list[tuple[str, str]], frozenset[int]]:
     candidates: dict[int, str] = {}
     refused: dict[str, str] = {}
-    own, indirect = own_symbols(elf)
+    own, indirect = read_function_symbols(elf)
     tables = store.tables(image, mapping)
     known = [] if isinstance(tables, str) else [tables.symbols]
     if not isinstance(tables, str) and store.reads_files:
         debug = read_debug(store, image, mapping, inline=False).symbols
         known += [debug] if debug is not None else []
     starts: set[int] = set()
-    for vaddr, raw in (*(pair for table in known for pair in entries(table)), *own):
-        if vaddr not in candidates and matches(glob, raw):
+    for vaddr, raw in (*(pair for table in known for pair in iterate_symbols(table)), *own):
+        if vaddr not in candidates and matches_symbol(glob, raw):
             candidates[vaddr] = raw
         if not _FRAGMENT.search(raw):
             starts.add(vaddr)
@@ -261,9 +261,9 @@ def _of_module(
     bearers: dict[str, set[int]] = {}
     for vaddr, raw in own:
         bearers.setdefault(raw, set()).add(vaddr)
-    names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches(glob, raw)}
+    names = {vaddr: raw for vaddr, raw in reversed(own) if len(bearers[raw]) == 1 and matches_symbol(glob, raw)}
     for vaddr, raw in sorted(candidates.items()):
-        offset = file_offset(elf, vaddr)
+        offset = find_file_offset(elf, vaddr)
         why = _why_not(raw, vaddr in indirect, offset, elf, vaddr)
         if go is not None:
             why = "a Go function: its runtime does not survive return probes"
@@ -304,7 +304,7 @@ def is_stepped(code: bytes) -> bool:
     return not (push or nop or jump)
 
 
-def file_offset(elf: Elf, vaddr: int) -> int | None:
+def find_file_offset(elf: Elf, vaddr: int) -> int | None:
     """Where code of a link-time address lies in the file; None for what is no code."""
     for segment in elf.loads():
         if segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.file_bytes:
@@ -312,12 +312,12 @@ def file_offset(elf: Elf, vaddr: int) -> int | None:
     return None
 
 
-def refuse_too_many(of_modules: Sequence[Found], pattern: str, limit: int) -> None:
+def refuse_too_many(of_modules: Sequence[MatchedFunctions], pattern: str, limit: int) -> None:
     """Raises UsageError where there is nothing to probe, or more than a person can mean."""
     total = sum(each.count for each in of_modules)
     if total > limit:
         example = next(module.functions[0] for each in of_modules for module in each.modules)
-        stem = bare(example.name)[:40]
+        stem = strip_parameters(example.name)[:40]
         raise UsageError(
             f"'{pattern}' means {total:,} functions; more than {limit:,} would slow the process down",
             f"narrow the pattern, for example '{stem}*', or raise --max-functions",
@@ -363,7 +363,7 @@ class KernelSymbols:
         return self.names[at], self.modules[at] or "vmlinux", self.addresses[at]
 
 
-def kernel_symbols() -> KernelSymbols:
+def read_kernel_symbols() -> KernelSymbols:
     """The running kernel's functions. Raises CapabilityError where it has or shows none."""
     path = procfs() / "kallsyms"
     rows: list[tuple[int, str, str]] = []
@@ -404,7 +404,7 @@ def kernel_symbols() -> KernelSymbols:
 _CHUNK = 1 << 18
 
 
-def address_of(names: Sequence[str]) -> int:
+def find_kernel_address(names: Sequence[str]) -> int:
     """Where the kernel itself has the first of these names that it has; 0 where it has none, or kallsyms is hidden.
 
     The list is long and made while it is read: reading ends at the first name, or where the functions of modules begin.
@@ -425,9 +425,9 @@ def address_of(names: Sequence[str]) -> int:
 TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
 
 
-def tick_handler(btf: Btf) -> int:
+def find_tick_handler(btf: Btf) -> int:
     """Where the function is that the tick's hrtimer calls; 0 where that is not known."""
-    return tick_function(btf) or address_of(TICK_HANDLERS)
+    return read_tick_function(btf) or find_kernel_address(TICK_HANDLERS)
 
 
 def _symbols() -> Iterator[bytes]:
@@ -448,14 +448,14 @@ def _symbols() -> Iterator[bytes]:
 _FUNCTION = re.compile(r"(\S+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[(.+)\])?")
 
 
-def kernel_places(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]:
+def locate_kernel_addresses(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]:
     """(function, module, its start) of addresses within the kernel's functions; the kernel's own module is `vmlinux`.
 
     Those that the kernel has no name for are left out. Raises CapabilityError where it gives no names at all.
     """
-    texts = function_texts(addresses) if addresses and is_this_host() else None
+    texts = read_function_texts(addresses) if addresses and is_this_host() else None
     if texts is None:
-        symbols = kernel_symbols() if addresses else None
+        symbols = read_kernel_symbols() if addresses else None
         found = {address: symbols.lookup(address) for address in addresses} if symbols is not None else {}
         return {address: place for address, place in found.items() if place is not None}
     return {
@@ -465,16 +465,16 @@ def kernel_places(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]
     }
 
 
-def kernel_functions(addresses: Collection[int]) -> dict[int, str]:
+def name_kernel_functions(addresses: Collection[int]) -> dict[int, str]:
     """Names of the functions that begin at these addresses. Empty where the kernel gives none."""
     try:
-        places = kernel_places(addresses)
+        places = locate_kernel_addresses(addresses)
     except CapabilityError:
         return {}
     return {address: name for address, (name, _, start) in places.items() if start == address}
 
 
-def interrupt_names() -> dict[int, str]:
+def read_interrupt_names() -> dict[int, str]:
     """Device name by interrupt number, from /proc/interrupts: the last column, as people know it."""
     names: dict[int, str] = {}
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
@@ -485,7 +485,7 @@ def interrupt_names() -> dict[int, str]:
     return names
 
 
-class Interrupts:
+class InterruptNames:
     """Names of interrupts for who asks all day: read when a number comes that was not there before."""
 
     def __init__(self) -> None:
@@ -497,5 +497,5 @@ class Interrupts:
         numbers = {*causes["irq"].tolist(), *causes["waker_irq"].tolist()}
         if not numbers <= self._met:
             self._met |= numbers
-            self._names = interrupt_names()
+            self._names = read_interrupt_names()
         return self._names

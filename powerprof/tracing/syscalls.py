@@ -11,14 +11,14 @@ from functools import cache
 
 import numpy as np
 
-from powerprof.measure.window import Part, Passed, pass_window
+from powerprof.measure.window import PassedWindow, WindowPart, run_window
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf.maps import SummingProgram
 from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, CallKind
-from powerprof.tracing.bpf.types import Btf, kernel_btf, struct_definitions
+from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 
 # Numbers of system calls, which never change, by machine: include/uapi of the kernel. @N: the next is number N.
@@ -115,7 +115,7 @@ FUTEX_WAITS = frozenset(("WAIT", "WAIT_BITSET", "LOCK_PI", "WAIT_REQUEUE_PI", "L
 
 
 @cache
-def names(machine: str | None = None) -> Mapping[int, str]:
+def syscall_names(machine: str | None = None) -> Mapping[int, str]:
     """Number → name on this machine, or that one; of an unknown machine those that all have."""
     found: dict[int, str] = {}
     for text in (_BY_MACHINE.get(machine or os.uname().machine, ""), _EVERY):
@@ -129,7 +129,7 @@ def names(machine: str | None = None) -> Mapping[int, str]:
     return found
 
 
-def futex_operation(number: int) -> str:
+def name_futex_operation(number: int) -> str:
     """futex(2)'s operation by its name."""
     return _FUTEX.get(number, f"operation {number}")
 
@@ -184,12 +184,12 @@ def _argument_offsets(btf: Btf, machine: str) -> list[int]:
     raise CapabilityError(f"system calls are not counted on {machine}", "x86-64 and arm64 are known")
 
 
-def sees_uring(btf: Btf) -> bool:
+def can_count_uring(btf: Btf) -> bool:
     """Whether requests of io_uring can be counted: since Linux 6.3 the tracepoint passes the request."""
     return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in URING.values())
 
 
-def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
+def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
     """What the program needs to know of the running kernel."""
     offsets = _argument_offsets(btf, os.uname().machine)
     return {
@@ -200,12 +200,12 @@ def definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
         **{f"ARGUMENT_{number}": offset for number, offset in enumerate(offsets)},
         "OFFSET_task_struct_pid": btf.field_offset("task_struct", "pid"),
         "OFFSET_task_struct_tgid": btf.field_offset("task_struct", "tgid"),
-        **struct_definitions(btf, _FIELDS),
-        **({"HAVE_URING": 1, **struct_definitions(btf, URING)} if sees_uring(btf) else {}),
+        **build_struct_definitions(btf, _FIELDS),
+        **({"HAVE_URING": 1, **build_struct_definitions(btf, URING)} if can_count_uring(btf) else {}),
     }
 
 
-class SyscallTracer(Closeable, Part):
+class SyscallTracer(Closeable, WindowPart):
     """The counting program, loaded; a context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
@@ -215,15 +215,15 @@ class SyscallTracer(Closeable, Part):
         """
         self._pids = list(pids) if pids is not None else None
         self._paths: dict[tuple[int, int], str] = {}
-        btf = kernel_btf()
-        self._sees_uring = sees_uring(btf)
+        btf = read_kernel_btf()
+        self._sees_uring = can_count_uring(btf)
         kinds = {
             number: _KIND_OF[name].to_bytes(4, "little")
-            for number, name in names().items()
+            for number, name in syscall_names().items()
             if name in _KIND_OF and number < NUMBERS
         }
         tables = ("calls", "files", "open_calls")
-        defined = definitions(btf, every_process=pids is None)
+        defined = build_syscall_definitions(btf, every_process=pids is None)
         self._sums = SummingProgram("syscalls.bpf.c", defined, btf, self._pids, tables, {"kinds": kinds})
 
     def close(self) -> None:
@@ -245,9 +245,9 @@ class SyscallTracer(Closeable, Part):
 
         `settle`: give up what root may do once nothing is left to open.
         """
-        return self.collect(pass_window(duration_s, self, settle=settle))
+        return self.collect(run_window(duration_s, self, settle=settle))
 
-    def collect(self, passed: Passed) -> SyscallTrace:
+    def collect(self, passed: PassedWindow) -> SyscallTrace:
         """What was counted in the window."""
         began_s = time.process_time()
         calls, files, waiting = self._calls(), self._files(), self._waiting()
@@ -331,5 +331,5 @@ class SyscallTracer(Closeable, Part):
 
 
 def _named(number: int, operation: int) -> dict[str, str]:
-    name = names().get(number, f"call {number}")
-    return {"name": name, "operation": futex_operation(operation) if name == "futex" else ""}
+    name = syscall_names().get(number, f"call {number}")
+    return {"name": name, "operation": name_futex_operation(operation) if name == "futex" else ""}

@@ -23,7 +23,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.measure.sampling import WindowMeter
 from powerprof.system import programs
 from powerprof.system.processes import resolve
-from powerprof.tracing.idle import TraceWindow, trace_stacks
+from powerprof.tracing.idle import WindowTracer, trace_stacks
 from tests.bench import observer
 from tests.bench.figures import Verdict, half_range, spread
 from tests.bench.observer import Tool
@@ -37,7 +37,7 @@ _SCHEMA = "powerprof_bench"
 
 def attribute(pid: str, seconds: float) -> None:
     """Trace one process as the command does, window by window."""
-    with trace_stacks(resolve([pid])) as (tracer, _), TraceWindow(tracer) as window:
+    with trace_stacks(resolve([pid])) as (tracer, _), WindowTracer(tracer) as window:
         print("ready", flush=True)
         window.measure(seconds)
 

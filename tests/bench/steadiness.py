@@ -11,7 +11,7 @@ import statistics
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.sampling import WindowMeter
 from powerprof.system.errors import CapabilityError
-from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle import WindowTracer, trace_exits
 from tests.bench.figures import Verdict
 
 TARGET_POINTS = 0.3
@@ -49,7 +49,7 @@ def resolved(seconds: float, count: int) -> list[float]:
 def traced(seconds: float, count: int) -> list[float]:
     """C0 over the same kind of window, from the traced idle periods."""
     found = []
-    with trace_exits() as tracer, TraceWindow(tracer) as opened:
+    with trace_exits() as tracer, WindowTracer(tracer) as opened:
         for _ in range(count):
             window = opened.measure(seconds)
             idle_ns = wall_ns = 0

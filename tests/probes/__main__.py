@@ -29,7 +29,7 @@ def write(shape: Shape, places: Sequence[Path]) -> str | None:
         return None
     packed = next((path.read_bytes() for path in places if path.exists()), None)
     try:
-        packed = packed or objects.pack(made(shape))
+        packed = packed or objects.pack_carried(made(shape))
     except DifferentError as error:
         return f"cannot be carried: {error}"
     for path in missing:
@@ -40,7 +40,7 @@ def write(shape: Shape, places: Sequence[Path]) -> str | None:
 
 def compare(shape: Shape, places: Sequence[Path]) -> str | None:
     """Compile once more. Returns what is wrong."""
-    found = [objects.read(path.name, path.parent) for path in places]
+    found = [objects.read_carried(path.name, path.parent) for path in places]
     if None in found:
         return "missing: make probes"
     first = found[0]
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
     # An object that machines share has one name, and is compiled once.
     wanted: dict[str, tuple[Shape, list[Path]]] = {}
     for machine in MACHINES:
-        folder = objects.folder(machine.name)
+        folder = objects.objects_folder(machine.name)
         folder.mkdir(parents=True, exist_ok=True)
         of_machine = {file_of(shape): shape for shape in shapes(machine)}
         for file, shape in of_machine.items():

@@ -36,7 +36,7 @@ _PAGES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 def numbered(definitions: Definitions, turn: int) -> Definitions:
     """The definitions with other numbers, the same ones for the same `turn`."""
     chosen: Definitions = {}
-    for name in objects.numbers_of(definitions):
+    for name in objects.select_numbers(definitions):
         pick = random.Random(f"{turn} {name}")
         if name.endswith("_PAGES"):
             chosen[name] = pick.choice(_PAGES)
@@ -120,16 +120,16 @@ def places_of(compiled: Sequence[Compiled], numbers: Sequence[Mapping[str, int]]
 def compiled_with(shape: Shape, turn: int) -> tuple[Definitions, Compiled]:
     """The program with the numbers of this turn."""
     definitions = numbered(shape.definitions, turn)
-    return definitions, objects.find(shape.name, definitions, cached=False)
+    return definitions, objects.find_compiled(shape.name, definitions, cached=False)
 
 
 def made(shape: Shape) -> Carried:
     """The object. Raises DifferentError where the shape cannot be carried, PowerprofError where bcc cannot."""
     turns = [compiled_with(shape, turn) for turn in range(3)]
-    numbers = [objects.numbers_of(definitions) for definitions, _ in turns]
+    numbers = [objects.select_numbers(definitions) for definitions, _ in turns]
     return Carried(
         name=shape.name,
-        shape=objects.shape_of(shape.definitions),
+        shape=objects.select_shape(shape.definitions),
         numbers=sorted(numbers[0]),
         compiled=turns[0][1],
         places=places_of([compiled for _, compiled in turns], numbers),
@@ -139,4 +139,4 @@ def made(shape: Shape) -> Carried:
 def differs(shape: Shape, found: Carried) -> bool:
     """Whether the program, filled with numbers that it was not made with, is another than bcc makes of them."""
     definitions, compiled = compiled_with(shape, 3)
-    return objects.filled(found, definitions) != compiled
+    return objects.fill_carried(found, definitions) != compiled

@@ -23,8 +23,8 @@ from powerprof.tracing import statements
 from powerprof.tracing import syscalls as syscalls_tracer
 from powerprof.tracing.bpf import features, objects
 from powerprof.tracing.bpf.shared_numbers import POSTGRESQL
-from powerprof.tracing.bpf.types import Btf, path_definitions
-from powerprof.tracing.idle_members import Joining
+from powerprof.tracing.bpf.types import Btf, build_path_definitions
+from powerprof.tracing.idle_members import JoinedProcesses
 from powerprof.tracing.statement_places import LAYOUTS
 
 Definitions = dict[str, int | str]
@@ -113,9 +113,9 @@ TARGETS = (
 
 def idle(btf: PaperBtf) -> Iterator[Definitions]:
     """idle.bpf.c: without stacks; with stacks, for a window or on demand."""
-    yield build.idle_definitions(btf)
+    yield build.build_idle_definitions(btf)
     for target in TARGETS:
-        definitions = build.stack_definitions(btf, btf.machine, Joining(target), system=target.system)
+        definitions = build.build_stack_definitions(btf, btf.machine, JoinedProcesses(target), system=target.system)
         yield definitions
         yield {**definitions, **build.ON_DEMAND}
 
@@ -129,19 +129,19 @@ def oncpu(btf: PaperBtf) -> Iterator[Definitions]:
     """oncpu.bpf.c: samples and page faults, of some processes and of all."""
     for every_process in (False, True):
         for event in ("cpu-clock", "page-faults"):
-            yield path_definitions(every_process, event)
+            yield build_path_definitions(every_process, event)
 
 
 def offcpu(btf: PaperBtf) -> Iterator[Definitions]:
     """offcpu.bpf.c."""
     for every_process in (False, True):
-        yield offcpu_tracer.definitions(btf, every_process=every_process)
+        yield offcpu_tracer.build_offcpu_definitions(btf, every_process=every_process)
 
 
 def syscalls(btf: PaperBtf) -> Iterator[Definitions]:
     """syscalls.bpf.c: with requests of io_uring and without."""
     for every_process in (False, True):
-        definitions = syscalls_tracer.definitions(btf, every_process=every_process)
+        definitions = syscalls_tracer.build_syscall_definitions(btf, every_process=every_process)
         yield definitions
         without = {f"OFFSET_{name}" for name in syscalls_tracer.URING} | {"HAVE_URING"}
         yield {name: value for name, value in definitions.items() if name not in without}
@@ -150,7 +150,7 @@ def syscalls(btf: PaperBtf) -> Iterator[Definitions]:
 def functions(btf: PaperBtf) -> Iterator[Definitions]:
     """functions.bpf.c: by how many functions are counted."""
     for bits in range(2, 11):
-        yield functions_tracer.definitions(btf, 1 << bits)
+        yield functions_tracer.build_function_definitions(btf, 1 << bits)
 
 
 def queries(btf: PaperBtf) -> Iterator[Definitions]:
@@ -159,13 +159,13 @@ def queries(btf: PaperBtf) -> Iterator[Definitions]:
     for layout in (*LAYOUTS.values(), POSTGRESQL):
         for stacks in (False, True):
             for sends in (False, True) if newest else (False,):
-                yield statements.definitions(btf, layout, None, 4096, sends=sends, stacks=stacks)
+                yield statements.build_query_definitions(btf, layout, None, 4096, sends=sends, stacks=stacks)
 
 
 def moments(btf: PaperBtf) -> Iterator[Definitions]:
     """moments.bpf.c."""
     for postgresql in (False, True):
-        yield statements.moment_definitions(btf, btf.machine.name, postgresql=postgresql)
+        yield statements.build_moment_definitions(btf, btf.machine.name, postgresql=postgresql)
 
 
 @dataclass(frozen=True)
@@ -210,7 +210,7 @@ MACHINES = (X86_64, AARCH64)
 
 def file_of(shape: Shape) -> str:
     """The name of its file: the same on two machines where the object is the same."""
-    return objects.object_name(shape.name, objects.source_of(shape.name), shape.definitions)
+    return objects.object_name(shape.name, objects.read_source(shape.name), shape.definitions)
 
 
 def shapes(machine: Machine) -> list[Shape]:
@@ -222,6 +222,6 @@ def shapes(machine: Machine) -> list[Shape]:
                 continue
             with on(kernel) as btf:
                 for definitions in of_kernel(btf):
-                    parts = objects.shape_of(definitions), sorted(objects.numbers_of(definitions))
+                    parts = objects.select_shape(definitions), sorted(objects.select_numbers(definitions))
                     found.setdefault(repr((name, *parts)), Shape(name, kernel, definitions))
     return list(found.values())

@@ -70,7 +70,7 @@ ENUMS = [
     Shared("looks.bpf.h", "stack_kind", "StackKind", "Whose stack a record has", "STACK_"),
     Shared("running.bpf.h", "run_kind", "RunKind", "Whose a thread's running time is", "RUN_"),
     Shared(
-        *("filled.bpf.h", "filling", "Filling", "What fills while nobody reads, tables first", "(?:TABLE|RING)_"),
+        *("filled.bpf.h", "filling", "FilledTable", "What fills while nobody reads, tables first", "(?:TABLE|RING)_"),
         sizes=("FILLINGS",),
     ),
     Shared(

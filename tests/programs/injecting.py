@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from powerprof.system.programs import need
-from powerprof.tracing.bpf.types import possible_cpus
+from powerprof.tracing.bpf.types import count_possible_cpus
 from powerprof.tracing.idle import trace_exits
 from powerprof.tracing.idle_tracer import IdleTracer
 
@@ -19,7 +19,7 @@ NAMES = ("cpu_idle", "sched_wake_idle_without_ipi")
 
 def tracer() -> AbstractContextManager[IdleTracer]:
     """With room for the CPUs that do not exist."""
-    return trace_exits({"NR_CPUS": possible_cpus() + SYNTHETIC})
+    return trace_exits({"NR_CPUS": count_possible_cpus() + SYNTHETIC})
 
 
 def build(folder: Path) -> Path:
@@ -35,7 +35,7 @@ def opened(running: IdleTracer) -> None:
     running.begin()
     at_ns = time.monotonic_ns()
     for cpu in range(SYNTHETIC):
-        running.cpus.open(possible_cpus() + cpu, at_ns)
+        running.cpus.open(count_possible_cpus() + cpu, at_ns)
 
 
 def idle_once(program: Path, running: IdleTracer, cpu: int) -> None:
@@ -51,7 +51,7 @@ def inject(program: Path, running: IdleTracer, count: int, workers: int) -> floa
     each = SYNTHETIC // workers
     started = [
         subprocess.Popen(
-            [program, *map(str, descriptors), str(possible_cpus() + each * number), str(each), str(count)],
+            [program, *map(str, descriptors), str(count_possible_cpus() + each * number), str(each), str(count)],
             pass_fds=descriptors,
             stdout=subprocess.PIPE,
         )

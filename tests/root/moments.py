@@ -10,12 +10,12 @@ from powerprof.database.clients.performance import merge_reports
 from powerprof.queries.join import Parts
 from powerprof.queries.samples import join_moments
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.tracing.statements import Moments, MomentSampler, ServerProcesses
+from powerprof.tracing.statements import MomentSampler, ServerProcesses, StatementSamples
 
 _HZ = 4999  # 33 times the usual, so that the tests need as much less time
 
 
-def sampled(server: TracedServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
+def sampled(server: TracedServer, work: Callable[[], object]) -> tuple[StatementSamples, Parts]:
     """What threads were met at while `work` ran."""
     members = ServerProcesses(server.pid, is_family=server.family == "postgresql")
     with MomentSampler(server.pid, server.family) as sampler:

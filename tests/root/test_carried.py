@@ -21,8 +21,8 @@ from powerprof.system.processes import Target
 from powerprof.tracing import idle, offcpu
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.objects import Compiled
-from powerprof.tracing.bpf.types import kernel_btf
-from powerprof.tracing.idle_members import Joining
+from powerprof.tracing.bpf.types import read_kernel_btf
+from powerprof.tracing.idle_members import JoinedProcesses
 from tests.conftest import Cli
 from tests.programs import ground_truth
 
@@ -102,15 +102,15 @@ def test_doctor_finds_nothing_missing_where_carried_programs_fit(root_bpf: None,
 def test_carried_programs_are_those_that_are_compiled_here(root_bpf: None) -> None:
     """Byte for byte, filled with this kernel's numbers, in the shapes that fit it. On arm64 only their names: objects
     are made on x86-64, where bcc lays variables out otherwise."""
-    btf = kernel_btf()
-    target = Joining(Target(pids=(1,), label="", roots=(1,)))
+    btf = read_kernel_btf()
+    target = JoinedProcesses(Target(pids=(1,), label="", roots=(1,)))
     for name, definitions in (
-        ("idle.bpf.c", idle.idle_definitions(btf)),
-        ("idle.bpf.c", idle.stack_definitions(btf, this_machine(), target, system=False)),
-        ("offcpu.bpf.c", offcpu.definitions(btf, every_process=True)),
+        ("idle.bpf.c", idle.build_idle_definitions(btf)),
+        ("idle.bpf.c", idle.build_stack_definitions(btf, this_machine(), target, system=False)),
+        ("offcpu.bpf.c", offcpu.build_offcpu_definitions(btf, every_process=True)),
     ):
         found = objects.find_carried(name, definitions)
-        compiled = objects.find(name, definitions, cached=False)
+        compiled = objects.find_compiled(name, definitions, cached=False)
         if this_machine() is X86_64:
             assert found is None or found == compiled
         else:
@@ -151,6 +151,6 @@ def test_without_a_compiler_the_refusal_is_what_is_said(
     def nothing(name: str, definitions: object, *, cached: bool = True) -> Compiled:
         raise CapabilityError("bcc is not installed", "apt install python3-bpfcc")
 
-    monkeypatch.setattr(objects, "find", nothing)
+    monkeypatch.setattr(objects, "find_compiled", nothing)
     with pytest.raises(PowerprofError, match="R1 invalid mem access"), idle.LoadedProgram("trial.bpf.c", {}):
         pass

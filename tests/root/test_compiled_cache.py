@@ -77,7 +77,7 @@ def test_other_definitions_are_another_program(root_bpf: None, cache: Path, monk
 def test_a_source_that_does_not_compile_is_one_line(
     root_bpf: None, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "source_of", lambda name: "int broken(")
+    monkeypatch.setattr(objects, "read_source", lambda name: "int broken(")
     with pytest.raises(PowerprofError, match="error: expected parameter declarator") as error, trace_exits():
         pass
     assert "\n" not in str(error.value)

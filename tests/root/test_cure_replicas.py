@@ -20,7 +20,7 @@ from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.builds import ServerBuild
 from powerprof.database.products.options import ServerOptions
 from powerprof.experiment.verdict import metric_named
-from powerprof.measure.window import pass_window
+from powerprof.measure.window import run_window
 from powerprof.model.runs import decode_record
 from tests.conftest import Cli, each_release
 
@@ -67,7 +67,7 @@ def looked(server: PrivateServer, options: Path, length_s: float) -> Behind:
         assert replica.why_not is None
         assert replica.own_tid is not None
         assert (Path(f"/proc/{server.pid}/task") / str(replica.own_tid)).is_dir()
-        pass_window(length_s, *replica.parts)
+        run_window(length_s, *replica.parts)
         found = replica.collect()
     assert found is not None
     return found

@@ -13,7 +13,7 @@ from powerprof.attribution.functions import FunctionProfile, build_function_prof
 from powerprof.measure import window
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.tracing.captures import FunctionTrace
-from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, pick, render, run_dtrace
+from powerprof.tracing.dtrace.backend import Dtrace, find_dtrace, read_script, render_script, run_dtrace
 from powerprof.tracing.dtrace.output import parse_latency, parse_wakeups, trace_functions
 from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
@@ -118,7 +118,7 @@ def working(target: Running, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         target.begin()
         said.append(target.line())
 
-    monkeypatch.setattr(window, "wait_out", work)
+    monkeypatch.setattr(window, "wait_and_read", work)
     return said
 
 
@@ -141,7 +141,7 @@ def test_wakings_are_those_that_the_kernel_counts(
 ) -> None:
     target = start("sleeping_truth")
     said = working(target, monkeypatch)
-    script = render(pick(dtrace, "wakeups"), pid=target.pid)
+    script = render_script(read_script(dtrace, "wakeups"), pid=target.pid)
     found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 0.5))
     sleeper, consumer, producer = (int(word) for word in said[0].split()[2:])
     pairs: Counter[tuple[int, int]] = Counter()
@@ -165,7 +165,7 @@ def test_sleeps_are_the_programs_own_in_number_and_length(
 ) -> None:
     target = start("sleeping_truth")
     said = working(target, monkeypatch)
-    script = render(pick(dtrace, "sleep-wake-latency"), pid=target.pid)
+    script = render_script(read_script(dtrace, "sleep-wake-latency"), pid=target.pid)
     found = parse_latency(run_dtrace(dtrace, script, target.pid, 0.5))
     mean_ns, *waits = (int(word) for word in said[0].split()[1:])
     counted = sorted((row.sleeps_count for row in found.threads), reverse=True)[:3]

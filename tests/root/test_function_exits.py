@@ -45,7 +45,7 @@ def profile(target: Running, *, multi: bool = True) -> tuple[FunctionProfile, st
 
     with FunctionTracer([target.pid], "truth_*", multi=multi) as tracer, pytest.MonkeyPatch.context() as patch:
         assert tracer.danger is None
-        patch.setattr(window, "wait_out", work)
+        patch.setattr(window, "wait_and_read", work)
         trace = tracer.measure(1)
     assert target.process.poll() is None
     (one,) = said

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.attribution.functions import FunctionProfile, FunctionRow, build_function_profile
-from powerprof.measure.window import pass_window
+from powerprof.measure.window import run_window
 from powerprof.system.errors import UsageError
 from powerprof.tracing.functions import FunctionTracer
 from tests.programs.running import Running
@@ -45,7 +45,7 @@ def profile(running: Running, pattern: str, *, multi: bool = True) -> FunctionPr
         timer = threading.Timer(0.1, running.begin)
         timer.start()
         # The work takes 0.4 s of a CPU, whatever else the machine is busy with: the window ends when it is done.
-        trace = tracer.collect(pass_window(_AT_MOST_S, tracer, until=running.descriptor))
+        trace = tracer.collect(run_window(_AT_MOST_S, tracer, until=running.descriptor))
         timer.join()
     assert running.process.poll() is None
     assert running.line() == "done\n"

@@ -17,7 +17,7 @@ from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.window import OpenWindow
 from powerprof.report.labels import texts
 from powerprof.system.processes import resolve
-from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle import WindowTracer, trace_exits
 from powerprof.tracing.idle_tracer import IdleTracer
 
 LAST = max(online_cpus())
@@ -88,7 +88,7 @@ def idles(tracer: IdleTracer) -> None:
 
 def test_the_time_offline_is_nobody_s_running_time(unpluggable: None) -> None:
     """Whoever ran last before the CPU went did not run until it came back."""
-    with trace_exits() as tracer, TraceWindow(tracer) as opened:
+    with trace_exits() as tracer, WindowTracer(tracer) as opened:
         running = OpenWindow(*opened.parts)
         idles(tracer)
         switch(False)

@@ -23,12 +23,12 @@ from powerprof.system.tasks import ENDED, look_up
 from powerprof.tracing import idle as build
 from powerprof.tracing import idle_stacks, idle_tracer
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
-from powerprof.tracing.bpf.types import kernel_btf
+from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.captures import CpuEdge
-from powerprof.tracing.idle import TracedWindow, TraceWindow, trace_exits, trace_on_demand, trace_stacks
-from powerprof.tracing.idle_data import aggregate
-from powerprof.tracing.idle_tracer import Fillings, IdleTracer
-from powerprof.tracing.symbols import interrupt_names, kernel_functions, tick_handler
+from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_exits, trace_on_demand, trace_stacks
+from powerprof.tracing.idle_data import aggregate_exits
+from powerprof.tracing.idle_tracer import FillLimits, IdleTracer
+from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions, read_interrupt_names
 from tests.balance import check_balance
 from tests.programs import injecting
 
@@ -115,7 +115,7 @@ def sleeper(tmp_path: Path) -> Iterator[Sleeper]:
 
 def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
     """What woke the CPUs in a window: the steps that `powerprof idle` takes in each phase."""
-    with TraceWindow(tracer) as opened:
+    with WindowTracer(tracer) as opened:
         window = opened.measure(duration_s)
     summed = window.trace.causes
     found = causes.classify_exits(summed)
@@ -125,7 +125,7 @@ def system_wide(tracer: IdleTracer, duration_s: float) -> Traced:
         window.window_s,
         look_up,
         functions=window.trace.addresses,
-        interrupts=interrupt_names(),
+        interrupts=read_interrupt_names(),
         own_pid=os.getpid(),
     )
     balance = causes.build_conservation(summed, found, window.trace.lost_count, window.edges)
@@ -187,7 +187,7 @@ def burst_of_exits(tracer: IdleTracer, duration_s: float) -> TracedWindow:
     """A window in which the CPUs leave idle some hundred times; the machine is given some windows to do so."""
     burst = subprocess.Popen(["sh", "-c", "while :; do sleep 0.002; done"])
     try:
-        with TraceWindow(tracer) as opened:
+        with WindowTracer(tracer) as opened:
             for _ in range(WINDOWS):
                 window = opened.measure(duration_s)
                 if int(window.trace.causes["count"].sum()) + window.trace.lost_count >= ENOUGH_EXITS:
@@ -220,7 +220,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
     """Room for three causes and nobody who empties it: exits of all others are lost, counted, and the sum is still what
     cpuidle says."""
     monkeypatch.setattr(build, "CAUSES", 3)
-    monkeypatch.setattr(Fillings, "_limit", lambda self, filling, amount, living: 1 << 62)
+    monkeypatch.setattr(FillLimits, "_limit", lambda self, filling, amount, living: 1 << 62)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
     balance = balance_of(window)
@@ -234,7 +234,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
 def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `sleep` of the burst is a thread that lives for an instant: far more causes than the table has room for."""
     monkeypatch.setattr(build, "CAUSES", 256)
-    monkeypatch.setattr(idle_stacks, "ENOUGH", 128)
+    monkeypatch.setattr(idle_stacks, "MOST_CAUSES", 128)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 3.0)
     balance = balance_of(window)
@@ -266,7 +266,7 @@ def test_what_the_kernel_summed_is_what_its_records_add_up_to(root_bpf: None) ->
     with trace_exits() as tracer:
         trace = burst_of_exits(tracer, 1.5).trace
     assert trace.sample_1_in == 1
-    again = aggregate(trace.sample)
+    again = aggregate_exits(trace.sample)
     exact = ["evidence", "flags", "timer_function", "next_tid", "waker_tid", "count", "running_ns", "idle_ns"]
     assert sorted(again[exact].tolist()) == sorted(trace.causes[exact].tolist())
 
@@ -275,7 +275,7 @@ def test_the_tick_is_known_by_the_address_that_its_timer_has(root_bpf: None) -> 
     """The kernel's own list names the function of each timer that waits: this CPU runs, so its tick is among them."""
     listed = set(re.findall(r"^ #\d+: .*, (tick_\w+), S:01$", Path("/proc/timer_list").read_text(), re.MULTILINE))
     assert len(listed) == 1, "no tick by a timer of high resolution"
-    assert set(kernel_functions({tick_handler(kernel_btf())}).values()) == listed
+    assert set(name_kernel_functions({find_tick_handler(read_kernel_btf())}).values()) == listed
 
 
 # One group of 64 CPUs, a second one, a last one that is not full, and as many as x86-64 can have.
@@ -303,7 +303,7 @@ def test_programs_load_whatever_number_of_cpus_is_possible(root_bpf: None, cpus:
 
 @pytest.mark.parametrize("cpus", POSSIBLE_CPUS)
 def test_so_do_those_with_stacks(root_bpf: None, sleeper: Sleeper, cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "possible_cpus", lambda: cpus)
+    monkeypatch.setattr(build, "count_possible_cpus", lambda: cpus)
     with trace_stacks(resolve([str(sleeper.pid)])) as (tracer, looks):
         assert tracer.program.slots("cpus") == cpus
         assert set(looks.members.images) == {sleeper.pid}
@@ -312,7 +312,7 @@ def test_so_do_those_with_stacks(root_bpf: None, sleeper: Sleeper, cpus: int, mo
 
 @pytest.mark.parametrize("cpus", [2, 8192])
 def test_and_those_that_stay(root_bpf: None, cpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(build, "possible_cpus", lambda: cpus)
+    monkeypatch.setattr(build, "count_possible_cpus", lambda: cpus)
     with trace_on_demand(resolve([], system=True)) as (tracer, _looks):
         assert tracer.program.slots("cpus") == cpus
         assert verified(tracer) < 300_000

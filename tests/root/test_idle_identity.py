@@ -13,7 +13,7 @@ from powerprof.attribution import causes
 from powerprof.measure.window import OpenWindow
 from powerprof.model.records import Cause
 from powerprof.system.tasks import look_up
-from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle import WindowTracer, trace_exits
 from powerprof.tracing.idle_tracer import IdleTracer
 
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
@@ -40,7 +40,7 @@ def sleeps_as(name: str, number: int | None = None) -> int:
 
 def traced(tracer: IdleTracer, *names: str, again: bool) -> tuple[list[int], list[Cause]]:
     """Processes of these names, one after the other; with `again` they have one number."""
-    with TraceWindow(tracer) as opened:
+    with WindowTracer(tracer) as opened:
         running = OpenWindow(*opened.parts)
         pids: list[int] = []
         for name in names:

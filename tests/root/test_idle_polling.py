@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.tracing.idle import TraceWindow, trace_exits
+from powerprof.tracing.idle import WindowTracer, trace_exits
 from tests.conftest import REPOSITORY
 from tests.matrix.inside import polls
 
@@ -43,7 +43,7 @@ def test_who_is_woken_while_his_cpu_polls_was_not_woken_by_its_tick(polling: Non
     try:
         assert process.stdout is not None
         process.stdout.readline()
-        with trace_exits() as tracer, TraceWindow(tracer) as opened:
+        with trace_exits() as tracer, WindowTracer(tracer) as opened:
             remote = Counter[str]()
             for _ in range(_WINDOWS):
                 found = polls.ended(opened.measure(_WINDOW_S))

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from powerprof.tracing.bpf import features, syscalls
-from powerprof.tracing.bpf.types import kernel_btf
-from powerprof.tracing.symbols import TICK_HANDLERS, address_of, kernel_functions, kernel_places
+from powerprof.tracing.bpf.types import read_kernel_btf
+from powerprof.tracing.symbols import TICK_HANDLERS, find_kernel_address, locate_kernel_addresses, name_kernel_functions
 
 _SEED, _FUNCTIONS = 11, 500
 
@@ -32,39 +32,39 @@ def test_the_kernel_s_names_are_those_of_its_list(root_bpf: None) -> None:
     # Thunks of the kernel's mitigations are two bytes long: there three bytes behind is another function.
     long = [address for address in sorted(listed) if not listed.keys() & {address + 1, address + 2, address + 3}]
     wanted = random.Random(_SEED).sample(long, _FUNCTIONS)
-    begins = kernel_functions(wanted)
+    begins = name_kernel_functions(wanted)
     assert begins.keys() == set(wanted)
     assert all(begins[address] in listed[address] for address in wanted)
-    assert not kernel_functions([address + 3 for address in wanted])
-    within = kernel_places([address + 3 for address in wanted])
+    assert not name_kernel_functions([address + 3 for address in wanted])
+    within = locate_kernel_addresses([address + 3 for address in wanted])
     assert {start for _, _, start in within.values()} == set(wanted)
 
 
 def test_what_is_no_function_has_no_name(root_bpf: None) -> None:
-    assert kernel_places([0, 1, 0x1234, 1 << 46, (1 << 64) - 1]) == {}
+    assert locate_kernel_addresses([0, 1, 0x1234, 1 << 46, (1 << 64) - 1]) == {}
 
 
 def test_the_tick_s_own_timer_says_what_the_names_say(root_bpf: None) -> None:
     """Where the kernel has no names of variables the answer is unknown, never another function."""
-    assert features.tick_function(kernel_btf()) in (0, address_of(TICK_HANDLERS))
+    assert features.read_tick_function(read_kernel_btf()) in (0, find_kernel_address(TICK_HANDLERS))
 
 
 def test_nothing_stays_open(root_bpf: None) -> None:
     before = os.listdir("/proc/self/fd")
-    kernel_functions([address_of(TICK_HANDLERS)])
-    features.tick_function(kernel_btf())
+    name_kernel_functions([find_kernel_address(TICK_HANDLERS)])
+    features.read_tick_function(read_kernel_btf())
     assert os.listdir("/proc/self/fd") == before
 
 
 def test_a_kernel_that_cannot_be_asked_is_read(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before Linux 5.13 there is no such program: the list says the same."""
-    tick = address_of(TICK_HANDLERS)
-    asked = kernel_places([tick, tick + 3])
+    tick = find_kernel_address(TICK_HANDLERS)
+    asked = locate_kernel_addresses([tick, tick + 3])
 
     def refuse(*_arguments: object, **_more: object) -> int:
         raise syscalls.RefusedError(22, "unknown func bpf_snprintf#165")
 
     monkeypatch.setattr(syscalls, "load_program", refuse)
-    assert features.function_texts([tick]) is None
-    assert features.tick_function(kernel_btf()) == 0
-    assert kernel_places([tick, tick + 3]) == asked
+    assert features.read_function_texts([tick]) is None
+    assert features.read_tick_function(read_kernel_btf()) == 0
+    assert locate_kernel_addresses([tick, tick + 3]) == asked

@@ -15,7 +15,7 @@ from powerprof.system.processes import resolve
 from powerprof.tracing import idle
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.shared_numbers import Count
-from powerprof.tracing.bpf.types import kernel_btf
+from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.idle import trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 
@@ -79,9 +79,9 @@ def test_older_kernels_helper_reads_the_same_as_fields(
     root_bpf: None, victim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(idle, "LOADED_PER_100MS", 1 << 20)
-    assert features.reads_directly(kernel_btf())
+    assert features.can_read_directly(read_kernel_btf())
     by_field = looked_at(victim, 1.0)
-    monkeypatch.setattr(features, "reads_directly", lambda btf: False)
+    monkeypatch.setattr(features, "can_read_directly", lambda btf: False)
     by_helper = looked_at(victim, 1.0)
     for slept, found, _ in (by_field, by_helper):
         assert found == pytest.approx(slept, abs=max(30, 0.02 * slept))

@@ -20,7 +20,7 @@ from powerprof.queries.records import Statement
 from powerprof.queries.target import TracedServer
 from powerprof.statements.text import make_key
 from powerprof.system.errors import CapabilityError
-from powerprof.tracing.statements import Moments, MomentSampler
+from powerprof.tracing.statements import MomentSampler, StatementSamples
 from tests.conftest import Cli, each_release
 from tests.programs.mixes import ALONE, MIX, TIMES, mix_on
 from tests.root.mariadb_work import BURN, BURN_TEXT, a_thousand_connections, asking, execute, prepare
@@ -36,7 +36,7 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
+def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[StatementSamples, Parts]:
     """What was met while `work` ran."""
     assert server.pid is not None
     return sampled_at(TracedServer(server.pid, "", None, server.login), work)

@@ -15,7 +15,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts
 from powerprof.queries.target import TracedServer
-from powerprof.tracing.statements import Moments
+from powerprof.tracing.statements import StatementSamples
 from tests.conftest import Cli
 from tests.root.moments import percents
 from tests.root.moments import sampled as sampled_at
@@ -44,7 +44,7 @@ def server() -> Iterator[PrivateServer]:
         yield started
 
 
-def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[Moments, Parts]:
+def sampled(server: PrivateServer, work: Callable[[], object]) -> tuple[StatementSamples, Parts]:
     """What was met while `work` ran."""
     assert server.pid is not None
     return sampled_at(TracedServer(server.pid, "", None, None, "postgresql"), work)

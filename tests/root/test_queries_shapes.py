@@ -19,7 +19,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.join import Parts, join_trace
 from powerprof.queries.target import TracedServer, ask_server
-from powerprof.tracing.statements import QueryTracer, ran_ns
+from powerprof.tracing.statements import QueryTracer, read_run_ns
 from tests.conftest import each_release
 from tests.root.mariadb_work import execute, prepare
 from tests.root.moments import sampled
@@ -100,14 +100,14 @@ def shapes(server: PrivateServer, stack: ExitStack) -> dict[str, Shape]:
 def at_once(made: Iterable[Shape], times: int) -> dict[int, int]:
     """Each client asks so many times, beside the others; thread → its CPU time by the scheduler."""
     made = list(made)
-    before = {shape.tid: ran_ns(shape.tid) or 0 for shape in made}
+    before = {shape.tid: read_run_ns(shape.tid) or 0 for shape in made}
     clients = [threading.Thread(target=lambda one=shape: [one.once() for _ in range(times)]) for shape in made]
     for one in clients:
         one.start()
     for one in clients:
         one.join()
     time.sleep(0.05)  # the last answer comes before its thread has gone to wait
-    return {tid: (ran_ns(tid) or 0) - was for tid, was in before.items()}
+    return {tid: (read_run_ns(tid) or 0) - was for tid, was in before.items()}
 
 
 def percents(spent: dict[str, float]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.tracing.bpf.shared_numbers import WakeEvidence
-from powerprof.tracing.idle_data import aggregate
+from powerprof.tracing.idle_data import aggregate_exits
 from tests.programs import injecting
 
 EXITS = 30_000
@@ -40,5 +40,5 @@ def test_no_exit_is_lost_at_any_rate_and_memory_stays(root_bpf: None, exits: Pat
     assert int(trace.totals["count"].sum()) == workers * EXITS
     # The sample that came through in time is of the same exits.
     assert len(trace.sample) + trace.sample_lost_count <= workers * EXITS
-    assert len(aggregate(trace.sample)) == 1
+    assert len(aggregate_exits(trace.sample)) == 1
     assert read_s < 2.0

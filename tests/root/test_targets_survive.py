@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from powerprof.tracing.dtrace.keeper import Linker
+from powerprof.tracing.dtrace.keeper import LinkerCode
 from tests.conftest import Cli
 from tests.programs.interrupting import BACKENDS, interrupt, keepers, lives, tracer, wait_until_untraced
 from tests.programs.running import Running
@@ -55,7 +55,7 @@ def test_even_killing_dtrace_itself_leaves_no_breakpoint(
 ) -> None:
     target = Running(throwing)
     try:
-        linker = Linker(target.pid)
+        linker = LinkerCode(target.pid)
         tracing = powerprof_cli.start(
             [*BACKENDS["dtrace"], "--pid", str(target.pid), "--duration", "60", "--no-save"], with_dtrace
         )
@@ -106,7 +106,7 @@ def test_killing_either_that_looks_after_dtrace_as_it_attaches_harms_nobody(
 def test_a_breakpoint_in_the_linker_is_put_back(throwing: Path) -> None:
     target = Running(throwing)
     try:
-        linker = Linker(target.pid)
+        linker = LinkerCode(target.pid)
         assert linker.mend() == 0
         start, code = linker._parts[0]
         with Path(f"/proc/{target.pid}/mem").open("r+b", buffering=0) as memory:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a BPF program by bcc: `python -m powerprof.tracing.bpf.compiler [HEADERS]`, source in, base64 of pack() out.
+"""Compiles a BPF program by bcc: `python -m powerprof.tracing.bpf.compiler [HEADERS]`, source in, packed base64 out.
 
 A process of its own: clang takes 200 MB and seconds, and says what it has to say on descriptor 2. Nothing is loaded or
 attached here. Ends with 1 and one line on stderr where it cannot.
@@ -14,8 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
-from powerprof.tracing.bpf.objects import pack_compiled as pack
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, pack_compiled, replace_map_numbers
 
 
 def _map_plan(name: str, descriptor: int) -> MapPlan:
@@ -56,7 +55,8 @@ def compile_source(source: str) -> Compiled:
     return Compiled(
         maps=[_map_plan(*pair) for pair in zip(names, descriptors, strict=True)],
         programs=[
-            ProgramPlan(name=name.decode(), code=with_maps(bytes(module.dump_func(name)), places)) for name in functions
+            ProgramPlan(name=name.decode(), code=replace_map_numbers(bytes(module.dump_func(name)), places))
+            for name in functions
         ],
     )
 
@@ -73,7 +73,7 @@ def main() -> int:
     except Exception as error:  # bcc raises bare Exception, its only message for every failure
         print(str(error).splitlines()[0] if str(error) else type(error).__name__, file=sys.stderr)
         return 1
-    print(base64.b64encode(pack(compiled)).decode())
+    print(base64.b64encode(pack_compiled(compiled)).decode())
     return 0
 
 

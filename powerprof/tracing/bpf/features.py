@@ -16,7 +16,7 @@ from functools import lru_cache
 
 from powerprof.system.errors import CapabilityError
 from powerprof.tracing.bpf import syscalls
-from powerprof.tracing.bpf.syscalls import INSTRUCTION, instruction
+from powerprof.tracing.bpf.syscalls import INSTRUCTION, encode_instruction
 from powerprof.tracing.bpf.types import Btf
 
 # What verifiers say of a helper that they do not have, or not for this kind of program.
@@ -48,12 +48,12 @@ COARSE_CLOCK = Feature("bpf_ktime_get_coarse_ns", "helper", 160, "5.11", "the ti
 _EXACT_CLOCK = 5  # bpf_ktime_get_ns, in every kernel
 
 
-def coarse_clock() -> int:
+def choose_coarse_clock() -> int:
     """The helper that tells the time of the last tick, or the exact time where there is none."""
-    return _EXACT_CLOCK if has(COARSE_CLOCK) is False else COARSE_CLOCK.number
+    return _EXACT_CLOCK if has_feature(COARSE_CLOCK) is False else COARSE_CLOCK.number
 
 
-def not_permitted() -> CapabilityError:
+def not_permitted_error() -> CapabilityError:
     """The error of who may not load programs."""
     hint = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
     if os.geteuid() == 0:
@@ -64,9 +64,9 @@ def not_permitted() -> CapabilityError:
     return CapabilityError("cannot load BPF programs: not permitted", hint)
 
 
-def may_be_tried() -> bool:
+def may_load_programs() -> bool:
     """Whether this process may load programs: else none of what the kernel can do is known."""
-    return has(RING_BUFFER) is not None
+    return has_feature(RING_BUFFER) is not None
 
 
 class NotPermittedError(Exception):
@@ -86,7 +86,7 @@ def _has_map(number: int) -> bool:
 
 def _has_helper(number: int, kind: int) -> bool:
     """A program that calls it without arguments: refused in any case, but only a missing helper for that reason."""
-    program = instruction(0x85, value=number) + instruction(0x95)
+    program = encode_instruction(0x85, value=number) + encode_instruction(0x95)
     try:
         os.close(syscalls.load_program("trial", kind, program))
     except syscalls.RefusedError as error:
@@ -97,7 +97,7 @@ def _has_helper(number: int, kind: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def has(feature: Feature) -> bool | None:
+def has_feature(feature: Feature) -> bool | None:
     """Whether this kernel has it; None where this process may not try."""
     try:
         return _has_map(feature.number) if feature.kind == "map" else _has_helper(feature.number, feature.program)
@@ -117,7 +117,7 @@ def _is_taken(
     return True
 
 
-def reads_directly(btf: Btf) -> bool:
+def can_read_directly(btf: Btf) -> bool:
     """Whether a program that knows its arguments' types may read a thread's number and its registers (5.15).
 
     Tried with what the programs do: the number by a load, the registers by their helper and a load.
@@ -141,7 +141,7 @@ _PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None)
 _THIS_CPU_POINTER = 154
 
 
-def interrupt_definitions(btf: Btf) -> dict[str, int | str]:
+def build_interrupt_definitions(btf: Btf) -> dict[str, int | str]:
     """How programs ask whether their CPU is in an interrupt (reading.bpf.h); nothing where they cannot.
 
     arm64 keeps the count with the running thread; x86-64 for each CPU, readable since 5.10: tried as programs do.
@@ -167,12 +167,12 @@ def interrupt_definitions(btf: Btf) -> dict[str, int | str]:
     return {}
 
 
-def need(feature: Feature, purpose: str = "") -> None:
+def require(feature: Feature, purpose: str = "") -> None:
     """Raises CapabilityError, which names the kernel and the feature, where it is not there.
 
     `purpose`: what needs it here, where that is not its usual purpose.
     """
-    if has(feature) is False:
+    if has_feature(feature) is False:
         raise CapabilityError(
             f"this kernel ({os.uname().release}) has no {feature.name}, which {purpose or feature.purpose} needs",
             f"Linux {feature.since} or newer",
@@ -195,7 +195,7 @@ _TEXT_BYTES = 512 + 128
 _FORMAT = b"%pS"
 
 
-def function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
+def read_function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
     """What the kernel writes for each address: `name+0x10/0x20`, and ` [module]`; a number where it knows nothing.
 
     None where it cannot be asked (before Linux 5.13, or not permitted).
@@ -204,21 +204,21 @@ def function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
         try:
             pattern = _held(held, syscalls.create_map("format", syscalls.MAP_ARRAY, 4, 8, 1, _READ_ONLY_TO_PROGRAMS))
             text = _held(held, syscalls.create_map("text", syscalls.MAP_ARRAY, 4, _TEXT_BYTES, 1, 0))
-            syscalls.update(pattern, bytes(4), _FORMAT.ljust(8, b"\0"))
-            syscalls.freeze(pattern)
+            syscalls.write_entry(pattern, bytes(4), _FORMAT.ljust(8, b"\0"))
+            syscalls.freeze_map(pattern)
             program = _held(held, _loaded("function_names", _names_code(pattern, text)))
             found = {}
             for address in addresses:
-                syscalls.run_once(program, address)
+                syscalls.run_program(program, address)
                 found[address] = (
-                    syscalls.lookup(text, bytes(4), _TEXT_BYTES).split(b"\0", 1)[0].decode("ascii", "replace")
+                    syscalls.read_entry(text, bytes(4), _TEXT_BYTES).split(b"\0", 1)[0].decode("ascii", "replace")
                 )
         except OSError:
             return None
     return found
 
 
-def tick_function(btf: Btf) -> int:
+def read_tick_function(btf: Btf) -> int:
     """Where the function is that the scheduler tick's timer calls, read from the timer itself.
 
     0 where that is not known: kernels that have no names of variables (KALLSYMS_ALL), or one that has no such timer.
@@ -232,7 +232,7 @@ def tick_function(btf: Btf) -> int:
     except (OSError, CapabilityError):
         return 0
     try:
-        return syscalls.run_once(program, 0) | syscalls.run_once(program, 32) << 32
+        return syscalls.run_program(program, 0) | syscalls.run_program(program, 32) << 32
     except OSError:
         return 0
     finally:
@@ -252,18 +252,18 @@ def _names_code(pattern: int, text: int) -> bytes:
     """Write the name of the address that is the only argument into the map `text`."""
     return b"".join(
         (
-            instruction(_LOAD_FIELD, 6, 1),
-            instruction(_STORE_FIELD, _FRAME, 6, -8),
-            instruction(_LOAD_64, 1, _MAP_VALUE, value=text),
-            instruction(0),
-            instruction(_PUT, 2, value=_TEXT_BYTES),
-            instruction(_LOAD_64, 3, _MAP_VALUE, value=pattern),
-            instruction(0),
-            instruction(_COPY, 4, _FRAME),
-            instruction(_ADD, 4, value=-8),
-            instruction(_PUT, 5, value=8),
-            instruction(_CALL, value=_PRINT),
-            instruction(_EXIT),
+            encode_instruction(_LOAD_FIELD, 6, 1),
+            encode_instruction(_STORE_FIELD, _FRAME, 6, -8),
+            encode_instruction(_LOAD_64, 1, _MAP_VALUE, value=text),
+            encode_instruction(0),
+            encode_instruction(_PUT, 2, value=_TEXT_BYTES),
+            encode_instruction(_LOAD_64, 3, _MAP_VALUE, value=pattern),
+            encode_instruction(0),
+            encode_instruction(_COPY, 4, _FRAME),
+            encode_instruction(_ADD, 4, value=-8),
+            encode_instruction(_PUT, 5, value=8),
+            encode_instruction(_CALL, value=_PRINT),
+            encode_instruction(_EXIT),
         )
     )
 
@@ -272,14 +272,14 @@ def _tick_code(variable: int, field: int) -> bytes:
     """Return the field of the first CPU's variable, shifted by as many bits as the only argument says."""
     return b"".join(
         (
-            instruction(_LOAD_FIELD, 6, 1),
-            instruction(_LOAD_64, 1, _VARIABLE, value=variable),
-            instruction(0),
-            instruction(_PUT, 2, value=0),
-            instruction(_CALL, value=_PER_CPU_POINTER),
-            instruction(_SKIP_IF, 0, 0, 2),
-            instruction(_LOAD_FIELD, 0, 0, field),
-            instruction(_SHIFT_RIGHT, 0, 6),
-            instruction(_EXIT),
+            encode_instruction(_LOAD_FIELD, 6, 1),
+            encode_instruction(_LOAD_64, 1, _VARIABLE, value=variable),
+            encode_instruction(0),
+            encode_instruction(_PUT, 2, value=0),
+            encode_instruction(_CALL, value=_PER_CPU_POINTER),
+            encode_instruction(_SKIP_IF, 0, 0, 2),
+            encode_instruction(_LOAD_FIELD, 0, 0, field),
+            encode_instruction(_SHIFT_RIGHT, 0, 6),
+            encode_instruction(_EXIT),
         )
     )

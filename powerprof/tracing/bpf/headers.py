@@ -29,7 +29,7 @@ from powerprof.system.folders import only_root_writes
 # Trees of kernel headers in the cache: links to two packages in one, or what the kernel carries, unpacked.
 
 
-def plan_of(parts: Sequence[Path], prefix: str = "") -> dict[str, Path]:
+def plan_links(parts: Sequence[Path], prefix: str = "") -> dict[str, Path]:
     """Name in the merged tree → what it links to: a whole where only one part has it, else what is in both."""
     plan: dict[str, Path] = {}
     for name in sorted({entry.name for part in parts for entry in part.iterdir()}):
@@ -37,13 +37,13 @@ def plan_of(parts: Sequence[Path], prefix: str = "") -> dict[str, Path]:
         if not holders:
             continue  # a dangling link of the package, nothing that bcc could read
         if len(holders) > 1 and all(holder.is_dir() for holder in holders):
-            plan |= plan_of(holders, f"{prefix}{name}/")
+            plan |= plan_links(holders, f"{prefix}{name}/")
         else:
             plan[prefix + name] = holders[0]
     return plan
 
 
-def merged(plan: dict[str, Path], target: Path) -> Path:
+def make_merged_tree(plan: dict[str, Path], target: Path) -> Path:
     """Make the tree of these links and return it. Raises PowerprofError."""
 
     def fill(temporary: Path) -> None:
@@ -81,7 +81,7 @@ def cannot_prepare(target: Path, error: OSError | tarfile.TarError | lzma.LZMAEr
     )
 
 
-def unpacked(carried: Path, shelf: Path) -> Path:
+def unpack_carried_headers(carried: Path, shelf: Path) -> Path:
     """The headers that a CONFIG_IKHEADERS kernel carries, unpacked in the cache.
 
     bcc would unpack them itself, to /tmp/kheaders-RELEASE, a name that everybody can take first.
@@ -136,7 +136,7 @@ def _package() -> str:
     return f"linux-headers-{'cloud-' if '-cloud-' in release else ''}{_architecture()[1]}"
 
 
-def remedy() -> str:
+def install_command() -> str:
     """The command that installs headers on this host."""
     return f"apt install {_package()}"
 
@@ -155,7 +155,7 @@ def _is_complete(parts: Sequence[Path]) -> bool:
     return all(any((part / name).exists() for part in parts) for name in _needed())
 
 
-def installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
+def find_installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
     """Every complete set of headers on this host, in no order."""
     trees: dict[Path, HeaderTree] = {}
     candidates = [*sources.glob("linux-headers-*"), *sources.glob("kernels/*"), *modules.glob("*/build")]
@@ -190,7 +190,7 @@ def _whole_plan(tree: HeaderTree) -> dict[str, Path]:
     arch = _architecture()[0]
     plan: dict[str, Path] = {}
     for name in ("include", f"arch/{arch}/include"):
-        plan |= plan_of([part / name for part in tree.parts if (part / name).is_dir()], f"{name}/")
+        plan |= plan_links([part / name for part in tree.parts if (part / name).is_dir()], f"{name}/")
     return plan
 
 
@@ -211,7 +211,7 @@ def _is_found_by_bcc(own: Path) -> bool:
     return _may_be_compiled(HeaderTree(own.name, folders)) is None
 
 
-def kernel_headers(
+def find_kernel_headers(
     modules: Path = Path("/lib/modules"),
     sources: Path = Path("/usr/src"),
     cache: Path | None = None,
@@ -227,21 +227,21 @@ def kernel_headers(
     if _is_found_by_bcc(modules / running):
         return None
     if carried.exists():
-        return unpacked(carried, _shelf(cache))
-    trees = installed_headers(modules, sources)
+        return unpack_carried_headers(carried, _shelf(cache))
+    trees = find_installed_headers(modules, sources)
     refused = {tree.release: reason for tree in trees if (reason := _may_be_compiled(tree)) is not None}
     usable = [tree for tree in trees if tree.release not in refused]
     if not usable:
         for release, reason in refused.items():
-            raise CapabilityError(f"kernel headers {release} are not root's alone ({reason})", remedy())
-        raise CapabilityError("kernel headers for bcc are not installed", remedy())
+            raise CapabilityError(f"kernel headers {release} are not root's alone ({reason})", install_command())
+        raise CapabilityError("kernel headers for bcc are not installed", install_command())
     nearest = min(usable, key=lambda tree: _distance(tree.release, running))
     if len(nearest.parts) == 1:
         return nearest.parts[0]
     described = [f"{part} {part.stat().st_mtime_ns}" for part in nearest.parts]
     fingerprint = hashlib.sha256("\n".join([_LAYOUT, *described]).encode()).hexdigest()[:12]
     target = _shelf(cache) / f"{nearest.release}-{fingerprint}"
-    return target if target.is_dir() else merged(_whole_plan(nearest), target)
+    return target if target.is_dir() else make_merged_tree(_whole_plan(nearest), target)
 
 
 def _shelf(cache: Path | None) -> Path:

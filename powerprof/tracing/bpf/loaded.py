@@ -24,9 +24,9 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of
 from powerprof.tracing.bpf import objects, syscalls
-from powerprof.tracing.bpf.features import may_be_tried, not_permitted
-from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
-from powerprof.tracing.bpf.types import Btf, kernel_btf, possible_cpus
+from powerprof.tracing.bpf.features import may_load_programs, not_permitted_error
+from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, replace_map_numbers
+from powerprof.tracing.bpf.types import Btf, count_possible_cpus, read_kernel_btf
 
 # Takes records out of a BPF ring buffer, which is shared memory (Documentation/bpf/ringbuf.rst in the kernel).
 #
@@ -94,7 +94,7 @@ _VERIFIERS = 4
 def _refusal(error: OSError) -> PowerprofError:
     """Why nothing was loaded, in one line."""
     if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
-        return not_permitted()
+        return not_permitted_error()
     lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
     # The verifier ends with its statistics.
     lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
@@ -139,7 +139,7 @@ class LoadedProgram(Closeable):
         self._rings: list[RingBuffer] = []
         self._stats = -1
         self._run_time_s: float | None = None
-        self._cpus = possible_cpus()
+        self._cpus = count_possible_cpus()
         # Whether the program is one that powerprof carries, not compiled on this host.
         self.is_carried = False
         self._load_as: tuple[int, Btf | None, Collection[str]] = (uprobe_type, btf, optional)
@@ -178,10 +178,10 @@ class LoadedProgram(Closeable):
     ) -> None:
         """Load what this host's bcc makes of it. `refused`: why the carried one was refused, where there was one."""
         # Of a kernel that may not be asked nothing is known, not even which carried program fits.
-        if not may_be_tried():
-            raise not_permitted()
+        if not may_load_programs():
+            raise not_permitted_error()
         try:
-            compiled = objects.find(name, definitions, cached=cached)
+            compiled = objects.find_compiled(name, definitions, cached=cached)
         except CapabilityError:
             if refused is not None:
                 raise refused from None
@@ -191,7 +191,7 @@ class LoadedProgram(Closeable):
     def _load(self, compiled: Compiled) -> None:
         uprobe_type, btf, optional = self._load_as
         typed = [plan.name for plan in compiled.programs if plan.name.startswith(_TYPED)]
-        types = btf or (kernel_btf() if typed else None)
+        types = btf or (read_kernel_btf() if typed else None)
         ids = {name: types.tracepoint_id(name.removeprefix(_TYPED)) or 0 for name in typed if types is not None}
         attach_types = {_UPROBE: uprobe_type, _TYPED: syscalls.ATTACH_TYPED_TRACEPOINT}
         for plan in compiled.maps:
@@ -205,7 +205,7 @@ class LoadedProgram(Closeable):
                 self._programs[program.name] = syscalls.load_program(
                     program.name.removeprefix(beginning),
                     _KINDS[beginning],
-                    with_maps(program.code, descriptors),
+                    replace_map_numbers(program.code, descriptors),
                     attach_type=attach_types.get(beginning, 0),
                     attach_to=ids.get(program.name, 0),
                 )
@@ -247,7 +247,7 @@ class LoadedProgram(Closeable):
         """Let the kernel sum the time spent in BPF programs from now on (Linux ≥ 5.8)."""
         if self._stats < 0:
             with suppress(OSError):
-                self._stats = syscalls.enable_run_time()
+                self._stats = syscalls.enable_run_time_stats()
 
     @property
     def is_counting(self) -> bool:
@@ -265,7 +265,7 @@ class LoadedProgram(Closeable):
         """Time spent in these programs while it was counted; None where the kernel does not tell."""
         if self._stats < 0:
             return self._run_time_s
-        spent = [syscalls.run_time_ns(program) for program in self._programs.values()]
+        spent = [syscalls.read_run_time_ns(program) for program in self._programs.values()]
         return None if None in spent else sum(spent_ns for spent_ns in spent if spent_ns is not None) / 1e9
 
     def descriptor(self, program: str) -> int:
@@ -299,14 +299,14 @@ class LoadedProgram(Closeable):
     def _read(self, name: str) -> tuple[bytes, bytes]:
         descriptor, plan = self._maps[name]
         try:
-            return syscalls.read_all(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
+            return syscalls.read_entries(descriptor, plan.key_bytes, plan.value_bytes, plan.entries)
         except OSError as error:
             raise _unusable(f"read the table {name}", error) from error
 
     def put(self, name: str, key: int | bytes, value: bytes) -> None:
         """Set one entry of an array, by its number, or of a hash table."""
         try:
-            syscalls.update(self._maps[name][0], _key(key), value)
+            syscalls.write_entry(self._maps[name][0], _key(key), value)
         except OSError as error:
             raise _unusable(f"write the table {name}", error) from error
 
@@ -321,7 +321,7 @@ class LoadedProgram(Closeable):
         """One entry of an array."""
         descriptor, plan = self._maps[name]
         try:
-            return syscalls.lookup(descriptor, _key(index), plan.value_bytes)
+            return syscalls.read_entry(descriptor, _key(index), plan.value_bytes)
         except OSError as error:
             raise _unusable(f"read the table {name}", error) from error
 
@@ -329,7 +329,7 @@ class LoadedProgram(Closeable):
         """Delete entries of a hash table by their keys, one after the other; those not there are passed over."""
         descriptor, plan = self._maps[name]
         try:
-            syscalls.delete(descriptor, keys, plan.key_bytes)
+            syscalls.delete_entries(descriptor, keys, plan.key_bytes)
         except OSError as error:
             raise _unusable(f"clear the table {name}", error) from error
 
@@ -344,7 +344,7 @@ class LoadedProgram(Closeable):
     def per_cpu_words(self, name: str, index: int) -> list[int]:
         """The words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
-        row = syscalls.lookup(descriptor, _key(index), plan.value_bytes * self._cpus)
+        row = syscalls.read_entry(descriptor, _key(index), plan.value_bytes * self._cpus)
         return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(self._cpus, -1).sum(axis=0)]
 
     def ring(self, name: str, on_bytes: Callable[[bytes], object]) -> None:

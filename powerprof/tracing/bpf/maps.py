@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof.measure.procfs import read_stat
-from powerprof.measure.window import Part
+from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.tasks import check_process_ids
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -31,7 +31,7 @@ GRACE_S = 0.02
 _FEW, _MOST_PAST = 1000, 4
 
 
-class Halves:
+class DoubleBufferedTable:
     """Reads one such table; `turn` makes the kernel use a half from now on."""
 
     def __init__(
@@ -110,7 +110,7 @@ class Halves:
 _MEMBER = (1).to_bytes(8, "little")
 
 
-class SummingProgram(Closeable, Part):
+class SummingProgram(Closeable, WindowPart):
     """One with the tables `targets`, `is_open` and `counters`, loaded; a context manager that removes it.
 
     `lost` and the like are what its `counters` rose by since the window was opened, and so is its own time.
@@ -191,7 +191,7 @@ def _context_switches() -> int:
     return read_stat().context_switches_count
 
 
-class Price(Closeable, Part):
+class RunTimeMeter(Closeable, WindowPart):
     """The clock of one window, running from the beginning on.
 
     `events` counts what the programs run for, context switches by default.

@@ -23,8 +23,8 @@ import msgspec
 from powerprof.system import paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.folders import Folder
-from powerprof.tracing.bpf.features import not_permitted
-from powerprof.tracing.bpf.headers import kernel_headers, remedy
+from powerprof.tracing.bpf.features import not_permitted_error
+from powerprof.tracing.bpf.headers import find_kernel_headers, install_command
 from powerprof.tracing.bpf.syscalls import INSTRUCTION
 
 # A compiled BPF program as data: its maps and instructions, which any process may load without a compiler.
@@ -58,7 +58,7 @@ class Compiled(msgspec.Struct, frozen=True, kw_only=True):
     programs: list[ProgramPlan]
 
 
-def with_maps(code: bytes, numbers: dict[int, int]) -> bytes:
+def replace_map_numbers(code: bytes, numbers: dict[int, int]) -> bytes:
     """The instructions with each map's number replaced: descriptors by places, or places by descriptors."""
     patched = bytearray(code)
     for at in range(0, len(code), INSTRUCTION.size):
@@ -144,18 +144,18 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     places: list[Placeholder]
 
 
-def numbers_of(definitions: Definitions) -> dict[str, int]:
+def select_numbers(definitions: Definitions) -> dict[str, int]:
     """The definitions that are filled in."""
     return {name: value for name, value in definitions.items() if isinstance(value, int) and _NUMBERS.fullmatch(name)}
 
 
-def shape_of(definitions: Definitions) -> dict[str, int | str]:
+def select_shape(definitions: Definitions) -> dict[str, int | str]:
     """The definitions that make another object."""
-    numbers = numbers_of(definitions)
+    numbers = select_numbers(definitions)
     return {name: value for name, value in definitions.items() if name not in numbers and name not in _SWITCHES}
 
 
-def adjoin(definitions: Definitions) -> bool:
+def are_ids_adjacent(definitions: Definitions) -> bool:
     """Whether a thread's number and its process's lie side by side: only such kernels have carried objects."""
     pid, tgid = definitions.get(_PID), definitions.get(_TGID)
     return tgid is None or (isinstance(pid, int) and tgid == pid + 4)
@@ -167,25 +167,25 @@ def object_name(name: str, source: str, definitions: Definitions) -> str:
     parts: tuple[object, ...] = (
         _CARRIED_FORMAT,
         bare,
-        sorted(shape_of(definitions).items()),
-        sorted(numbers_of(definitions)),
+        sorted(select_shape(definitions).items()),
+        sorted(select_numbers(definitions)),
     )
     digest = hashlib.sha256(repr(parts).encode()).hexdigest()
     return f"{name.partition('.')[0]}-{digest[:16]}"
 
 
-def folder(machine: str | None = None) -> Path:
+def objects_folder(machine: str | None = None) -> Path:
     """Where a machine's objects lie; this one's, where none is named."""
     return paths.data_dir("probes") / "compiled" / (machine or os.uname().machine)
 
 
-def pack(carried: Carried) -> bytes:
+def pack_carried(carried: Carried) -> bytes:
     """What a file holds."""
     data = zlib.compress(msgspec.msgpack.encode(carried), 9)
     return hashlib.sha256(data).digest() + data
 
 
-def unpack(packed: bytes) -> Carried | None:
+def unpack_carried(packed: bytes) -> Carried | None:
     """None for anything but what `pack` made."""
     digest, data = packed[:32], packed[32:]
     if hashlib.sha256(data).digest() != digest:
@@ -196,20 +196,20 @@ def unpack(packed: bytes) -> Carried | None:
         return None
 
 
-def read(file: str, where: Path | None = None) -> Carried | None:
+def read_carried(file: str, where: Path | None = None) -> Carried | None:
     """The object of that file; None where there is none, or a damaged one."""
     try:
-        return unpack(((where or folder()) / file).read_bytes())
+        return unpack_carried(((where or objects_folder()) / file).read_bytes())
     except OSError:
         return None
 
 
 def find_carried_(name: str, source: str, definitions: Definitions) -> Compiled | None:
     """The carried program, filled for these definitions; None where none fits."""
-    if not adjoin(definitions):
+    if not are_ids_adjacent(definitions):
         return None
-    carried = read(object_name(name, source, definitions))
-    return None if carried is None else filled(carried, definitions)
+    carried = read_carried(object_name(name, source, definitions))
+    return None if carried is None else fill_carried(carried, definitions)
 
 
 def _lacking(definitions: Definitions) -> Collection[str]:
@@ -218,9 +218,9 @@ def _lacking(definitions: Definitions) -> Collection[str]:
     return names | {f"{name.removesuffix('_entry')}_exit" for name in names}
 
 
-def filled(carried: Carried, definitions: Definitions) -> Compiled | None:
+def fill_carried(carried: Carried, definitions: Definitions) -> Compiled | None:
     """The program for these definitions; None where a number does not fit into its instruction."""
-    numbers = numbers_of(definitions)
+    numbers = select_numbers(definitions)
     codes = [bytearray(program.code) for program in carried.compiled.programs]
     entries = [plan.entries for plan in carried.compiled.maps]
     for place in carried.places:
@@ -266,15 +266,15 @@ _COMPILE_AT_MOST_S = 600.0
 _NO_BCC = 3
 
 
-def source_of(name: str) -> str:
+def read_source(name: str) -> str:
     """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
     text = (paths.data_dir("probes") / "bpf" / name).read_text()
-    return re.sub(r'^#include "([\w.]+)"$', lambda match: source_of(match[1]), text, flags=re.MULTILINE)
+    return re.sub(r'^#include "([\w.]+)"$', lambda match: read_source(match[1]), text, flags=re.MULTILINE)
 
 
-def text_of(name: str, definitions: Mapping[str, int | str]) -> str:
+def build_source_text(name: str, definitions: Mapping[str, int | str]) -> str:
     """The whole text that is compiled."""
-    return "".join(f"#define {key} {value}\n" for key, value in definitions.items()) + source_of(name)
+    return "".join(f"#define {key} {value}\n" for key, value in definitions.items()) + read_source(name)
 
 
 def _compiler() -> str:
@@ -297,7 +297,7 @@ def _key(text: str) -> str:
 
 
 def _compile(text: str) -> Compiled:
-    headers = kernel_headers()
+    headers = find_kernel_headers()
     words = programs.python("-m", "powerprof.tracing.bpf.compiler", *([headers] if headers is not None else []))
     try:
         done = programs.run(words, stdin=text, timeout_s=_COMPILE_AT_MOST_S, check=False)
@@ -317,54 +317,54 @@ def _explained(output: str) -> PowerprofError:
     """Why nothing was compiled: `output` is what bcc and clang wrote, bcc's own message last."""
     text = output.lower()
     if os.geteuid() != 0 or "permitted" in text or "permission" in text:
-        return not_permitted()
+        return not_permitted_error()
     if "kernel headers" in text or "file not found" in text:
-        return CapabilityError("cannot compile BPF programs: kernel headers do not fit", remedy())
+        return CapabilityError("cannot compile BPF programs: kernel headers do not fit", install_command())
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     reason = next((line for line in lines if "error:" in line), lines[-1] if lines else "no reason given")
     return PowerprofError(f"cannot compile BPF programs: {reason[:300]}", "powerprof doctor says what works here")
 
 
-def may_be_carried() -> bool:
+def uses_carried_programs() -> bool:
     """Whether carried programs are wanted: POWERPROF_CARRIED=0 has all compiled on this host."""
     return os.environ.get("POWERPROF_CARRIED") != "0"
 
 
 def find_carried(name: str, definitions: Mapping[str, int | str]) -> Compiled | None:
     """The program `probes/bpf/<name>` as powerprof carries it; None where none fits, or none is wanted."""
-    return find_carried_(name, source_of(name), definitions) if may_be_carried() else None
+    return find_carried_(name, read_source(name), definitions) if uses_carried_programs() else None
 
 
-def find(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:
+def find_compiled(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:
     """The program `probes/bpf/<name>` as this host's bcc compiles it: from the cache or, unless `cached`, now.
 
     Raises CapabilityError where this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
     """
-    text = text_of(name, definitions)
+    text = build_source_text(name, definitions)
     if not cached:
         return _compile(text)
     key = f"{name.partition('.')[0]}-{_key(text)[:40]}"
     try:
-        with Folder.open(paths.cache_folder("bpf")) as folder:
-            return _kept(folder, key) or _keep(folder, key, _compile(text))
+        with Folder.open(paths.cache_folder("bpf")) as objects_folder:
+            return _kept(objects_folder, key) or _keep(objects_folder, key, _compile(text))
     except (OSError, PowerprofError) as error:
         if isinstance(error, PowerprofError) and not str(error).startswith(("cannot create", "cannot keep")):
             raise
     return _compile(text)
 
 
-def _kept(folder: Folder, key: str) -> Compiled | None:
+def _kept(objects_folder: Folder, key: str) -> Compiled | None:
     try:
-        return unpack_compiled(folder.read(key, _MOST_BYTES))
+        return unpack_compiled(objects_folder.read(key, _MOST_BYTES))
     except OSError:
         return None
 
 
-def _keep(folder: Folder, key: str, made: Compiled) -> Compiled:
+def _keep(objects_folder: Folder, key: str, made: Compiled) -> Compiled:
     """Keep it, and the latest of the others: every kernel and every setting leaves one."""
     with suppress(OSError):  # nothing is kept then: the next run compiles again
-        folder.write(key, pack_compiled(made))
-        names = sorted(folder.names(), key=lambda entry: folder.stat(entry).st_mtime_ns)
+        objects_folder.write(key, pack_compiled(made))
+        names = sorted(objects_folder.names(), key=lambda entry: objects_folder.stat(entry).st_mtime_ns)
         for name in names[:-_KEPT]:
-            folder.remove(name)
+            objects_folder.remove(name)
     return made

@@ -163,7 +163,7 @@ class RunKind(IntEnum):
     KERNEL = 2
 
 
-class Filling(IntEnum):
+class FilledTable(IntEnum):
     """What fills while nobody reads, tables first: enum filling of filled.bpf.h."""
 
     CAUSES = 0

@@ -35,7 +35,7 @@ class RefusedError(OSError):
         self.log = log
 
 
-def bpf(command: int, attributes: bytes | bytearray) -> int:
+def call_bpf(command: int, attributes: bytes | bytearray) -> int:
     """One call. Raises OSError."""
     number = _NUMBER.get(os.uname().machine)
     if number is None:
@@ -53,7 +53,7 @@ def bpf(command: int, attributes: bytes | bytearray) -> int:
 def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
     """A map's descriptor."""
     shown = name.encode()[:15]
-    return bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
+    return call_bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
 
 
 def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
@@ -78,7 +78,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
             attach_type,
             attach_to,
         )
-        return bpf(_PROG_LOAD, attributes)
+        return call_bpf(_PROG_LOAD, attributes)
 
     try:
         return load(None)
@@ -91,37 +91,37 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
             raise RefusedError(error.errno or 0, buffer.value.decode("utf-8", "replace")) from error
 
 
-def run_once(program: int, *arguments: int) -> int:
+def run_program(program: int, *arguments: int) -> int:
     """What a raw tracepoint's program returns for these arguments: its low 32 bits (BPF_PROG_TEST_RUN, Linux 5.10)."""
     given = ctypes.create_string_buffer(struct.pack(f"={len(arguments)}Q", *arguments), 8 * len(arguments))
     attributes = bytearray(struct.pack("=4I2Q4I2Q3I4x", program, *(0,) * 9, ctypes.addressof(given), 0, 0, 0, 0))
     struct.pack_into("=I", attributes, 40, len(given))
-    bpf(_RUN_ONCE, attributes)
+    call_bpf(_RUN_ONCE, attributes)
     return int(struct.unpack_from("=I", attributes, 4)[0])
 
 
-def freeze(descriptor: int) -> None:
+def freeze_map(descriptor: int) -> None:
     """No value of this map changes any more."""
-    bpf(_FREEZE, struct.pack("=I", descriptor))
+    call_bpf(_FREEZE, struct.pack("=I", descriptor))
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:
     """Attach; closing the descriptor detaches. A typed program knows its tracepoint: it has no name."""
     text = ctypes.create_string_buffer(name.encode())
-    return bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text) if name else 0, program))
+    return call_bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text) if name else 0, program))
 
 
-def link(program: int, target: int, attach_type: int, rest: bytes) -> int:
+def create_link(program: int, target: int, attach_type: int, rest: bytes) -> int:
     """Attach by a link: closing the descriptor detaches. `rest`: the kind's own attributes (BPF_LINK_CREATE)."""
-    return bpf(_LINK_CREATE, struct.pack("=4I", program, target, attach_type, 0) + rest)
+    return call_bpf(_LINK_CREATE, struct.pack("=4I", program, target, attach_type, 0) + rest)
 
 
-def enable_run_time() -> int:
+def enable_run_time_stats() -> int:
     """The kernel sums the time in BPF programs while the descriptor is open (Linux 5.8)."""
-    return bpf(_ENABLE_STATS, struct.pack("=I", 0))
+    return call_bpf(_ENABLE_STATS, struct.pack("=I", 0))
 
 
-def run_time_ns(program: int) -> int | None:
+def read_run_time_ns(program: int) -> int | None:
     """What the kernel has summed for a program; None where it does not tell."""
     for line in Path(f"/proc/self/fdinfo/{program}").read_text().splitlines():
         if line.startswith("run_time_ns:"):
@@ -134,29 +134,29 @@ def _element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Arr
     return struct.pack("=IIQQQ", descriptor, 0, ctypes.addressof(held), value, 0), held
 
 
-def lookup(descriptor: int, key: bytes, value_bytes: int) -> bytes:
+def read_entry(descriptor: int, key: bytes, value_bytes: int) -> bytes:
     """One entry's value. Raises OSError (ENOENT)."""
     value = ctypes.create_string_buffer(value_bytes)
     attributes, _held = _element(descriptor, key, ctypes.addressof(value))
-    bpf(_LOOKUP, attributes)
+    call_bpf(_LOOKUP, attributes)
     return value.raw
 
 
-def update(descriptor: int, key: bytes, value: bytes) -> None:
+def write_entry(descriptor: int, key: bytes, value: bytes) -> None:
     """Set an entry. Raises OSError (E2BIG where the map is full)."""
     data = ctypes.create_string_buffer(value, len(value))
     attributes, _held = _element(descriptor, key, ctypes.addressof(data))
-    bpf(_UPDATE, attributes)
+    call_bpf(_UPDATE, attributes)
 
 
-def delete(descriptor: int, keys: bytes, key_bytes: int) -> None:
+def delete_entries(descriptor: int, keys: bytes, key_bytes: int) -> None:
     """Delete entries, all in one call (BPF_MAP_DELETE_BATCH, Linux 5.6); those that are not there are passed over."""
     held, place = ctypes.create_string_buffer(keys, len(keys)), 0
     while place < len(keys):
         left = (len(keys) - place) // key_bytes
         attributes = bytearray(struct.pack("=4Q2I2Q", 0, 0, ctypes.addressof(held) + place, 0, left, descriptor, 0, 0))
         try:
-            bpf(_DELETE_BATCH, attributes)
+            call_bpf(_DELETE_BATCH, attributes)
             return
         except OSError as error:
             if error.errno != errno.ENOENT:
@@ -166,7 +166,7 @@ def delete(descriptor: int, keys: bytes, key_bytes: int) -> None:
         place += (count + 1) * key_bytes
 
 
-def read_all(descriptor: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
+def read_entries(descriptor: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
     """All keys and values of a hash or array of so many entries at most, some thousand a call (BPF_MAP_LOOKUP_BATCH,
     Linux 5.6)."""
     batch = 0
@@ -191,7 +191,7 @@ def read_all(descriptor: int, key_bytes: int, value_bytes: int, entries: int) ->
             )
         )
         try:
-            bpf(_LOOKUP_BATCH, attributes)
+            call_bpf(_LOOKUP_BATCH, attributes)
             is_end = False
         except OSError as error:
             if error.errno != errno.ENOENT:
@@ -211,6 +211,6 @@ def read_all(descriptor: int, key_bytes: int, value_bytes: int, entries: int) ->
 INSTRUCTION = struct.Struct("=BBhi")
 
 
-def instruction(operation: int, to: int = 0, source: int = 0, offset: int = 0, *, value: int = 0) -> bytes:
+def encode_instruction(operation: int, to: int = 0, source: int = 0, offset: int = 0, *, value: int = 0) -> bytes:
     """The bytes of one. Raises struct.error where a number does not fit."""
     return INSTRUCTION.pack(operation, to | source << 4, offset, value)

@@ -211,7 +211,7 @@ class Btf:
         return [self._strings[offset:].split(b"\0", 1)[0].decode("ascii", "replace") for offset in offsets]
 
 
-def kernel_btf(path: Path | None = None) -> Btf:
+def read_kernel_btf(path: Path | None = None) -> Btf:
     """The running kernel's types. Raises CapabilityError where the kernel offers none."""
     source = path or paths.sysfs() / "kernel/btf/vmlinux"
     try:
@@ -234,23 +234,23 @@ def kernel_btf(path: Path | None = None) -> Btf:
 STACK_RING_PAGES = 2048
 
 
-def possible_cpus() -> int:
+def count_possible_cpus() -> int:
     """One more than the highest CPU number that this kernel may ever have (from `possible`, such as 0-63)."""
     text = read_text(paths.sysfs() / "devices/system/cpu/possible")
     return int(text.replace(",", "-").split("-")[-1]) + 1
 
 
-def cpu_definitions(cpus: int) -> dict[str, int]:
+def build_cpu_definitions(cpus: int) -> dict[str, int]:
     """How many CPUs there may be, and the groups of them that busy.bpf.h looks at."""
     return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, GROUP_SPAN), "CPU_GROUPS": -(-cpus // GROUP_SPAN)}
 
 
-def struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:
+def build_struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:
     """`OFFSET_<name>` for each name → (struct, field)."""
     return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
 
 
-def argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optional: str) -> dict[str, int]:
+def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optional: str) -> dict[str, int]:
     """`ARG_<tracepoint>_<argument>`: where a raw tracepoint passes its arguments on this kernel.
 
     `usual` is their order where the kernel does not name them; those of `optional` are defined where it does.
@@ -261,7 +261,7 @@ def argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optio
     return {f"ARG_{tracepoint}_{name}": order.index(name) for name in wanted}
 
 
-def path_definitions(
+def build_path_definitions(
     every_process: bool = False, event: str = "cpu-clock", ring_pages: int = STACK_RING_PAGES
 ) -> dict[str, int | str]:
     """What paths.bpf.h is compiled with."""
@@ -281,7 +281,7 @@ _FROM_USER = {
 }
 
 
-def register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
+def build_register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
     """Where registers lie in what is copied, and how they are found and recognised."""
     return {
         "REGISTER_COUNT": len(machine.names),

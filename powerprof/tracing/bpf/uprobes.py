@@ -32,9 +32,9 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import read_int, reason_of
 from powerprof.system.paths import sysfs
 from powerprof.tracing.bpf import syscalls
-from powerprof.tracing.bpf.features import not_permitted
+from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.syscalls import instruction
+from powerprof.tracing.bpf.syscalls import encode_instruction
 
 _MULTI = syscalls.ATTACH_UPROBE_MULTI
 _MULTI_RETURN = 1
@@ -42,7 +42,7 @@ _PERF_ATTR_BYTES = 128
 _CLOSERS = 32
 _NAMES = ("uprobe__entry", "uprobe__return", "uprobe__exit")
 EVERY_PROCESS = -1
-_RETURN_0 = instruction(0xB7) + instruction(0x95)
+_RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def _has_multi() -> bool:
     return True
 
 
-def attach_type(*, multi: bool) -> int:
+def choose_attach_type(*, multi: bool) -> int:
     """How uprobe functions are to be loaded: for links of many where the kernel has them, unless `multi` is False."""
     return _MULTI if multi and _has_multi() else 0
 
@@ -87,12 +87,12 @@ def attach_type(*, multi: bool) -> int:
 class Uprobes:
     """The entry, return and exit functions of a loaded object, to be attached; closing detaches everything."""
 
-    def __init__(self, program: LoadedProgram, attach_type: int) -> None:
+    def __init__(self, program: LoadedProgram, choose_attach_type: int) -> None:
         """`attach_type`: with which the object was loaded. Of a function that it lacks no site may make use."""
         self._links: list[int] = []
         self._program = program
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
-        self.multi = attach_type == _MULTI
+        self.multi = choose_attach_type == _MULTI
 
     @property
     def attached(self) -> bool:
@@ -173,7 +173,7 @@ class Uprobes:
         event = open_event(bytes(attributes), pid=pid, cpu=0 if pid == EVERY_PROCESS else -1)
         try:
             # The link keeps the event; bpf_get_attach_cookie knows only events that were attached by a link.
-            return syscalls.link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
+            return syscalls.create_link(program, event, syscalls.ATTACH_PERF_EVENT, struct.pack("=Q", place[1]))
         finally:
             os.close(event)
 
@@ -195,7 +195,7 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
     addresses = (ctypes.addressof(target) for target in (path, offsets))
     whose = 0 if pid == EVERY_PROCESS else pid
     attributes = struct.pack("=4Q3I", *addresses, 0, ctypes.addressof(cookies), len(places), flags, whose)
-    return syscalls.link(program, 0, _MULTI, attributes)
+    return syscalls.create_link(program, 0, _MULTI, attributes)
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:
@@ -281,7 +281,7 @@ def measure_cost(
     return costs[0], costs[1]
 
 
-def entry_cost_ns(probes: Uprobes) -> float:
+def measure_entry_cost_ns(probes: Uprobes) -> float:
     """What a probe on an emulated first instruction costs, and the program that it starts. Raises PowerprofError."""
     file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
     try:
@@ -369,7 +369,7 @@ class Sampler(Closeable):
                     continue  # the CPU went offline
                 self.close()
                 if error.errno in (errno.EPERM, errno.EACCES):
-                    raise not_permitted() from error
+                    raise not_permitted_error() from error
                 raise PowerprofError(
                     f"cannot sample on CPU {cpu} ({reason_of(error)})",
                     "end other profilers, and allow more open files (ulimit -n)",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from powerprof.measure.procfs import children_cpu_s
-from powerprof.measure.window import Part, pass_window
+from powerprof.measure.window import WindowPart, run_window
 from powerprof.system import programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -124,7 +124,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
             os.close(ours)
         with _Tracing(keeper, theirs) as tracing:
             _wait_for_begin(keeper, out)
-            passed = pass_window(duration_s, tracing, until=tracing.ended, settle=settle)
+            passed = run_window(duration_s, tracing, until=tracing.ended, settle=settle)
         stdout, stderr, code = _text(out), _text(errors), tracing.exit_code()
     if passed.interrupted is not None and (code != 0 or "\nend\t" not in stdout):
         raise passed.interrupted  # the same signal ended DTrace: a service that is stopped, a terminal that is closed
@@ -142,7 +142,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
     )
 
 
-class _Tracing(Closeable, Part):
+class _Tracing(Closeable, WindowPart):
     """DTrace while it traces. It is never killed (`keeper`): the target would not survive it."""
 
     def __init__(self, keeper: subprocess.Popen[bytes], pipe: int) -> None:
@@ -241,7 +241,7 @@ _SCRIPTS: dict[str, dict[Question, str]] = {
 
 
 @dataclass(frozen=True)
-class Probed:
+class ProbedFunction:
     """A function by its symbol and module (`a.out` is the program itself), and the offsets where it is left."""
 
     module: str
@@ -249,7 +249,7 @@ class Probed:
     exits: tuple[int, ...]
 
 
-def pick(dtrace: Dtrace, question: Question) -> str:
+def read_script(dtrace: Dtrace, question: Question) -> str:
     """The script for this system. Raises CapabilityError where there is none."""
     script = _SCRIPTS.get(dtrace.system, {}).get(question)
     if script is None:
@@ -257,7 +257,7 @@ def pick(dtrace: Dtrace, question: Question) -> str:
     return (Path(data_dir("probes")) / "dtrace" / script).read_text()
 
 
-def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
+def render_script(text: str, *, pid: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
     """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
     if not 0 < pid < 1 << 31:
         raise UsageError(f"{pid} is not a process id", "ps -e lists them")
@@ -273,7 +273,7 @@ def render(text: str, *, pid: int, functions: str = "*", module: str = "a.out", 
     return _fill(text, {"PID": str(pid), "FUNCTIONS": functions, "MODULE": module, "FRAMES": str(frames)})
 
 
-def render_probes(text: str, *, pid: int, probes: Sequence[Probed]) -> str:
+def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> str:
     """The Linux function profile with a probe per entry and per exit. Raises UsageError as `render` does."""
     if not probes:
         raise UsageError("no function to probe", "powerprof profile shows the functions that run")
@@ -286,7 +286,7 @@ def render_probes(text: str, *, pid: int, probes: Sequence[Probed]) -> str:
     # never fires keeps the script whole.
     exits = [f"{place}:{offset:x}" for place, offsets in places for offset in offsets] or ["dtrace:::ERROR"]
     filled = _fill(text, {"ENTRIES": ",\n".join(entries), "EXITS": ",\n".join(exits)})
-    return render(filled, pid=pid)
+    return render_script(filled, pid=pid)
 
 
 def _fill(text: str, values: dict[str, str]) -> str:

@@ -42,7 +42,7 @@ _MAX_CODE_BYTES = 8 << 20
 _BEFORE_S, _WITHIN_S = 0.02, 0.5
 
 
-class Linker:
+class LinkerCode:
     """The code of a program's dynamic linker as it was; `mend` puts back what a debugger changed since."""
 
     def __init__(self, pid: int) -> None:
@@ -120,7 +120,7 @@ class _AskedToEnd:
         return self._now
 
 
-def _look_after(dtrace: int, linker: Linker, end: _AskedToEnd) -> int:
+def _look_after(dtrace: int, linker: LinkerCode, end: _AskedToEnd) -> int:
     """Wait for our child DTrace and end it when asked to; its exit status, 128 + N where signal N ended it."""
     begun = sent = False
     while True:
@@ -150,7 +150,7 @@ def _start(script: int, words: list[str], pid_pipe: int) -> subprocess.Popen[byt
         return None
 
 
-def _stand_by(worker: int, pid_pipe: int, linker: Linker, end: _AskedToEnd) -> int:
+def _stand_by(worker: int, pid_pipe: int, linker: LinkerCode, end: _AskedToEnd) -> int:
     """Sleep until the worker ends, and take over from one that is killed; DTrace's exit status."""
     pid_text = b""
     while piece := os.read(pid_pipe, 64):  # until the worker has gone, and what it started is DTrace or nothing
@@ -166,7 +166,7 @@ def _stand_by(worker: int, pid_pipe: int, linker: Linker, end: _AskedToEnd) -> i
 
 def main(arguments: list[str]) -> int:
     """Run DTrace until the pipe closes; its exit status, 128 + N where signal N ended it."""
-    linker = Linker(int(arguments[0]))
+    linker = LinkerCode(int(arguments[0]))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     pid_pipe, tell = os.pipe()
     held, lifeline = os.pipe()

@@ -15,8 +15,16 @@ from powerprof.stacks.store import TableStore
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import printable
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
-from powerprof.tracing.dtrace.backend import Dtrace, DtraceRun, Probed, pick, render, render_probes, run_dtrace
-from powerprof.tracing.functions import exits_of
+from powerprof.tracing.dtrace.backend import (
+    Dtrace,
+    DtraceRun,
+    ProbedFunction,
+    read_script,
+    render_probes,
+    render_script,
+    run_dtrace,
+)
+from powerprof.tracing.functions import read_exits
 from powerprof.tracing.symbols import find_functions, refuse_too_many
 
 _SHOWN_LOSSES = 5
@@ -275,10 +283,10 @@ def trace_functions(
 
     Raises UsageError, CapabilityError, PowerprofError, DataError.
     """
-    text = pick(dtrace, "function-profile")
+    text = read_script(dtrace, "function-profile")
     if dtrace.system != "Linux":
         module, _, functions = pattern.rpartition(":")
-        script = render(text, pid=pid, functions=functions, module=module or "a.out")
+        script = render_script(text, pid=pid, functions=functions, module=module or "a.out")
         return parse_functions(run_dtrace(dtrace, script, pid, duration_s, settle=settle), pattern)
     probes, refused = _probes(pid, pattern, limit)
     if not probes:
@@ -288,15 +296,15 @@ def trace_functions(
     return parse_functions(run, pattern, refused)
 
 
-def _probes(pid: int, pattern: str, limit: int) -> tuple[list[Probed], list[tuple[str, str]]]:
+def _probes(pid: int, pattern: str, limit: int) -> tuple[list[ProbedFunction], list[tuple[str, str]]]:
     image = snapshot(pid)
     functions = find_functions(image, pattern, TableStore())
     refuse_too_many([functions], pattern, limit)
-    probes: list[Probed] = []
+    probes: list[ProbedFunction] = []
     refused = list(functions.refused)
     for module in functions.modules:
         name = "a.out" if module.mapping.path == image.executable else module.mapping.module
-        exits = exits_of(image, module)
+        exits = read_exits(image, module)
         for function in module.functions:
             places = exits[function.vaddr]
             if function.symbol is None:
@@ -304,5 +312,5 @@ def _probes(pid: int, pattern: str, limit: int) -> tuple[list[Probed], list[tupl
             elif isinstance(places, str):
                 refused.append((function.name, f"where it returns is unknown: {places}"))
             else:
-                probes.append(Probed(name, function.symbol, places))
+                probes.append(ProbedFunction(name, function.symbol, places))
     return probes, refused

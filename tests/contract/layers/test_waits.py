@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A wait that a signal may come late to is short: longer ones are `wait_out`'s, which hears it."""
+"""A wait that a signal may come late to is short: longer ones are `wait_and_read`'s, which hears it."""
 
 from __future__ import annotations
 

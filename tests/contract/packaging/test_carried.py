@@ -27,7 +27,7 @@ def wanted(machine: Machine) -> Wanted:
 
 
 def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, wanted: Wanted) -> None:
-    files = list(objects.folder(machine.name).iterdir())
+    files = list(objects.objects_folder(machine.name).iterdir())
     there = {path.name for path in files}
     missing = [str(shape) for file, shape in wanted.items() if file not in there]
     assert not missing, "a source or a definition changed: make probes"
@@ -37,17 +37,17 @@ def test_each_shape_has_its_object_and_no_object_is_left_over(machine: Machine, 
 
 def test_each_object_is_whole_and_filled_by_its_own_definitions(machine: Machine, wanted: Wanted) -> None:
     for file, shape in wanted.items():
-        found = objects.read(file, objects.folder(machine.name))
+        found = objects.read_carried(file, objects.objects_folder(machine.name))
         assert found is not None, file
-        assert (found.name, found.shape) == (shape.name, objects.shape_of(shape.definitions))
-        assert found.numbers == sorted(objects.numbers_of(shape.definitions))
-        filled = objects.filled(found, shape.definitions)
+        assert (found.name, found.shape) == (shape.name, objects.select_shape(shape.definitions))
+        assert found.numbers == sorted(objects.select_numbers(shape.definitions))
+        filled = objects.fill_carried(found, shape.definitions)
         assert filled is not None
         assert [plan.name for plan in filled.programs] == [plan.name for plan in found.compiled.programs]
 
 
 def test_another_source_is_another_object_and_a_comment_is_none() -> None:
-    source, definitions = objects.source_of("idle.bpf.c"), {"STACKS": 0, "OFFSET_task_struct_pid": 8}
+    source, definitions = objects.read_source("idle.bpf.c"), {"STACKS": 0, "OFFSET_task_struct_pid": 8}
 
     def named(text: str = source, **other: int) -> str:
         return objects.object_name("idle.bpf.c", text, {**definitions, **other})
@@ -59,8 +59,8 @@ def test_another_source_is_another_object_and_a_comment_is_none() -> None:
 
 def test_a_damaged_object_is_none(tmp_path: Path, machine: Machine, wanted: Wanted) -> None:
     file = next(iter(wanted))
-    whole = (objects.folder(machine.name) / file).read_bytes()
+    whole = (objects.objects_folder(machine.name) / file).read_bytes()
     for damage in (b"", b"junk", whole[:-1], whole[:40] + bytes([whole[40] ^ 1]) + whole[41:]):
         (tmp_path / file).write_bytes(damage)
-        assert objects.read(file, tmp_path) is None
-    assert objects.read("idle-0", tmp_path) is None
+        assert objects.read_carried(file, tmp_path) is None
+    assert objects.read_carried("idle-0", tmp_path) is None

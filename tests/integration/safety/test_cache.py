@@ -27,13 +27,13 @@ def under_sudo(attacker: Attacker, monkeypatch: pytest.MonkeyPatch) -> Attacker:
 def test_header_trees_of_the_caller_are_not_compiled(under_sudo: Attacker, tmp_path: Path) -> None:
     debian(tmp_path / "src", "6.1.0-56")
     where = (tmp_path / "modules", tmp_path / "src")
-    theirs = headers.kernel_headers(*where, under_sudo.home / "cache/powerprof/headers")
+    theirs = headers.find_kernel_headers(*where, under_sudo.home / "cache/powerprof/headers")
     assert theirs is not None
     (theirs / "include/linux/kconfig.h").unlink()
     (theirs / "include/linux/kconfig.h").write_text("#define evil\n")
     for path in [under_sudo.home / "cache", *(under_sudo.home / "cache").rglob("*")]:
         under_sudo.owns(path)
-    tree = headers.kernel_headers(*where)
+    tree = headers.find_kernel_headers(*where)
     assert tree is not None and "evil" not in (tree / "include/linux/kconfig.h").read_text()
     assert tree.is_relative_to(under_sudo.secret.parent / "cache")
     assert {path.lstat().st_uid for path in [tree, *tree.rglob("*")]} == {0}

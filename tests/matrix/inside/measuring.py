@@ -34,8 +34,8 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
 
 def tick(steps: Steps, job: Job) -> dict[str, Any]:
     """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
-    from powerprof.tracing.bpf.types import kernel_btf
-    from powerprof.tracing.symbols import kernel_functions, tick_handler
+    from powerprof.tracing.bpf.types import read_kernel_btf
+    from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions
 
     # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
     try:
@@ -43,7 +43,7 @@ def tick(steps: Steps, job: Job) -> dict[str, Any]:
     except OSError:  # a container's
         lines = []
     listed = {found[1] for line in lines if (found := re.match(r" #\d+: .*, (tick_\w+), S:01", line))}
-    known = set(kernel_functions({tick_handler(kernel_btf())}).values())
+    known = set(name_kernel_functions({find_tick_handler(read_kernel_btf())}).values())
     if listed and known != listed:
         raise StepError(f"the tick's timer calls {sorted(listed)}, taken for it is {sorted(known)}")
     return {"function": sorted(listed)}
@@ -125,13 +125,13 @@ def polling(steps: Steps, job: Job) -> dict[str, Any]:
     No state but the poll has so little latency, for any governor. The one that polls before it halts (haltpoll) wants
     a hypervisor that says KVM.
     """
-    from powerprof.tracing.idle import TraceWindow, trace_exits
+    from powerprof.tracing.idle import WindowTracer, trace_exits
 
     with (
         _LATENCY.open("wb", buffering=0) as limit,
         steps.program(str(_PROGRAMS / "sleepers"), _FOREVER_S, *_RATES) as process,
         trace_exits() as tracer,
-        TraceWindow(tracer) as opened,
+        WindowTracer(tracer) as opened,
     ):
         limit.write(_LEAST_US.to_bytes(4, "little"))
         assert process.stdout is not None

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.measure.window import group_cpu_ns
+from powerprof.measure.window import read_group_cpu_ns
 from powerprof.system.processes import cgroup_pids
 from powerprof.system.programs import need, start, stop
 from powerprof.system.tasks import switches_of
@@ -166,7 +166,7 @@ def counting_group() -> Iterator[Path]:
         folder = Path("/sys/fs/cgroup") / root / f"visited-{os.getpid()}"
         if folder.parent.is_dir():
             folder.mkdir()
-            if group_cpu_ns(folder) is not None:
+            if read_group_cpu_ns(folder) is not None:
                 break
             folder.rmdir()
     else:

@@ -22,11 +22,11 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.requests import AttributeRequest
 from powerprof.attribution.sites import SiteStacks
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.measure.window import Part, pass_window
+from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import Attribution
 from powerprof.system.processes import resolve
 from powerprof.system.programs import need, start, stop
-from powerprof.tracing.idle import TraceWindow, trace_stacks
+from powerprof.tracing.idle import WindowTracer, trace_stacks
 from tests.root.attribution.conftest import HERE
 
 WINDOW_S = 4.0
@@ -139,7 +139,7 @@ def balances(record: Attribution) -> bool:
     return whole == pytest.approx(split.total_joules, abs=1e-9)
 
 
-class Clock(Part):
+class Clock(WindowPart):
     """What a process used between the edges of a window, by the kernel's own clock of it."""
 
     def __init__(self, pid: int) -> None:
@@ -160,10 +160,10 @@ def test_the_time_of_all_threads_of_a_process_is_the_kernel_s_own_count_of_it(
     with (
         wakes(*modes) as program,
         trace_stacks(resolve((str(program.pid),))) as (tracer, _),
-        TraceWindow(tracer) as opened,
+        WindowTracer(tracer) as opened,
     ):
         clock = Clock(program.pid)
-        window = opened.collect(pass_window(3.0, *opened.parts, clock))
+        window = opened.collect(run_window(3.0, *opened.parts, clock))
     ran = window.trace.ran
     mine = ran.threads[ran.threads["pid"] == program.pid]
     said_ms = (float(mine["ns"].sum()) + ran.target_ns) / 1e6

@@ -20,8 +20,8 @@ from powerprof.report.labels import texts
 from powerprof.stacks.store import TableStore
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.captures import CpuEdge, in_window
-from powerprof.tracing.idle_data import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, SiteWakings, aggregate
+from powerprof.tracing.captures import CpuEdge, select_in_window
+from powerprof.tracing.idle_data import CAUSE_BEFORE, IDLE_EXIT, RUN_TIME, SiteWakings, aggregate_exits
 
 PID, OTHER = 100, 200
 HRTIMER, NETWORK = 0xFFFFFFFF81000010, 3
@@ -67,7 +67,7 @@ def woken_by(tid: int, waker: int, pid: int, **more: Any) -> dict[str, Any]:
 
 def summed(records: np.ndarray) -> np.ndarray:
     """As the kernel sums them: each thread runs half of the time until its CPU idles, the kernel a tenth before."""
-    causes = aggregate(in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)}))
+    causes = aggregate_exits(select_in_window(records, {0: CpuEdge(0, 0, 10_000 * MS, None)}))
     causes["own_ns"], causes["kernel_ns"] = causes["running_ns"] // 2, causes["running_ns"] // 10
     return causes
 
@@ -235,7 +235,7 @@ def test_what_the_target_ends_by_waking_others() -> None:
 
 def test_exits_outside_of_their_cpus_window_and_of_unknown_cpus_are_left_out() -> None:
     records = exits({"cpu": 0}, {"cpu": 0}, {"cpu": 1}, {"cpu": 4_000_000_000})
-    found = in_window(records, {0: CpuEdge(0, 0, 15 * MS, None), 1: CpuEdge(1, 0, 100 * MS, None)})
+    found = select_in_window(records, {0: CpuEdge(0, 0, 15 * MS, None), 1: CpuEdge(1, 0, 100 * MS, None)})
     assert found["cpu"].tolist() == [0, 1]
 
 

@@ -23,7 +23,7 @@ import os, signal, sys
 from powerprof.system import signals
 from powerprof.cli.live import Screen
 from powerprof.system.errors import Interrupted
-from powerprof.measure.window import wait_out
+from powerprof.measure.window import wait_and_read
 keys = []
 def on_key(key):
     keys.append(key)
@@ -33,7 +33,7 @@ signals.install()
 try:
     with Screen(lambda width, height: [f"{width}x{height}", "keys " + "".join(keys)], on_key) as screen:
         screen.refresh()
-        wait_out((), 600)
+        wait_and_read((), 600)
 except Interrupted as error:
     sys.exit(error.exit_code)
 """

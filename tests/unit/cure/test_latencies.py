@@ -18,13 +18,13 @@ from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
 from powerprof.report.cure import lines, of_cure, touched
 from powerprof.report.exports import render_html
-from powerprof.tracing.captures import StatementTrace, TextSeen, TraceCost, class_of
+from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
 from tests.unit.cure.test_judging import blocks
 
 
 def classes(median_ms: float, count: int, seed: int) -> Counter[int]:
     generator = random.Random(seed)
-    return Counter(class_of(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
+    return Counter(find_latency_class(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
 
 
 def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float | None = None) -> Took:
@@ -40,7 +40,11 @@ def test_statements_that_commit_are_told_apart() -> None:
         ends_by="socket",
         process_cpu_ns=1,
         uses=[],
-        texts=[TextSeen(1, 3, 8, b"SELECT 1"), TextSeen(2, 3, 6, b"  commit"), TextSeen(3, 3, 6, b"INSERT INTO t")],
+        texts=[
+            RecordedText(1, 3, 8, b"SELECT 1"),
+            RecordedText(2, 3, 6, b"  commit"),
+            RecordedText(3, 3, 6, b"INSERT INTO t"),
+        ],
         threads=[],
         latencies={1: {100: 5}, 2: {120: 2}, 3: {120: 1, 130: 4}, 9: {90: 1}},
         dispatches_count=12,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure.window import GroupClock, group_cpu_ns
+from powerprof.measure.window import GroupCpuClock, read_group_cpu_ns
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,20 @@ from powerprof.measure.window import GroupClock, group_cpu_ns
 )
 def test_each_version_and_what_is_no_count(tmp_path: Path, file: str, text: str, ns: int | None) -> None:
     (tmp_path / file).write_text(text)
-    assert group_cpu_ns(tmp_path) == ns
+    assert read_group_cpu_ns(tmp_path) == ns
 
 
 def test_a_group_that_is_gone_at_the_end_has_none(tmp_path: Path) -> None:
     usage = tmp_path / "cpuacct.usage"
     usage.write_text("5\n")
-    clock, nobody = GroupClock(tmp_path), GroupClock(None)
+    clock, nobody = GroupCpuClock(tmp_path), GroupCpuClock(None)
     for one in (clock, nobody):
         one.begin()
     usage.write_text("9\n")
     for one in (clock, nobody):
         one.end()
     assert (clock.used_ns, nobody.used_ns) == (4, None)
-    clock = GroupClock(tmp_path)
+    clock = GroupCpuClock(tmp_path)
     clock.begin()
     usage.unlink()
     clock.end()

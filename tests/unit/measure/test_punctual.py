@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from powerprof.measure.window import punctual
+from powerprof.measure.window import realtime_scheduling
 
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs the right to real-time scheduling")
 TELL = "import os; print(os.sched_getscheduler(0))"
@@ -28,9 +28,9 @@ def policies() -> list[int]:
 @ROOT
 def test_only_the_thread_that_waits_is_run_at_once_and_only_meanwhile() -> None:
     before = os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0)
-    with punctual():
+    with realtime_scheduling():
         assert policies() == [os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.SCHED_OTHER, os.SCHED_OTHER]
-        with punctual():
+        with realtime_scheduling():
             pass
         assert policies()[0] == os.SCHED_RR | os.SCHED_RESET_ON_FORK
     assert policies() == [os.SCHED_OTHER] * 3
@@ -38,7 +38,7 @@ def test_only_the_thread_that_waits_is_run_at_once_and_only_meanwhile() -> None:
 
 
 def test_it_ends_with_an_error_too() -> None:
-    with pytest.raises(ZeroDivisionError), punctual():
+    with pytest.raises(ZeroDivisionError), realtime_scheduling():
         _ = 1 / 0
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
@@ -46,7 +46,7 @@ def test_it_ends_with_an_error_too() -> None:
 def test_a_policy_that_was_chosen_stays() -> None:
     os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
-        with punctual():
+        with realtime_scheduling():
             assert os.sched_getscheduler(0) == os.SCHED_BATCH
         assert os.sched_getscheduler(0) == os.SCHED_BATCH
     finally:
@@ -58,15 +58,15 @@ def test_without_the_right_to_nothing_changes(monkeypatch: pytest.MonkeyPatch) -
         raise PermissionError
 
     monkeypatch.setattr(os, "sched_setscheduler", refuse)
-    with punctual():
+    with realtime_scheduling():
         assert os.sched_getscheduler(0) == os.SCHED_OTHER
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
 
 
 _GIVEN_UP = """
 import os
-from powerprof.measure.window import punctual
-with punctual():
+from powerprof.measure.window import realtime_scheduling
+with realtime_scheduling():
     inside = os.sched_getscheduler(0)
     os.setresuid(65534, 65534, 65534)
 print(inside & ~os.SCHED_RESET_ON_FORK, os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK)

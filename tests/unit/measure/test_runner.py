@@ -12,13 +12,13 @@ from types import FrameType
 
 import pytest
 
-from powerprof.measure.window import OpenWindow, Part, pass_window, wait_out
+from powerprof.measure.window import OpenWindow, WindowPart, run_window, wait_and_read
 from powerprof.system import caller, signals
 from powerprof.system.errors import Interrupted, PowerprofError
 from tests.suspended import SuspendedClock
 
 
-class Noted(Part):
+class Noted(WindowPart):
     """Writes down what it is asked; `act` is done in each read."""
 
     def __init__(self, name: str, log: list[str], every_s: float = math.inf, calls: int | None = None) -> None:
@@ -26,11 +26,11 @@ class Noted(Part):
         self.act: Callable[[], object] = int
 
     @property
-    def calls(self) -> int | None:
+    def wake_descriptor(self) -> int | None:
         return self._calls
 
     @property
-    def unread_at_most_s(self) -> float:
+    def read_interval_s(self) -> float:
         return self._every_s
 
     def open(self) -> None:
@@ -58,7 +58,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 def test_parts_open_before_privileges_are_given_up_and_end_in_reverse(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
     monkeypatch.setattr(caller, "settle", lambda *words: log.append(f"settled {words}"))
-    passed = pass_window(0.0, Noted("a", log), Noted("b", log), settle=True, source="rapl")
+    passed = run_window(0.0, Noted("a", log), Noted("b", log), settle=True, source="rapl")
     assert log == ["a opens", "b opens", "settled (True, 'rapl')", "a begins", "b begins", "b ends", "a ends"]
     assert (passed.interrupted, passed.notes) == (None, [])
     assert passed.window_s >= 0 and passed.tool_cpu_s > 0
@@ -73,7 +73,7 @@ def test_who_calls_is_read_and_nobody_else(pipe: tuple[int, int]) -> None:
     calling, other = Noted("calling", log, calls=pipe[0]), Noted("other", log)
     calling.act = lambda: (os.read(pipe[0], 1), os.write(end, b"x"))
     os.write(pipe[1], b"x")
-    wait_out((calling, other), math.inf, over)
+    wait_and_read((calling, other), math.inf, over)
     assert log == ["calling is read"]
     os.close(over)
     os.close(end)
@@ -84,10 +84,10 @@ def test_a_part_is_read_when_it_is_due_and_never_at_the_end(pipe: tuple[int, int
     quick, slow = Noted("quick", log, 0.001), Noted("slow", log, 3600.0)
     reads = iter(range(3))
     quick.act = lambda: os.write(pipe[1], b"x") if next(reads) == 2 else None
-    wait_out((quick, slow), math.inf, pipe[0])
+    wait_and_read((quick, slow), math.inf, pipe[0])
     assert log == ["quick is read"] * 3
     log.clear()
-    wait_out((Noted("due with the end", log, 0.01),), 0.01)
+    wait_and_read((Noted("due with the end", log, 0.01),), 0.01)
     assert log == []
 
 
@@ -108,7 +108,7 @@ def test_what_is_due_is_so_over_many_short_waits(pipe: tuple[int, int]) -> None:
 
 def test_a_window_that_has_nothing_left_to_observe_is_over(pipe: tuple[int, int]) -> None:
     os.write(pipe[1], b"x")
-    assert pass_window(3600.0, until=pipe[0]).window_s < 600
+    assert run_window(3600.0, until=pipe[0]).window_s < 600
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def interrupting(answered: None) -> Iterator[None]:
 @pytest.mark.parametrize("by", ["sleep", "poll"])
 def test_an_interrupt_ends_the_window_and_every_part(interrupting: None, pipe: tuple[int, int], by: str) -> None:
     log: list[str] = []
-    passed = pass_window(3600.0, Noted("a", log, calls=pipe[0] if by == "poll" else None))
+    passed = run_window(3600.0, Noted("a", log, calls=pipe[0] if by == "poll" else None))
     assert passed.interrupted is not None and passed.interrupted.message == "interrupted"
     assert log[-1] == "a ends"
     assert passed.window_s < 600
@@ -148,7 +148,7 @@ def test_a_signal_that_another_thread_takes_is_not_late(answered: None) -> None:
 
     taking = threading.Timer(0.2, take)
     taking.start()
-    passed = pass_window(60.0)
+    passed = run_window(60.0)
     taking.join()
     assert passed.interrupted is not None
     assert passed.window_s < 50
@@ -160,7 +160,7 @@ def test_a_signal_that_only_leaves_a_mark_ends_no_window() -> None:
     try:
         signal.raise_signal(signal.SIGALRM)
         signal.setitimer(signal.ITIMER_REAL, 0.02)
-        passed = pass_window(0.3)
+        passed = run_window(0.3)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
@@ -169,14 +169,14 @@ def test_a_signal_that_only_leaves_a_mark_ends_no_window() -> None:
 
 
 def test_where_a_part_cannot_end_the_interrupt_is_what_happened(interrupting: None) -> None:
-    class Broken(Part):
+    class Broken(WindowPart):
         def end(self) -> None:
             raise PowerprofError("no counter")
 
     with pytest.raises(Interrupted):
-        pass_window(3600.0, Broken())
+        run_window(3600.0, Broken())
     with pytest.raises(PowerprofError, match="no counter"):
-        pass_window(0.0, Broken())
+        run_window(0.0, Broken())
 
 
 def test_time_asleep_is_a_note_of_every_window(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,7 +191,7 @@ def test_signals_wait_from_the_end_of_a_window_that_holds_them() -> None:
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     signals.install()
     try:
-        pass_window(0.0, hold=True)
+        run_window(0.0, hold=True)
         os.kill(os.getpid(), signal.SIGINT)
         with pytest.raises(Interrupted):
             signals.release()

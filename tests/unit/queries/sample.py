@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from powerprof.tracing.captures import StatementTrace, StatementUse, TextSeen, ThreadUse, TraceCost
+from powerprof.tracing.captures import RecordedText, StatementTrace, StatementUse, ThreadUse, TraceCost
 
 MS = 1_000_000
 POINT, BURN, UNKNOWN = 1001, 1002, 1003
@@ -25,9 +25,9 @@ def trace(**changes: object) -> StatementTrace:
             StatementUse(UNKNOWN, 11, 10, 4 * MS, 4 * MS, 0, 0),
         ],
         "texts": [
-            TextSeen(POINT, 3, 25, b"SELECT c FROM t WHERE id=7"),
-            TextSeen(BURN, 3, 20, b"SELECT BENCHMARK(9,1)"),
-            TextSeen(UNKNOWN, 23, 0, b"", prepared_number=4, tid=11),
+            RecordedText(POINT, 3, 25, b"SELECT c FROM t WHERE id=7"),
+            RecordedText(BURN, 3, 20, b"SELECT BENCHMARK(9,1)"),
+            RecordedText(UNKNOWN, 23, 0, b"", prepared_number=4, tid=11),
         ],
         "threads": [
             ThreadUse(11, "mysqld", 140 * MS, 50, 115, 0),

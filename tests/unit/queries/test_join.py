@@ -11,7 +11,7 @@ from powerprof.energy.windows import Consumer, split_energy
 from powerprof.queries import pricing as record
 from powerprof.queries.join import UNKNOWN_PREPARED, estimate_latency, join_trace
 from powerprof.queries.records import Share, Statement
-from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse
+from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse
 from tests.unit.queries.sample import MS, trace
 
 
@@ -65,8 +65,8 @@ def test_processes_of_postgresql_that_are_no_clients_have_their_parts() -> None:
             StatementUse(vacuum, 13, 1, 50 * MS, 60 * MS, 0, 0),
         ],
         texts=[
-            TextSeen(scan, 3, 22, b"SELECT sum(n) FROM big"),
-            TextSeen(vacuum, 3, 33, b"autovacuum: VACUUM ANALYZE public.t"),
+            RecordedText(scan, 3, 22, b"SELECT sum(n) FROM big"),
+            RecordedText(vacuum, 3, 33, b"autovacuum: VACUUM ANALYZE public.t"),
         ],
         threads=[
             ThreadUse(11, "postgres", 310 * MS, 5, 3, 0),

@@ -13,8 +13,8 @@ from powerprof.queries.records import Share, Statement
 from powerprof.queries.samples import join_moments
 from powerprof.statements.text import Family
 from powerprof.tracing.bpf.shared_numbers import COM_QUERY
-from powerprof.tracing.captures import TextSeen
-from powerprof.tracing.statements import Met, Moments
+from powerprof.tracing.captures import RecordedText
+from powerprof.tracing.statements import SampledThread, StatementSamples
 
 POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
 KNOWN = ServerReport(
@@ -24,13 +24,13 @@ KNOWN = ServerReport(
 )
 
 
-def moments(met: list[Met], family: Family = "mysql") -> Moments:
+def moments(met: list[SampledThread], family: Family = "mysql") -> StatementSamples:
     texts = [
-        TextSeen(POINT, COM_QUERY, 26, b"SELECT c FROM t WHERE id=7"),
-        TextSeen(POINT_TOO, COM_QUERY, 28, b"SELECT c FROM t WHERE id = 8"),
-        TextSeen(BURN, COM_QUERY, 21, b"SELECT BENCHMARK(9,1)"),
+        RecordedText(POINT, COM_QUERY, 26, b"SELECT c FROM t WHERE id=7"),
+        RecordedText(POINT_TOO, COM_QUERY, 28, b"SELECT c FROM t WHERE id = 8"),
+        RecordedText(BURN, COM_QUERY, 21, b"SELECT BENCHMARK(9,1)"),
     ]
-    return Moments(
+    return StatementSamples(
         family=family,
         met=met,
         texts=texts,
@@ -43,8 +43,8 @@ def moments(met: list[Met], family: Family = "mysql") -> Moments:
     )
 
 
-def met(id: int, tid: int, count: int, is_client: bool = False) -> Met:
-    return Met(id, tid, is_client, count, "mysqld")
+def met(id: int, tid: int, count: int, is_client: bool = False) -> SampledThread:
+    return SampledThread(id, tid, is_client, count, "mysqld")
 
 
 def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:

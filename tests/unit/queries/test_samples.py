@@ -24,7 +24,7 @@ from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
 from powerprof.statements.text import normalise
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.tracing.captures import StatementUse, TextSeen
+from powerprof.tracing.captures import RecordedText, StatementUse
 from powerprof.workloads.reading import read_workload
 from tests.unit.queries.sample import trace
 
@@ -58,7 +58,7 @@ TEXTS = {
 def chosen(most: int = 20) -> list[StatementSample]:
     taken = trace(
         uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
-        texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
     return choose_texts(taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements, most)
@@ -67,7 +67,7 @@ def chosen(most: int = 20) -> list[StatementSample]:
 def others() -> LeftOutStatements:
     taken = trace(
         uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
-        texts=[TextSeen(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
         latencies={},
     )
     statements = join_trace(taken, ServerReport(schemas={11: "shop"})).statements
@@ -145,7 +145,7 @@ def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
     own = list_own_statements()[3]
     taken = trace(
         uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)],
-        texts=[TextSeen(300, 3, len(own), own.encode())],
+        texts=[RecordedText(300, 3, len(own), own.encode())],
         latencies={},
     )
     (row, *_) = join_trace(taken, ServerReport()).statements

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.tracing.functions import exits
+from powerprof.tracing.functions import find_exits
 
 ELSEWHERE = 0x2000
 
 
 def found(code: str) -> tuple[int, ...] | str:
     """Exits of code at 0x1000; functions begin at 0x2000 only."""
-    return exits(bytes.fromhex(code), 0x1000, lambda vaddr: vaddr == ELSEWHERE)
+    return find_exits(bytes.fromhex(code), 0x1000, lambda vaddr: vaddr == ELSEWHERE)
 
 
 @pytest.mark.parametrize(

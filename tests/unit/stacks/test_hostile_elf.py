@@ -26,9 +26,9 @@ from powerprof.stacks.symtab import read_symbols
 from powerprof.stacks.unwind import Unwinder
 from powerprof.stacks.unwind_tables import extract_table
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.tracing.functions import throwing_modules
+from powerprof.tracing.functions import find_throwing_modules
 from powerprof.tracing.statement_activity import find_activity
-from powerprof.tracing.statement_places import find_dispatch, find_text, own_program
+from powerprof.tracing.statement_places import find_dispatch, find_text, open_program
 from powerprof.tracing.symbols import find_functions
 from tests.unit.stacks.elves import Part, make, symbol, with_symbols
 
@@ -233,7 +233,7 @@ def everything_read_of(path: Path) -> None:
     store = TableStore(use_cache=False)
     unwound = Unwinder(store).unwind(image, SavedStack(1, 1, X86_64.pack({"ip": 0x11010, "sp": 0x7000}), bytes(64)))
     Symbolizer(image, store).stack(unwound)
-    throwing_modules(image)
+    find_throwing_modules(image)
     readers = [find_activity, find_dispatch, lambda image: find_functions(image, "f*", store=store)]
     readers += [lambda image: find_text(image, "mysql"), lambda image: find_text(image, "postgresql")]
     for read in readers:
@@ -258,7 +258,7 @@ def test_a_segment_that_begins_nowhere_is_refused(tmp_path):
     image = image_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
     with (
         pytest.raises(CapabilityError, match=r"nowhere cannot be read \(ends inside"),
-        own_program(image, "none") as (elf, _),
+        open_program(image, "none") as (elf, _),
     ):
         elf.read(elf.loads()[0].offset, 16)
 

@@ -30,7 +30,7 @@ from powerprof.system.errors import DataError
 from powerprof.system.files import read_fields
 from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
 from powerprof.system.tasks import look_up
-from powerprof.tracing.idle_members import sleeping_stacks
+from powerprof.tracing.idle_members import read_sleeping_stacks
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.stacks.elves import Part, make, symbol
 
@@ -253,7 +253,7 @@ def test_memory_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int
     hanging(77, "mem")
     with ReaderProcess() as aside:
         began = time.monotonic()
-        assert sleeping_stacks(77, aside) == []
+        assert read_sleeping_stacks(77, aside) == []
         assert time.monotonic() - began < PATIENCE_S + 1.0
         assert aside.notes() == [
             "processes 77 were left out: they kept a reader of their memory or files waiting, or other processes of "
@@ -273,7 +273,7 @@ def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[i
     began = time.monotonic()
     with ReaderProcess() as aside:
         for pid in range(100, 120):
-            sleeping_stacks(pid, aside)
+            read_sleeping_stacks(pid, aside)
         assert len(aside.waits.silent) == 20
         assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
     assert time.monotonic() - began < MOST_LEFT_BEHIND * (PATIENCE_S + 1.0) + 1.0
@@ -400,7 +400,7 @@ def test_a_stack_in_a_page_of_fuse(root: None, fake_tree: Tree, tmp_path: Path) 
         (host / f"proc/{target.pid}/mem").symlink_to(f"/proc/{target.pid}/mem")
         with ReaderProcess() as aside:
             began = time.monotonic()
-            assert sleeping_stacks(target.pid, aside) == []
+            assert read_sleeping_stacks(target.pid, aside) == []
             assert time.monotonic() - began < PATIENCE_S + 1.5
             assert aside.waits.silent == [target.pid]
     finally:

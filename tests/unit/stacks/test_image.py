@@ -26,7 +26,7 @@ from powerprof.stacks.image import (
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
-from powerprof.tracing.symbols import kernel_symbols
+from powerprof.tracing.symbols import read_kernel_symbols
 
 
 def test_a_snapshot_knows_the_libraries_and_the_vdso():
@@ -146,15 +146,15 @@ def test_a_program_replaced_on_disk_is_not_taken_for_the_running_one(tmp_path, m
 def test_kernel_functions_end_where_the_next_symbol_begins(tmp_path, monkeypatch):
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     with pytest.raises(CapabilityError, match="cannot be read"):
-        kernel_symbols()
+        read_kernel_symbols()
     (tmp_path / "kallsyms").write_text("0000000000000000 T hidden\n0000000000000000 t hidden_too\n")
     with pytest.raises(CapabilityError, match="shows no addresses"):
-        kernel_symbols()
+        read_kernel_symbols()
     (tmp_path / "kallsyms").write_text(
         "ffffffff81000000 T _stext\nffffffff81000000 T start\nffffffff81000100 t tick\nffffffff81000200 d data\n"
         "ffffffffc0000000 t probe\t[virtio]\nffffffffc0000100 t last\t[virtio]\nbroken\nzz T x\n"
     )
-    found = kernel_symbols()
+    found = read_kernel_symbols()
     assert found.lookup(0xFFFFFFFF81000010) == ("start", "vmlinux", 0xFFFFFFFF81000000)
     assert found.lookup(0xFFFFFFFF810001FF)[0] == "tick"
     assert found.lookup(0xFFFFFFFF81000210) is None

@@ -8,7 +8,7 @@ import pytest
 from powerprof.database.clients.performance import ServerReport
 from powerprof.queries.join import join_trace
 from powerprof.statements.text import Family, normalise, replace_strings
-from powerprof.tracing.captures import StatementUse, TextSeen
+from powerprof.tracing.captures import RecordedText, StatementUse
 from tests.unit.queries.sample import trace
 
 HOSTILE: list[tuple[Family, bytes]] = [
@@ -40,7 +40,7 @@ HOSTILE: list[tuple[Family, bytes]] = [
 @pytest.mark.parametrize(("family", "text"), HOSTILE)
 def test_no_value_is_kept(family: Family, text: bytes) -> None:
     taken = trace(
-        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)], texts=[TextSeen(300, 3, len(text), text)], latencies={}
+        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)], texts=[RecordedText(300, 3, len(text), text)], latencies={}
     )
     if family == "postgresql":
         kept = normalise(text.decode("utf-8", "surrogateescape"), family)

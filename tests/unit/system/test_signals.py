@@ -240,7 +240,7 @@ def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> Non
     assert (
         run("""
         import resource, threading
-        from powerprof.measure.window import wait_out
+        from powerprof.measure.window import wait_and_read
         heard = signals.wakeup_descriptor()
         other = threading.Thread(target=lambda: print("other thread", signals.wakeup_descriptor()))
         other.start()
@@ -253,7 +253,7 @@ def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> Non
         print("again", signals.wakeup_descriptor() == heard, signal.set_wakeup_fd(-1) >= 0)
         signals._pipe.cache_clear()
         resource.setrlimit(resource.RLIMIT_NOFILE, (0, 0))
-        wait_out((), 0.01)
+        wait_and_read((), 0.01)
         print("no descriptor", signals.wakeup_descriptor())
     """)
         == "other thread None\nchild -1 True\nagain True True\nno descriptor None\n"

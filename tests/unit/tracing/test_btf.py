@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.system.errors import CapabilityError, DataError
-from powerprof.tracing.bpf.types import Btf, kernel_btf
+from powerprof.tracing.bpf.types import Btf, read_kernel_btf
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.tracing.btf_blob import CONST, ENUM, ENUM64, PTR, TYPEDEF, UNION, BtfBlob
 
@@ -98,12 +98,12 @@ def test_a_file_that_is_cut_is_one_line_of_error(tmp_path: Path, size: int) -> N
     blob.record("task", 8, [("pid", blob.integer("int", 4), 0)])
     (tmp_path / "vmlinux").write_bytes(blob.data()[:size])
     with pytest.raises(DataError, match="vmlinux: damaged"):
-        kernel_btf(tmp_path / "vmlinux")
+        read_kernel_btf(tmp_path / "vmlinux")
 
 
 def test_a_kernel_without_btf_names_the_option(tmp_path: Path) -> None:
     with pytest.raises(CapabilityError) as caught:
-        kernel_btf(tmp_path / "vmlinux")
+        read_kernel_btf(tmp_path / "vmlinux")
     assert "no BTF" in caught.value.message
     assert "CONFIG_DEBUG_INFO_BTF" in str(caught.value.hint)
 
@@ -111,8 +111,8 @@ def test_a_kernel_without_btf_names_the_option(tmp_path: Path) -> None:
 @pytest.mark.skipif(not REAL.exists(), reason="no capability: BTF of the running kernel")
 def test_the_running_kernel() -> None:
     # 35 ms on the development machine; the bound is for slow and loaded ones.
-    assert least_cpu_s(kernel_btf, 0.5) < 0.5
-    btf = kernel_btf()
+    assert least_cpu_s(read_kernel_btf, 0.5) < 0.5
+    btf = read_kernel_btf()
     assert btf.tracepoint_arguments("cpu_idle") == ("state", "cpu_id")
     assert btf.tracepoint_arguments("irq_handler_entry") == ("irq", "action")
     assert btf.field_offset("list_head", "prev") == ctypes.sizeof(ctypes.c_void_p)

@@ -8,7 +8,7 @@ import struct
 import pytest
 
 from powerprof.tracing.bpf import objects
-from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan, filled
+from powerprof.tracing.bpf.objects import Carried, Compiled, MapPlan, Placeholder, ProgramPlan, fill_carried
 from tests.probes.making import DifferentError, places_of
 
 NAMES = ("raw_tracepoint__cpu_idle", "raw_tracepoint__irq_work_entry", "raw_tracepoint__irq_work_exit")
@@ -41,18 +41,18 @@ def test_places_are_found_and_filled_with_other_numbers(an_object: Carried) -> N
         Placeholder(program=0, at=1, is_offset=False, base=0, terms={"ARG_b": 8}),
     ]
     wanted = {**numbers(31, 0, 512), "HAVE_irq_work_entry": 1}
-    assert filled(an_object, wanted) == compiled(31, 0, 512)
+    assert fill_carried(an_object, wanted) == compiled(31, 0, 512)
 
 
 def test_a_tracepoint_that_is_not_there_takes_its_functions_with_it(an_object: Carried) -> None:
-    found = filled(an_object, numbers(1, 2, 3))
+    found = fill_carried(an_object, numbers(1, 2, 3))
     assert found is not None
     assert [plan.name for plan in found.programs] == [NAMES[0]]
 
 
 def test_a_number_that_does_not_fit_is_no_program(an_object: Carried) -> None:
-    assert filled(an_object, numbers(32767 - 8, 1, 1)) is not None
-    assert filled(an_object, numbers(32768 - 8, 1, 1)) is None
+    assert fill_carried(an_object, numbers(32767 - 8, 1, 1)) is not None
+    assert fill_carried(an_object, numbers(32768 - 8, 1, 1)) is None
 
 
 def test_compilations_that_differ_in_more_are_refused() -> None:
@@ -65,6 +65,6 @@ def test_compilations_that_differ_in_more_are_refused() -> None:
 
 
 def test_threads_numbers_that_do_not_adjoin_have_no_object() -> None:
-    assert objects.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 12})
-    assert not objects.adjoin({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 16})
-    assert objects.adjoin({"FUNCTIONS": 8})
+    assert objects.are_ids_adjacent({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 12})
+    assert not objects.are_ids_adjacent({"OFFSET_task_struct_pid": 8, "OFFSET_task_struct_tgid": 16})
+    assert objects.are_ids_adjacent({"FUNCTIONS": 8})

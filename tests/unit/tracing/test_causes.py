@@ -20,10 +20,10 @@ from powerprof.tracing.idle_data import (
     CAUSE_SUM,
     CPU_TOTAL,
     IDLE_EXIT,
-    aggregate,
-    cause_keys,
-    periods_in,
-    sample_hash,
+    aggregate_exits,
+    build_cause_keys,
+    count_periods,
+    hash_periods,
 )
 
 from . import machine
@@ -93,7 +93,7 @@ def test_the_kernel_s_sums_and_python_s_are_equal_in_every_field(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
 ) -> None:
     exits = stream(rows)
-    by_c, by_python = summed_by_c(library, exits), aggregate(exits)
+    by_c, by_python = summed_by_c(library, exits), aggregate_exits(exits)
     assert by_c.tobytes() == by_python.tobytes()
     assert int(by_c["count"].sum()) == len(exits)
 
@@ -104,15 +104,15 @@ def test_records_added_to_sums_are_the_sums_of_all(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]], cut: int
 ) -> None:
     exits = stream(rows)
-    begun = aggregate(exits[:cut])
-    assert aggregate(exits[cut:], begun).tobytes() == aggregate(exits).tobytes()
+    begun = aggregate_exits(exits[:cut])
+    assert aggregate_exits(exits[cut:], begun).tobytes() == aggregate_exits(exits).tobytes()
 
 
 def test_records_are_added_to_a_cause_that_has_two_entries() -> None:
     """As after a turn of the double buffer."""
     exits = stream([(10_000, 10, 10, thread, int(Flag.WAKER), 1, 0) for thread in (1, 2, 1, 3)])
-    twice = np.concatenate([aggregate(exits[:2]), aggregate(exits[:2])])
-    found = aggregate(exits[2:], twice)
+    twice = np.concatenate([aggregate_exits(exits[:2]), aggregate_exits(exits[:2])])
+    found = aggregate_exits(exits[2:], twice)
     assert len(found) == 5
     counts = {tid: int(found["count"][found["next_tid"] == tid].sum()) for tid in (101, 102, 103)}
     assert counts == {101: 3, 102: 2, 103: 1}
@@ -128,7 +128,7 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
     library: ctypes.CDLL, rows: list[tuple[int, int, int, int, int, int, int]]
 ) -> None:
     exits = stream(rows)
-    found = causes.classify_exits(cause_keys(exits))
+    found = causes.classify_exits(build_cause_keys(exits))
     said = causes.group_causes(
         summed_by_c(library, exits),
         causes.classify_exits(summed_by_c(library, exits)),
@@ -147,7 +147,7 @@ def test_what_is_said_of_the_sums_is_what_is_said_of_the_records(
 
 
 def regular(gaps_us: list[int]) -> np.ndarray:
-    return aggregate(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
+    return aggregate_exits(stream([(gap, 10, 10, 0, int(Flag.WAKER), 1, 0) for gap in gaps_us]))
 
 
 @pytest.mark.parametrize(
@@ -169,13 +169,13 @@ def test_a_period_is_found_among_intervals(gaps_us: list[int], expected_ms: floa
 def test_of_several_entries_one_must_hold_most_exits() -> None:
     often = [(10_000, 10, 10, 1, int(Flag.WAKER), 1, 0)] * 20
     now_and_then = [(10_000, 10, 10, 3, int(Flag.WAKER), 1, 0)]
-    assert period_ms(aggregate(stream([*often, *now_and_then * 3]))) == pytest.approx(10.0)
-    assert period_ms(aggregate(stream([*often, *now_and_then * 20]))) is None
+    assert period_ms(aggregate_exits(stream([*often, *now_and_then * 3]))) == pytest.approx(10.0)
+    assert period_ms(aggregate_exits(stream([*often, *now_and_then * 20]))) is None
 
 
 @pytest.mark.parametrize(("gap", "periods"), [(90, 1), (110, 1), (89, 0), (111, 0), (190, 2), (310, 3), (420, 0)])
 def test_how_many_periods_an_interval_is(gap: int, periods: int) -> None:
-    assert periods_in(gap, 100) == periods
+    assert count_periods(gap, 100) == periods
 
 
 def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) -> None:
@@ -195,7 +195,7 @@ def test_a_window_of_a_cpu_begins_and_ends_at_its_edges(library: ctypes.CDLL) ->
 
 def test_the_sample_is_the_same_choice_everywhere_and_even(library: ctypes.CDLL) -> None:
     cpus, sequences = np.repeat(np.arange(4, dtype=np.uint32), 5000), np.tile(np.arange(5000, dtype=np.uint32), 4)
-    hashed = sample_hash(cpus, sequences)
+    hashed = hash_periods(cpus, sequences)
     for place in range(0, len(cpus), 997):
         assert library.chosen(int(cpus[place]), int(sequences[place])) == hashed[place]
     for bits in (1, 3, 6):
@@ -213,7 +213,7 @@ def test_a_number_that_is_used_again_is_another_thread_s(library: ctypes.CDLL) -
     exits["flags"] = [1 << 20, 2 << 20, 2 << 20]
     exits["next_comm"] = [b"first", b"second", b"second-exec"]
     found = summed_by_c(library, exits)
-    assert found.tobytes() == aggregate(exits).tobytes()
+    assert found.tobytes() == aggregate_exits(exits).tobytes()
     rows = causes.group_causes(found, causes.classify_exits(found), 1.0, nobody, functions={}, interrupts={})
     # A thread has the name that it had last.
     assert sorted((row.process, row.count) for row in rows) == [("first", 1), ("second-exec", 2)]

@@ -8,9 +8,14 @@ import struct
 import pytest
 
 from powerprof.system.errors import DataError
-from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, with_maps
-from powerprof.tracing.bpf.objects import pack_compiled as pack
-from powerprof.tracing.bpf.objects import unpack_compiled as unpack
+from powerprof.tracing.bpf.objects import (
+    Compiled,
+    MapPlan,
+    ProgramPlan,
+    pack_compiled,
+    replace_map_numbers,
+    unpack_compiled,
+)
 
 LOAD, EXIT = 0x18, 0x95
 PLAN = MapPlan(name="causes", kind=1, key_bytes=112, value_bytes=136, entries=8192, flags=0)
@@ -27,20 +32,20 @@ def code(*maps: int) -> bytes:
 
 
 def test_maps_get_places_and_places_descriptors() -> None:
-    assert with_maps(code(7, 9, 7), {7: 0, 9: 1}) == code(0, 1, 0)
-    assert with_maps(with_maps(code(7, 9, 7), {7: 0, 9: 1}), {0: 31, 1: 4}) == code(31, 4, 31)
+    assert replace_map_numbers(code(7, 9, 7), {7: 0, 9: 1}) == code(0, 1, 0)
+    assert replace_map_numbers(replace_map_numbers(code(7, 9, 7), {7: 0, 9: 1}), {0: 31, 1: 4}) == code(31, 4, 31)
 
 
 def test_a_map_that_is_not_there_is_refused() -> None:
     with pytest.raises(DataError, match="refers to a map 9"):
-        with_maps(code(7, 9), {7: 0})
+        replace_map_numbers(code(7, 9), {7: 0})
 
 
 def test_what_was_packed_is_what_is_unpacked() -> None:
     whole = Compiled(maps=[PLAN], programs=[ProgramPlan(name="raw_tracepoint__cpu_idle", code=code(0))])
-    assert unpack(pack(whole)) == whole
+    assert unpack_compiled(pack_compiled(whole)) == whole
 
 
 @pytest.mark.parametrize("cut", [0, 1, 31, 32, 40])
 def test_a_cut_file_is_noticed(cut: int) -> None:
-    assert unpack(pack(Compiled(maps=[PLAN], programs=[]))[:cut]) is None
+    assert unpack_compiled(pack_compiled(Compiled(maps=[PLAN], programs=[]))[:cut]) is None

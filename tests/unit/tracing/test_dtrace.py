@@ -13,7 +13,15 @@ import pytest
 
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.paths import data_dir
-from powerprof.tracing.dtrace.backend import Dtrace, Probed, find_dtrace, pick, render, render_probes, run_dtrace
+from powerprof.tracing.dtrace.backend import (
+    Dtrace,
+    ProbedFunction,
+    find_dtrace,
+    read_script,
+    render_probes,
+    render_script,
+    run_dtrace,
+)
 from powerprof.tracing.dtrace.output import parse_latency
 
 SCRIPTS = sorted((data_dir("probes") / "dtrace").rglob("*.d"))
@@ -90,13 +98,13 @@ def test_versions_are_read_and_old_linux_ones_refused(program) -> None:  # type:
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_has_its_scripts(system: str) -> None:
     dtrace = Dtrace(Path("/usr/sbin/dtrace"), system, (1, 13, 0))
-    assert "@calls" in pick(dtrace, "function-profile")
-    assert "wakeup" in pick(dtrace, "wakeups")
+    assert "@calls" in read_script(dtrace, "function-profile")
+    assert "wakeup" in read_script(dtrace, "wakeups")
     if system == "Darwin":
         with pytest.raises(CapabilityError, match="no DTrace script for sleep-wake-latency on Darwin"):
-            pick(dtrace, "sleep-wake-latency")
+            read_script(dtrace, "sleep-wake-latency")
     else:
-        assert "latency" in pick(dtrace, "sleep-wake-latency")
+        assert "latency" in read_script(dtrace, "sleep-wake-latency")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -105,9 +113,9 @@ def test_scripts_say_what_they_are_and_render_whole(script: Path) -> None:
     for heading in ("Question:", "Cost:", "Privileges:", "Runs on:", "Executed:"):
         assert heading in text
     if "@ENTRIES@" in text:
-        rendered = render_probes(text, pid=4711, probes=[Probed("a.out", "handle_slave_io", (0x10, 0x2F))])
+        rendered = render_probes(text, pid=4711, probes=[ProbedFunction("a.out", "handle_slave_io", (0x10, 0x2F))])
     else:
-        rendered = render(text, pid=4711, functions="handle_slave*")
+        rendered = render_script(text, pid=4711, functions="handle_slave*")
     assert not re.search(r"@[A-Z]+@", rendered)
     assert "4711" in rendered
     # The window is timed from outside: a tick comes late on an idle CPU.
@@ -130,7 +138,7 @@ def test_scripts_say_what_they_are_and_render_whole(script: Path) -> None:
 )
 def test_patterns_that_could_leave_their_place_are_refused(functions: str) -> None:
     with pytest.raises(UsageError):
-        render("pid@PID@:@MODULE@:@FUNCTIONS@:entry", pid=1, functions=functions)
+        render_script("pid@PID@:@MODULE@:@FUNCTIONS@:entry", pid=1, functions=functions)
 
 
 @pytest.mark.parametrize(
@@ -148,22 +156,26 @@ def test_patterns_that_could_leave_their_place_are_refused(functions: str) -> No
 )
 def test_impossible_parameters_are_refused(parameters: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        render("x", **{"pid": 1, **parameters})  # type: ignore[arg-type]
+        render_script("x", **{"pid": 1, **parameters})  # type: ignore[arg-type]
 
 
 def test_a_pattern_is_put_in_as_it_is() -> None:
-    text = render("pid@PID@:@MODULE@:@FUNCTIONS@:entry", pid=12, functions="handle_slave*", module="")
+    text = render_script("pid@PID@:@MODULE@:@FUNCTIONS@:entry", pid=12, functions="handle_slave*", module="")
     assert text == "pid12::handle_slave*:entry"
 
 
 def test_each_place_where_a_function_is_left_is_a_probe() -> None:
-    probes = [Probed("a.out", "_Z3fooi", (0x1A, 0x44)), Probed("libc.so.6", "memcpy", ()), Probed("a.out", "bar", (7,))]
+    probes = [
+        ProbedFunction("a.out", "_Z3fooi", (0x1A, 0x44)),
+        ProbedFunction("libc.so.6", "memcpy", ()),
+        ProbedFunction("a.out", "bar", (7,)),
+    ]
     assert render_probes("@ENTRIES@\n@EXITS@", pid=12, probes=probes) == (
         "pid12:a.out:_Z3fooi:entry,\npid12:libc.so.6:memcpy:entry,\npid12:a.out:bar:entry\n"
         "pid12:a.out:_Z3fooi:1a,\npid12:a.out:_Z3fooi:44,\npid12:a.out:bar:7"
     )
     with pytest.raises(UsageError, match="DTrace cannot name"):
-        render_probes("@ENTRIES@", pid=12, probes=[Probed("a.out", "x:entry{}", ())])
+        render_probes("@ENTRIES@", pid=12, probes=[ProbedFunction("a.out", "x:entry{}", ())])
 
 
 def test_a_script_is_run_to_its_end_and_its_output_parsed(program) -> None:  # type: ignore[no-untyped-def]

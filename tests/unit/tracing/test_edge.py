@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.measure.clock import parse_timens_offset
-from powerprof.tracing.captures import CpuEdge, reference_of, unchecked
+from powerprof.tracing.captures import CpuEdge, count_reference_exits, find_unchecked_cpus
 
 
 def _edges(*counts: tuple[int | None, int | None, int]) -> dict[int, CpuEdge]:
@@ -15,13 +15,13 @@ def _edges(*counts: tuple[int | None, int | None, int]) -> dict[int, CpuEdge]:
 
 def test_a_cpu_that_went_away_stands_with_what_was_traced_and_the_others_are_checked() -> None:
     edges = _edges((2000, None, 2001), (1500, None, 1500), (None, None, 474))
-    assert reference_of(edges) == ("cpuidle", 2000 + 1500 + 474)
-    assert unchecked(edges) == [2]
+    assert count_reference_exits(edges) == ("cpuidle", 2000 + 1500 + 474)
+    assert find_unchecked_cpus(edges) == [2]
 
 
 def test_nothing_is_unchecked_where_all_were_counted_or_none() -> None:
-    assert unchecked(_edges((20, None, 20), (30, None, 30))) == []
-    assert unchecked(_edges((None, 20, 20), (None, 30, 30))) == []
+    assert find_unchecked_cpus(_edges((20, None, 20), (30, None, 30))) == []
+    assert find_unchecked_cpus(_edges((None, 20, 20), (None, 30, 30))) == []
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_nothing_is_unchecked_where_all_were_counted_or_none() -> None:
 def test_without_cpuidle_the_event_has_to_be_counted_on_every_cpu(
     counts: list[tuple[int | None, int | None, int]], expected: tuple[str, int] | None
 ) -> None:
-    assert reference_of(_edges(*counts)) == expected
+    assert count_reference_exits(_edges(*counts)) == expected
 
 
 @pytest.mark.parametrize(

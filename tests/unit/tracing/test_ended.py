@@ -13,7 +13,7 @@ from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing import idle_stacks
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.idle_data import CAUSE, WOKEN
-from powerprof.tracing.idle_stacks import EndedThreads, summed_causes, summed_wakings
+from powerprof.tracing.idle_stacks import EndedThreads, sum_causes, sum_wakings
 
 SERVER, CLIENT = 100, 5000
 
@@ -151,11 +151,11 @@ def test_entries_of_one_cause_are_added_and_the_rhythm_is_the_longest() -> None:
         {"next_tid": 6, "count": 1},
         {"next_tid": 5, "count": 4, "gaps": 8, "period_ns": 10, "last_ns": 90, "states": [1, 3] + [0] * 8},
     )
-    found = {int(row["next_tid"]): row for row in summed_causes(parts)}
+    found = {int(row["next_tid"]): row for row in sum_causes(parts)}
     assert set(found) == {5, 6}
     assert (int(found[5]["count"]), int(found[5]["period_ns"]), int(found[5]["gaps"])) == (7, 10, 8)
     assert found[5]["states"].tolist() == [4, 3] + [0] * 8
-    assert len(summed_causes(parts[:0])) == len(summed_wakings(wakings())) == 0
+    assert len(sum_causes(parts[:0])) == len(sum_wakings(wakings())) == 0
 
 
 def test_of_threads_that_ended_it_is_forgotten_when_they_began() -> None:

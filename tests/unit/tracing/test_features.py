@@ -16,7 +16,7 @@ NO_MAP = Feature("map of the future", "map", 9999, "99.1", "nothing")
 
 
 def tried(feature: Feature) -> bool:
-    found = features.has(feature)
+    found = features.has_feature(feature)
     if found is None:
         pytest.skip("this process may not load BPF programs (CAP_BPF)")
     return found
@@ -45,9 +45,9 @@ def test_a_helper_for_other_programs_is_not_there_for_ours() -> None:
 def test_a_refusal_names_the_kernel_the_feature_and_the_remedy() -> None:
     tried(NO_MAP)
     with pytest.raises(CapabilityError) as caught:
-        features.need(NO_MAP)
+        features.require(NO_MAP)
     assert os.uname().release in caught.value.message
     assert "map of the future, which nothing needs" in caught.value.message
     assert caught.value.hint == "Linux 99.1 or newer"
     with pytest.raises(CapabilityError, match="map of the future, which profile needs"):
-        features.need(NO_MAP, "profile")
+        features.require(NO_MAP, "profile")

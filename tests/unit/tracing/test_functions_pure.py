@@ -11,7 +11,7 @@ from powerprof.report.exports import render_csv
 from powerprof.system.errors import UsageError
 from powerprof.tracing.bpf.uprobes import ProbeCost
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace, OnCpuCapture, SampleRow
-from powerprof.tracing.symbols import bare, is_stepped, matches, split_pattern
+from powerprof.tracing.symbols import is_stepped, matches_symbol, split_pattern, strip_parameters
 
 
 @pytest.mark.parametrize(
@@ -35,11 +35,11 @@ def test_impossible_patterns_are_refused(pattern: str) -> None:
 
 def test_globs_match_raw_readable_and_bare_names() -> None:
     raw = "_Z15handle_slave_ioPv"  # handle_slave_io(void*)
-    assert matches("handle_slave*", raw) and matches("handle_slave_io", raw) and matches(raw, raw)
-    assert not matches("handle_slave", raw)
-    assert bare("foo(int (*)(char), long) const") == "foo"
-    assert bare("ns::(anonymous namespace)::f(int)") == "ns::(anonymous namespace)::f"
-    assert bare("main") == "main"
+    assert matches_symbol("handle_slave*", raw) and matches_symbol("handle_slave_io", raw) and matches_symbol(raw, raw)
+    assert not matches_symbol("handle_slave", raw)
+    assert strip_parameters("foo(int (*)(char), long) const") == "foo"
+    assert strip_parameters("ns::(anonymous namespace)::f(int)") == "ns::(anonymous namespace)::f"
+    assert strip_parameters("main") == "main"
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from powerprof.tracing.bpf import maps
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.maps import Halves
+from powerprof.tracing.bpf.maps import DoubleBufferedTable
 
 KEY = np.dtype([("thread", "<u4"), ("flags", "<u4")])
 SUM = np.dtype([("count", "<u8"), ("latest", "<u8"), ("states", "<u4", (2,))])
@@ -59,8 +59,8 @@ class Kernel:
         self.entries.clear()
 
 
-def table(kernel: Kernel) -> Halves:
-    return Halves(
+def table(kernel: Kernel) -> DoubleBufferedTable:
+    return DoubleBufferedTable(
         cast(LoadedProgram, kernel), "causes", (KEY, SUM), ("flags", BIT), sums=("count", "states"), turn=kernel.turn
     )
 

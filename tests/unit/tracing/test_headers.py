@@ -33,7 +33,7 @@ def debian(sources: Path, version: str, flavour: str = "amd64") -> None:
 
 def find(tmp_path: Path) -> Path | None:
     absent = tmp_path / "kheaders.tar.xz"
-    return headers.kernel_headers(tmp_path / "modules", tmp_path / "src", tmp_path / "cache", absent)
+    return headers.find_kernel_headers(tmp_path / "modules", tmp_path / "src", tmp_path / "cache", absent)
 
 
 def test_the_running_kernels_own_headers_need_nothing(tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def carried(tmp_path: Path, *names: str) -> Path:
 def test_what_the_kernel_carries_is_unpacked_in_the_cache_once(tmp_path: Path) -> None:
     archive = carried(tmp_path, "./include/linux/kconfig.h")
     paths = (tmp_path / "modules", tmp_path / "src", tmp_path / "cache", archive)
-    tree = headers.kernel_headers(*paths)
+    tree = headers.find_kernel_headers(*paths)
     assert tree is not None and tree.is_relative_to(tmp_path / "cache")
     assert [str(one.relative_to(tree)) for one in tree.rglob("*.h")] == ["include/linux/kconfig.h"]
     made = tree.stat().st_ino
-    assert headers.kernel_headers(*paths) == tree and tree.stat().st_ino == made
+    assert headers.find_kernel_headers(*paths) == tree and tree.stat().st_ino == made
 
 
 def test_root_compiles_no_headers_of_another_user(root: None, tmp_path: Path) -> None:

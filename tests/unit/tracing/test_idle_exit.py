@@ -15,7 +15,7 @@ from powerprof.attribution import causes
 from powerprof.attribution.causes import IPI, MECHANISMS, NO_IPI, TICK, TIMER, UNKNOWN
 from powerprof.tracing import idle_data
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.idle_data import IDLE_EXIT, cause_keys
+from powerprof.tracing.idle_data import IDLE_EXIT, build_cause_keys
 
 from . import machine
 
@@ -23,7 +23,7 @@ EXIT = str(2**32 - 1)
 
 
 def mechanisms(exits: np.ndarray) -> np.ndarray:
-    return causes.classify_exits(cause_keys(exits))
+    return causes.classify_exits(build_cause_keys(exits))
 
 
 @pytest.fixture(scope="session")
@@ -301,8 +301,8 @@ def test_a_poll_that_nothing_ended_came_to_its_own_end(library: ctypes.CDLL) -> 
     assert (exits["evidence"] == WakeEvidence.NONE).all()
     states = {0: ["POLL", "C1"], 1: ["POLL", "C1"]}
     # What ended C1 without a trace stays unknown.
-    assert causes.classify_exits(cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
-    assert causes.classify_exits(cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
+    assert causes.classify_exits(build_cause_keys(exits), states).tolist() == [TIMER, UNKNOWN]
+    assert causes.classify_exits(build_cause_keys(exits)).tolist() == [UNKNOWN, UNKNOWN]
 
 
 @pytest.fixture
@@ -361,7 +361,7 @@ def test_an_interrupt_does_not_end_a_poll(library: ctypes.CDLL, polling: None, c
 def test_a_poll_that_nobody_ended_came_to_its_limit(library: ctypes.CDLL, polling: None, interrupt: str) -> None:
     (record,) = in_state(library, 0, f"{TICK_AT_10}{interrupt}0 200 idle {EXIT}\n0 201 local_timer_entry")
     assert (record["evidence"], record["woken_tid"]) == (WakeEvidence.NONE, 0)
-    assert causes.classify_exits(cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
+    assert causes.classify_exits(build_cause_keys(np.array([record])), {0: ["POLL", "C1"]}).tolist() == [TIMER]
 
 
 def test_a_halt_is_ended_by_the_first_interrupt(library: ctypes.CDLL, polling: None) -> None:
@@ -413,7 +413,7 @@ def test_a_waking_is_the_cause_until_the_thread_is_switched_out_again(
     assert bool(record["flags"] & Flag.WAKER) == is_cause
     assert bool(record["flags"] & Flag.RUNNABLE) != is_cause
     assert record["next_tid"] == 77
-    assert cause_keys(np.array([record]))["flags"][0] & Flag.RUNNABLE == record["flags"] & Flag.RUNNABLE
+    assert build_cause_keys(np.array([record]))["flags"][0] & Flag.RUNNABLE == record["flags"] & Flag.RUNNABLE
 
 
 # How a thread left the CPU that then idles: it slept and was woken (at once, or on its way out), or it was runnable all

@@ -8,7 +8,7 @@ import pytest
 
 from powerprof.model.records import Window
 from powerprof.tracing.captures import CpuEdge
-from powerprof.tracing.idle_data import CPU_TOTAL, traced_residency
+from powerprof.tracing.idle_data import CPU_TOTAL, compute_traced_residency
 
 MS = 1_000_000
 OWN = 4711
@@ -24,7 +24,9 @@ def totals(*rows: tuple[int, int, int, int, int]) -> np.ndarray:
 
 
 def residency(sums: np.ndarray, stat: float | None = 90.0) -> Window:
-    return traced_residency(sums, EDGES, stat_idle_percent=stat, own_pid=OWN, started_at="2026-01-01T00:00:00.000Z")
+    return compute_traced_residency(
+        sums, EDGES, stat_idle_percent=stat, own_pid=OWN, started_at="2026-01-01T00:00:00.000Z"
+    )
 
 
 EDGES = {0: CpuEdge(0, 1000 * MS, 2000 * MS, None), 1: CpuEdge(1, 1100 * MS, 2100 * MS, None)}

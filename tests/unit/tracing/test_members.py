@@ -14,7 +14,7 @@ from powerprof.stacks.image import ProcessGoneError, ProcessImage
 from powerprof.system.processes import Target
 from powerprof.tracing import idle_members
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle_members import Joining, TargetMembers, every_program
+from powerprof.tracing.idle_members import JoinedProcesses, TargetMembers, keep_every_program
 
 
 class Tables:
@@ -78,7 +78,7 @@ def tables() -> Tables:
 def looked(group: Group, tables: Tables) -> Iterator[TargetMembers]:
     target = Target((10,), "group", cgroup=group.folder)
     program = cast(LoadedProgram, cast(Any, tables))
-    with closing(TargetMembers(program, target, Joining(target), every_program)) as found:
+    with closing(TargetMembers(program, target, JoinedProcesses(target), keep_every_program)) as found:
         yield found
 
 

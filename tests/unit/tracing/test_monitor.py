@@ -8,7 +8,7 @@ import numpy as np
 from powerprof.measure.clock import CpuReading, StateInfo
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.idle_data import CPU_STATE
-from powerprof.tracing.monitor import completed
+from powerprof.tracing.monitor import add_open_period
 
 STATES = (StateInfo("POLL", True), StateInfo("C1", False))
 
@@ -25,19 +25,19 @@ def cpu(phase: CpuPhase, enter_ns: int, state: int = 1) -> np.ndarray:
 
 def test_an_open_period_is_added_to_its_state() -> None:
     look = cpu(CpuPhase.IDLE, 4_000_000)
-    found = completed(reading(9_000_000), look, look)
+    found = add_open_period(reading(9_000_000), look, look)
     assert (found.time_us, found.usage, found.resolved) == ((5, 6000), (1, 10), True)
 
 
 def test_a_cpu_that_runs_has_nothing_open() -> None:
     for phase in (CpuPhase.UNKNOWN, CpuPhase.LEFT, CpuPhase.RUNNING):
         look = cpu(phase, 4_000_000)
-        found = completed(reading(9_000_000), look, look)
+        found = add_open_period(reading(9_000_000), look, look)
         assert (found.time_us, found.resolved) == ((5, 1000), True)
 
 
 def test_two_looks_that_differ_tell_nothing() -> None:
     before = cpu(CpuPhase.IDLE, 4_000_000)
     for after in (cpu(CpuPhase.IDLE, 5_000_000), cpu(CpuPhase.RUNNING, 4_000_000)):
-        found = completed(reading(9_000_000), before, after)
+        found = add_open_period(reading(9_000_000), before, after)
         assert (found.time_us, found.resolved) == ((5, 1000), False)

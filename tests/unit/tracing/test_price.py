@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.system.errors import Interrupted
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.maps import ENOUGH, Price
+from powerprof.tracing.bpf.maps import ENOUGH, RunTimeMeter
 
 
 class Runs:
@@ -39,8 +39,8 @@ class Runs:
         return 2e-6 * self.counted
 
 
-def _price(runs: Runs, every_s: float) -> Price:
-    price = Price(cast(LoadedProgram, runs), lambda: runs.events, every_s=every_s)
+def _price(runs: Runs, every_s: float) -> RunTimeMeter:
+    price = RunTimeMeter(cast(LoadedProgram, runs), lambda: runs.events, every_s=every_s)
     price.begin()
     return price
 
@@ -80,7 +80,7 @@ def test_an_interrupt_while_its_thread_starts_leaves_nothing_to_join(monkeypatch
         raise Interrupted("interrupted")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    price = Price(cast(LoadedProgram, Runs()), lambda: 0, every_s=60.0)
+    price = RunTimeMeter(cast(LoadedProgram, Runs()), lambda: 0, every_s=60.0)
     with pytest.raises(Interrupted):
         price.begin()
     price.close()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from powerprof.tracing.bpf.shared_numbers import RunKind
-from powerprof.tracing.idle_data import CAUSE_SUM, CPU_STATE, RUN_SLOT, between
+from powerprof.tracing.idle_data import CAUSE_SUM, CPU_STATE, RUN_SLOT, subtract_run_times
 
 from . import machine
 
@@ -27,7 +27,7 @@ def test_what_came_since_the_last_look_is_said_once() -> None:
     last = slots((7, 5, 100, RunKind.TARGET), (0, 0, 0, 0), (9, 9, 30, 0), (8, 5, 40, RunKind.TARGET), (6, 6, 50, 0))
     now = slots((7, 5, 130, RunKind.TARGET), (3, 3, 11, 0), (9, 9, 30, 0), (0, 0, 0, 0), (4, 4, 2, RunKind.KERNEL))
     # The ended ones took 40 and 50 along, and 5 and 6 that they ran since.
-    found = between(last, now, [56, 45])
+    found = subtract_run_times(last, now, [56, 45])
     assert [tuple(row) for row in found.threads.tolist()] == [(7, 5, 30, 1), (3, 3, 11, 0), (4, 4, 2, 2)]
     assert (found.others_ns, found.target_ns) == (6, 5)
 

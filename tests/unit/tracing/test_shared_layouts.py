@@ -67,7 +67,7 @@ LAYOUTS = [
     Layout("running.bpf.h", "run_time", idle_data.RUN_SLOT),
     Layout("sites.bpf.h", "woken_key", idle_data.WOKEN_KEY, called=WHOSE),
     Layout("looks.bpf.h", "stack_record", idle_data.STACK_HEADER, begins=True),
-    Layout("filled.bpf.h", "filled", idle_data.FILLED),
+    Layout("filled.bpf.h", "filled", idle_data.FILL_LEVEL),
     Layout(
         "threads.bpf.h",
         "target",

@@ -16,16 +16,16 @@ from powerprof.tracing.bpf.shared_numbers import (
     PREPARING,
     StatementWait,
 )
-from powerprof.tracing.captures import StatementUse, TextSeen, ThreadUse, class_of, class_range
+from powerprof.tracing.captures import RecordedText, StatementUse, ThreadUse, find_latency_class, latency_class_range_ns
 from powerprof.tracing.statement_places import (
     TEXT_BYTES,
     ThreadCounters,
-    add_open,
-    read_past,
+    add_open_statement,
+    compute_thread_use,
+    read_ended_threads,
     read_sums,
+    read_texts,
     read_threads,
-    texts_seen,
-    thread_use,
 )
 
 _ID, _TID = 0x1F00, 42
@@ -54,14 +54,14 @@ def _entry(thread: ThreadCounters, text: bytes = _TEXT) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("duration_ns", [8, 9, 15, 16, 1_000, 123_456_789, 2**40 - 1, 2**40])
 def test_a_time_lies_in_its_class(duration_ns: int) -> None:
-    low, high = class_range(class_of(duration_ns))
+    low, high = latency_class_range_ns(find_latency_class(duration_ns))
     assert low <= duration_ns < high <= low * 9 / 8
 
 
 def test_threads_that_were_let_go_are_two_sums() -> None:
     """Those that executed no statement, and those that did; a sum of none is no thread."""
     none, some = struct.pack("<5Q", 0, 0, 0, 0, 0), struct.pack("<5Q", 300, 9_000, 40, 900, 2_000)
-    assert list(read_past(none + some)) == [ThreadUse(0, "ended threads", 9_000, 40, 900, 2_000, 300)]
+    assert list(read_ended_threads(none + some)) == [ThreadUse(0, "ended threads", 9_000, 40, 900, 2_000, 300)]
 
 
 def test_what_has_ended_is_read_as_it_was_counted() -> None:
@@ -69,7 +69,7 @@ def test_what_has_ended_is_read_as_it_was_counted() -> None:
     text = struct.pack("<4I2Q", COM_QUERY, *[len(_TEXT)] * 3, 0, 0) + _TEXT.ljust(TEXT_BYTES, b"\0")
     sums = read_sums([(_key(_ID, _TID), total)], [(_key(_ID), text)], [(_key(_ID, 30), _key(3))])
     assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 3, -5, 900, 2, 1, 0, tuple(range(9)), 77)}
-    assert sums.texts == {_ID: TextSeen(_ID, COM_QUERY, len(_TEXT), _TEXT, hashed=len(_TEXT))}
+    assert sums.texts == {_ID: RecordedText(_ID, COM_QUERY, len(_TEXT), _TEXT, hashed=len(_TEXT))}
     assert sums.latencies == {_ID: {30: 3}}
 
 
@@ -77,7 +77,7 @@ def test_a_text_is_as_long_as_it_says_and_none_where_the_server_has_it_by_a_numb
     rest = b"x" * TEXT_BYTES
     kept = struct.pack("<4I2Q", COM_QUERY, 9_000, 1_023, 1_023, 0, 0)
     numbered = struct.pack("<4I2Q", COM_STMT_EXECUTE, 0, 0, 0, 7, _TID)
-    long, known = texts_seen([(_key(_ID), kept + rest), (_key(_ID + 1), numbered + rest)], [])
+    long, known = read_texts([(_key(_ID), kept + rest), (_key(_ID + 1), numbered + rest)], [])
     assert (len(long.text), long.may_be_several, long.is_cut) == (TEXT_BYTES - 1, True, False)
     assert (known.text, known.prepared_number, known.tid, known.may_be_several) == (b"", 7, _TID, False)
 
@@ -86,32 +86,32 @@ def test_a_long_text_is_put_together_of_its_pieces_and_cut_where_one_is_missing(
     whole = bytes(number % 251 for number in range(2_500))
     entry = struct.pack("<4I2Q", COM_QUERY, *[len(whole)] * 3, 0, 0) + whole[:TEXT_BYTES]
     pieces = [(_key(_ID, at), whole[at * 1024 : at * 1024 + 1024].ljust(1024, b"x")) for at in range(3)]
-    (text,) = texts_seen([(_key(_ID), entry)], pieces)
+    (text,) = read_texts([(_key(_ID), entry)], pieces)
     assert (text.text, text.is_cut, text.may_be_several) == (whole, False, False)
-    (text,) = texts_seen([(_key(_ID), entry)], pieces[:2])
+    (text,) = read_texts([(_key(_ID), entry)], pieces[:2])
     assert (text.text, text.is_cut, text.may_be_several) == (whole[:1023], True, False)
     # Preparing it is another identity, and its text the same.
     prepares = (_ID ^ PREPARING) | 256
     entry = struct.pack("<I", COM_STMT_PREPARE) + entry[4:]
-    (text,) = texts_seen([(_key(prepares), entry)], pieces)
+    (text,) = read_texts([(_key(prepares), entry)], pieces)
     assert text.text == whole
 
 
 def test_a_thread_used_what_it_ran_since_the_window_began() -> None:
     ((tid, thread, text),) = read_threads([_entry(_thread(last_ns=6_000, wakeups=4))])
     assert (tid, text) == (_TID, _TEXT)
-    assert thread_use(tid, "one", thread, 200, _ENDED).cpu_ns == 5_000  # first seen as it was switched in
+    assert compute_thread_use(tid, "one", thread, 200, _ENDED).cpu_ns == 5_000  # first seen as it was switched in
     running = thread._replace(first_seen_running=1)
-    assert thread_use(tid, "one", running, 200, _ENDED).cpu_ns == 5_800  # it ran before it was first seen
-    assert thread_use(tid, "one", running, None, _ENDED).cpu_ns == 5_000  # it was not there as the window began
+    assert compute_thread_use(tid, "one", running, 200, _ENDED).cpu_ns == 5_800  # it ran before it was first seen
+    assert compute_thread_use(tid, "one", running, None, _ENDED).cpu_ns == 5_000  # it was not there as the window began
     inside = thread._replace(in_at=_ENDED - 300, past_ns=70)
-    assert thread_use(tid, "one", inside, None, _ENDED).cpu_ns == 5_370  # it runs on, and had a namesake
+    assert compute_thread_use(tid, "one", inside, None, _ENDED).cpu_ns == 5_370  # it runs on, and had a namesake
 
 
 def test_only_what_ran_before_a_first_statement_is_before_it() -> None:
     thread = _thread(last_ns=6_000, before_ns=1_400)
-    assert thread_use(_TID, "one", thread, None, _ENDED).before_ns == 0
-    assert thread_use(_TID, "one", thread._replace(statements=1), None, _ENDED).before_ns == 400
+    assert compute_thread_use(_TID, "one", thread, None, _ENDED).before_ns == 0
+    assert compute_thread_use(_TID, "one", thread._replace(statements=1), None, _ENDED).before_ns == 400
 
 
 def test_a_last_statement_that_has_ended_counts_as_all_others_do() -> None:
@@ -119,16 +119,16 @@ def test_a_last_statement_that_has_ended_counts_as_all_others_do() -> None:
     thread = _thread(
         began_at=1_000_000, began_ns=2_000, ended_at=3_100_000, sent_at=3_000_000, ended_ns=7_000, last_ns=9_000
     )._replace(began_wakeups=1, ended_wakeups=3, wakeups=8)
-    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
     assert sums.uses == {(_ID, _TID): StatementUse(_ID, _TID, 1, 5_000, 2_000_000, 2, 0, squares=(5_000 >> 8) ** 2)}
-    assert sums.latencies == {_ID: {class_of(2_000_000): 1}}
+    assert sums.latencies == {_ID: {find_latency_class(2_000_000): 1}}
     assert sums.texts[_ID].text == _TEXT
 
 
 def test_one_that_goes_on_is_counted_as_open_until_the_windows_end() -> None:
     sums = read_sums([(_key(_ID, _TID), struct.pack("<4Qq80x", 3, 2, 1, 900, 500))], [], [])
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=_ENDED - 100, wakeups=8, began_wakeups=1)
-    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
     waits = (9_000_000 - 7_100, *[0] * 8)
     assert sums.uses[_ID, _TID] == StatementUse(_ID, _TID, 4, 7_600, 9_000_900, 9, 1, open_count=1, waits_ns=waits)
     assert sums.latencies == {}
@@ -142,7 +142,7 @@ def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int
     thread = _thread(began_at=1_000_000, began_ns=2_000, last_ns=9_000, in_at=in_at, sent_at=sent_at)._replace(
         out_at=out_at, why=StatementWait.DISK, began_delay=500, out_delay=400_500, ended_delay=300_500
     )
-    add_open(sums, _TID, thread, _TEXT, _ENDED)
+    add_open_statement(sums, _TID, thread, _TEXT, _ENDED)
     use = sums.uses[_ID, _TID]
     assert use.cpu_ns + sum(use.waits_ns) == use.wall_ns == _ENDED - 1_000_000
     assert use.waits_ns[StatementWait.DISK] == (_ENDED - out_at if out_at else 0)
@@ -150,10 +150,10 @@ def test_cpu_and_waits_of_one_that_goes_on_are_its_time(sent_at: int, in_at: int
 
 def test_parts_are_no_calls_and_commands_have_no_text() -> None:
     sums = read_sums([], [], [])
-    add_open(sums, _TID, _thread(command=COM_PART, ended_at=5, ended_ns=9), _TEXT, _ENDED)
+    add_open_statement(sums, _TID, _thread(command=COM_PART, ended_at=5, ended_ns=9), _TEXT, _ENDED)
     assert (sums.uses[_ID, _TID].calls, sums.uses[_ID, _TID].cpu_ns, sums.latencies) == (0, 9, {})
-    add_open(sums, _TID, _thread(id=14, command=14), _TEXT, _ENDED)
-    add_open(sums, _TID, _thread(id=_ID + 1, command=COM_STMT_EXECUTE), _TEXT, _ENDED)
-    add_open(sums, _TID, _thread(id=0), _TEXT, _ENDED)
+    add_open_statement(sums, _TID, _thread(id=14, command=14), _TEXT, _ENDED)
+    add_open_statement(sums, _TID, _thread(id=_ID + 1, command=COM_STMT_EXECUTE), _TEXT, _ENDED)
+    add_open_statement(sums, _TID, _thread(id=0), _TEXT, _ENDED)
     assert set(sums.texts) == {_ID}
     assert set(sums.uses) == {(_ID, _TID), (14, _TID), (_ID + 1, _TID)}

@@ -10,8 +10,8 @@ import pytest
 from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PT_TLS, parse_elf
 from powerprof.stacks.registers import AARCH64, X86_64, Machine
-from powerprof.tracing.statement_places import Code, connection_offset, text_offset
-from powerprof.tracing.symbols import thread_offset
+from powerprof.tracing.statement_places import Code, find_connection_offset, find_text_offset
+from powerprof.tracing.symbols import find_thread_offset
 from tests.unit.stacks.elves import Part, make, symbol
 
 
@@ -33,7 +33,7 @@ def code(data: str) -> Code:
     ],
 )
 def test_where_a_connection_has_its_text(data: str, offset: int | None) -> None:
-    assert text_offset(code(data)) == offset
+    assert find_text_offset(code(data)) == offset
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_where_a_connection_has_its_text(data: str, offset: int | None) -> None:
     ],
 )
 def test_where_a_thread_has_its_connection(data: str, offset: int | None) -> None:
-    assert connection_offset(code(data)) == offset
+    assert find_connection_offset(code(data)) == offset
 
 
 def arm_code(data: str) -> Code:
@@ -77,7 +77,7 @@ def arm_code(data: str) -> Code:
     ],
 )
 def test_where_a_connection_has_its_text_on_arm64(data: str, offset: int | None) -> None:
-    assert text_offset(arm_code(data), AARCH64) == offset
+    assert find_text_offset(arm_code(data), AARCH64) == offset
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_where_a_connection_has_its_text_on_arm64(data: str, offset: int | None)
     ],
 )
 def test_where_a_thread_has_its_connection_on_arm64(data: str, offset: int | None) -> None:
-    assert connection_offset(arm_code(data), AARCH64) == offset
+    assert find_connection_offset(arm_code(data), AARCH64) == offset
 
 
 @pytest.mark.parametrize(("machine", "offset"), [(X86_64, 0x20 - 0x70), (AARCH64, 0x20 + 0x10)])
@@ -106,4 +106,4 @@ def test_where_a_thread_has_a_variable_of_its_own(machine: Machine, offset: int)
     parts = [Part(".symtab", 2, rows, link=2, entry_bytes=24), Part(".strtab", 3, b"\0current_thd\0")]
     elf = parse_elf(make(parts, machine=machine.elf_machine), "server")
     block = replace(elf.segments[0], kind=PT_TLS, memory_bytes=0x68, align=0x10)
-    assert thread_offset(replace(elf, segments=(block,)), "current_thd") == offset
+    assert find_thread_offset(replace(elf, segments=(block,)), "current_thd") == offset
