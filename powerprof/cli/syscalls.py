@@ -18,8 +18,8 @@ def command(*, target: TargetOptions, duration: Duration = 10.0, top: Top = 20, 
     saving = check(saving)
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.attribution.syscalls import count_syscalls
-    from powerprof.report import syscalls
+    from powerprof.report.offcpu import syscall_lines
 
     request = SyscallRequest(duration_s=duration, settle=True)
     record = count_syscalls(target, given, request, say_to(saving))
-    deliver(record, "syscalls", saving, lines=partial(syscalls.lines, top=top))
+    deliver(record, "syscalls", saving, lines=partial(syscall_lines, top=top))

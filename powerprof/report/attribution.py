@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
@@ -17,13 +17,16 @@ from powerprof.model.attribution import Attribution, StackFrame, Wakeup
 from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
+from powerprof.report.csv_file import Line
 from powerprof.report.html.flames import flame_view
 from powerprof.report.html.page import Extras, clean, embedded, opened, page
 from powerprof.report.html.svg import Scale, step
+from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, draw_table, note_lines
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import TimelineExit, flame, modules_of, stacks_of
+from powerprof.report.stacks import TimelineExit, flame, frames_of, modules_of, stacks_of
 from powerprof.report.table import Places
 from powerprof.report.wakeups import (
+    RAN_ANYWAY,
     beyond,
     blamed,
     causes_table,
@@ -540,3 +543,33 @@ def render(record: Attribution, extras: Extras) -> str:
         mechanisms=MECHANISMS,
         notes=labels.all_of(record),
     )
+
+
+# Markdown and CSV.
+
+_WAKEUP_COLUMNS = ("thread", "path", "every", "rate", "count", "c0")
+_WAKING_COLUMNS = ("thread", "path", "rate", "count")
+_CSV_HEAD = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid tid thread detail waker_pid waker stack"
+
+
+def render_markdown(record: Attribution, context: str) -> list[str]:
+    """Return the rows with most idle exits, and the balance."""
+    places = Places(record)
+    anyway = ran_anyway_table(record, places, MARKDOWN_ROWS)
+    if anyway:
+        written = ["", RAN_ANYWAY, *draw_table(anyway, _WAKING_COLUMNS)]
+    else:
+        written = draw_table(wakeups_table(record, places, MARKDOWN_ROWS), _WAKEUP_COLUMNS)
+    if left := beyond(record, MARKDOWN_ROWS):
+        written += ["", f"{left}."]
+    return written + balance_lines(record.conservation) + note_lines(labels.all_of(record))
+
+
+def render_csv(record: Attribution) -> Iterator[Line]:
+    """Yield one line per thread, stack, origin and mechanism."""
+    yield _CSV_HEAD.split()
+    for row in record.wakeups:
+        who = (row.thread.pid, row.thread.tid, row.thread.label, row.detail)
+        waker = (row.waker.pid, row.waker.comm) if row.waker else (None, None)
+        figures = (row.count, row.rate_hz, row.wakings_count, row.period_ms, row.c0_ms)
+        yield [row.mechanism, row.origin, *figures, *who, *waker, " < ".join(reversed(frames_of(row)[1:]))]

@@ -3,25 +3,177 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.experiment.bench_data import plan_text
 from powerprof.experiment.metrics import rest_percent
-from powerprof.experiment.records import Block, Comparison, Metric
+from powerprof.experiment.records import Answer, Block, Comparison, ControlRecord, Metric
+from powerprof.experiment.threats import doubts_of
+from powerprof.experiment.verdict import SPEED, answered
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report import table as terminal
+from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, word_threats, words
+from powerprof.report.csv_file import Line, exact_cells
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
 from powerprof.report.labels import answer_and_context
+from powerprof.report.markdown import MARKDOWN_ROWS, draw_table, escape, note_lines
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
 from powerprof.report.stacks import flame, flame_difference
-from powerprof.report.table import Figure, Places, Table, Words
+from powerprof.report.table import Figure, JudgedCell, Places, Table, Words
+
+_PERCENT_UNIT = " %"
+
+
+def word_comparison(record: Comparison) -> Comparison:
+    """Return the record with its answer, control and threats in words; existing sentences stay."""
+    a, b = record.a.name, record.b.name
+    control, verdict = record.control, record.verdict
+    if control is not None and not control.text:
+        control = msgspec.structs.replace(control, text=control_text(control))
+    threats = word_threats(record.threats, {"a": a, "b": b})
+    if not verdict.text:
+        doubted = doubts_of(threats, control, record.metrics, verdict.metric)
+        doubts = [threat.text for threat in word_threats(doubted, {})]
+        verdict = msgspec.structs.replace(word_answer(verdict, record.metrics, a, b), doubts=doubts)
+    return msgspec.structs.replace(record, verdict=verdict, threats=threats, control=control)
+
+
+def control_text(control: ControlRecord) -> str:
+    """Return the result of the A/A control."""
+    width, difference = control.half_width_percent, control.difference_percent
+    if width is None:
+        return "the A/A control has too few pairs to judge"
+    if control.sound or difference is None:
+        return f"A/A ±{width:.2g} %"
+    return f"the A/A control differs by {difference:+.2g} %: something else changes, trust no verdict"
+
+
+def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
+    """Return the answer with its sentences."""
+    asked = answer.asked or answer.metric
+    parts = answered(metrics, asked)
+    if parts.chosen is None:
+        text = f"No answer: {words(asked)} was not measured." if asked else "No answer: nothing was measured."
+        return msgspec.structs.replace(answer, text=text)
+    family = len(metrics) - 1
+    return msgspec.structs.replace(
+        answer,
+        text=_sentence(parts.chosen, a, b),
+        ground=_sentence(parts.ground, a, b, family) if parts.ground else None,
+        speed=_verdict_text(parts.speed, a, b) if parts.speed else None,
+        power=_verdict_text(parts.power, a, b) if parts.power else None,
+    )
+
+
+def _sentence(metric: Metric, a: str, b: str, family: int = 0) -> str:
+    """Return the difference in a metric. `family` is the number of other metrics that were judged with it."""
+    what = words(metric.name)
+    difference, interval = metric.difference.b_minus_a, metric.difference.ci95
+    if difference is None or interval is None:
+        return f"Too few pairs to judge whether {a} and {b} differ in {what}."
+    scale, unit, figure = _shown_scale(metric, difference, interval[0])
+    difference, (low, high) = scale * difference, (scale * end for end in interval)
+    level = f"95 %{', estimated' if metric.kind == 'estimated' else ''}"
+    if metric.verdict == "inconclusive":
+        reach = f"{_signed(figure(low))} to {_signed(figure(high))}, {level}"
+        if low > 0 or high < 0:
+            why = f" after correcting for {family} comparisons" if family > 1 else ""
+            shown = f"{_signed(figure(difference))}{unit} ({reach})"
+            return f"Inconclusive{why} whether {a} and {b} differ in {what}: {shown}."
+        return f"No measurable difference between {a} and {b} in {what}: {_less_than(metric)} ({reach})."
+    least, most = sorted((abs(low), abs(high)))
+    within = f"{figure(least)} – {figure(most)}{unit}, {level}"
+    more = "more" if difference > 0 else "less"
+    if unit != _PERCENT_UNIT:
+        return (
+            f"{what[:1].upper()}{what[1:]}: {figure(abs(difference))}{unit} {more} with {b} than with {a} ({within})."
+        )
+    phrase = PHRASES.get(metric.name) or MetricPhrase(
+        what, f"has {{}} times the {what} of", f"has {{}} % {{}} {what} than"
+    )
+    ratio = metric.ratio
+    if ratio is not None and ratio.ci95 is not None and (ratio.b_over_a >= 1.5 or ratio.b_over_a <= 2 / 3):
+        first, second, flip = (b, a, False) if ratio.b_over_a > 1 else (a, b, True)
+        value = 1 / ratio.b_over_a if flip else ratio.b_over_a
+        times = sorted(1 / end if flip else end for end in ratio.ci95)
+        return (
+            f"{first} {phrase.times.format(_three(value))} {second} ({_three(times[0])} – {_three(times[1])}, {level})."
+        )
+    if difference < 0 and most > 100:
+        # With few unpaired windows A's mean does not bound the difference, but no use is negative.
+        within = f"at least {figure(least)} %, {level}"
+    return f"{b} {phrase.percent.format(figure(abs(difference)), more)} {a} ({within})."
+
+
+def _less_than(metric: Metric) -> str | None:
+    """Return the bound of a difference in either direction, such as `less than 9.5 %`; None without an interval."""
+    difference, ends = metric.difference.b_minus_a, metric.difference.ci95
+    if difference is None or ends is None:
+        return None
+    most = max(abs(end) for end in ends)
+    if not most:
+        return "every window read the same"  # the meter's step is unknown, so the hidden difference is unknown too
+    scale, unit, figure = _shown_scale(metric, difference, ends[0])
+    # In its own unit a bound beyond the figure is useful, because the figure may be 0.
+    widest = NO_BOUND_PERCENT if unit == _PERCENT_UNIT else 10 * NO_BOUND_PERCENT
+    if metric.a.mean and 100 * most / abs(metric.a.mean) > widest:
+        return "the interval is too wide for a bound"
+    return f"less than {figure(scale * most)}{unit}"
+
+
+def _shown_scale(metric: Metric, apart: float, low: float) -> tuple[float, str, Callable[[float], str]]:
+    """Return the factor, the unit and the format of a shown difference.
+
+    The unit is percent of A. It is the metric's own unit if A may be 0, for example net of idle, or if the windows
+    allow a negative figure.
+    """
+    mean, interval = metric.a.mean, metric.a.ci95
+    nought = metric.name.endswith("_net") and interval is not None and interval[0] <= 0
+    if not mean or nought or (low if metric.verdict == "inconclusive" else apart) < -abs(mean):
+        return 1.0, {"1": "", "1/s": "/s"}.get(metric.unit, f" {metric.unit}"), _three
+    return 100 / abs(mean), _PERCENT_UNIT, lambda value: f"{value:,.1f}"
+
+
+def _signed(figure: str) -> str:
+    return f"−{figure[1:]}" if figure.startswith("-") else f"+{figure}"
+
+
+def _three(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+_BASIS_NAMES = {
+    "time_to_solution_s": "time to solution",
+    "latency_p95_ms": "p95 latency",
+    "time_s_per_execution": "time of an execution",
+    "watts": "watts",
+    "c0_percent": "time in C0",
+}
+
+
+def _verdict_text(metric: Metric, a: str, b: str) -> str:
+    lower, higher, subject = (
+        ("faster", "slower", "speed") if metric.name in SPEED else ("lower in power", "higher in power", "power")
+    )
+    basis = f"{_BASIS_NAMES[metric.name]}{', estimated' if metric.kind == 'estimated' else ''}"
+    if metric.verdict != "inconclusive":
+        return f"{b} is {lower if metric.verdict == 'b_lower' else higher} ({basis})"
+    bound = _less_than(metric)
+    if bound is None:
+        return f"too few pairs to judge whether {a} and {b} differ in {subject} ({basis})"
+    return f"no measurable difference in {subject} between {a} and {b}: {bound} ({basis}, 95 %)"
+
+
+# The terminal report.
 
 _MAX_FUNCTIONS = 20
 
@@ -315,3 +467,46 @@ def render(record: Comparison, extras: Extras) -> str:
         functions=functions_table(record, places, _MAX_PAGE_FUNCTIONS),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
     )
+
+
+# Markdown and CSV.
+
+_MARKDOWN_COLUMNS = ("name", "a", "b", "difference", "percent", "verdict")
+
+
+def render_markdown(record: Comparison, context: str) -> list[str]:
+    """Return the metrics side by side, and the threats."""
+    doubts = [f"> Caution: {escape('; '.join(record.verdict.doubts))}.", ""] if record.verdict.doubts else []
+    ground = [escape(record.verdict.ground), ""] if record.verdict.ground else []
+    places = Places(record)
+    written = ["", *doubts, *ground, context, *draw_table(comparison_table(record, places), _MARKDOWN_COLUMNS)]
+    if record.system:
+        written += draw_table(system_table(record, places), _MARKDOWN_COLUMNS)
+    functions = functions_table(record, places, MARKDOWN_ROWS)
+    if functions.rows:
+        written += ["", "Functions that grew or shrank, in percent of one CPU:", *draw_table(functions)]
+    if record.threats:
+        written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
+    return written + note_lines([*record.differences, *labels.all_of(record)])
+
+
+def render_csv(record: Comparison) -> Iterator[Line]:
+    """Yield one line per metric, with the values of each pair."""
+    pairs = max((len(side.values) for metric in record.metrics for side in (metric.a, metric.b)), default=0)
+    yield [
+        *("metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high", "b_mean", "b_low", "b_high"),
+        *("b_minus_a", "low", "high", "percent", "verdict"),
+        "minimum_detectable_percent",
+        *(f"{arm}_{number}" for arm in "ab" for number in range(1, pairs + 1)),
+    ]
+    places = Places(record)
+    rows = [*comparison_table(record, places).rows, *system_table(record, places).rows]
+    for row, metric in zip(rows, [*record.metrics, *record.system], strict=True):
+        judged = row.cells["verdict"]
+        yield [
+            *(row.key, row.exact_unit, row.kind, record.a.name, record.b.name),
+            *exact_cells(row, "a", "b", "difference"),
+            next(exact_cells(row, "percent")),
+            *((judged.verdict, judged.detectable.value) if isinstance(judged, JudgedCell) else ()),
+            *(value for side in (metric.a, metric.b) for value in [*side.values, *[None] * (pairs - len(side.values))]),
+        ]

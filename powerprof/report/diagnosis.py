@@ -4,17 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from powerprof.diagnosis.evidence import Diagnosis, Finding
 from powerprof.model import text
+from powerprof.report.csv_file import Line
 from powerprof.report.html.page import Extras, clean, opened, page
 from powerprof.report.labels import texts
+from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
-
-if TYPE_CHECKING:
-    from powerprof.report.csv_file import Line
-
 
 _FRAMES = 14
 _BUSY_PERCENT = 10.0
@@ -141,17 +138,15 @@ def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
 
 def markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
     """Each fault with what shows it and what ends it."""
-    from powerprof.report.markdown import code, plain
-
     written: list[str] = []
     for number, fault in enumerate(finding for finding in diagnosis.findings if finding.severity == "fault"):
         if number:
-            written += ["", f"**{plain(fault.text)}**"]
-        written += ["", *(f"- seen: {plain(line)}" for line in fault.evidence)]
+            written += ["", f"**{escape(fault.text)}**"]
+        written += ["", *(f"- seen: {escape(line)}" for line in fault.evidence)]
         if fault.stack:
-            written.append(f"- stack: {code(' ← '.join(fault.stack[:_FRAMES]), 600)}")
-        written += [f"- what ends it: {plain(line)}" for line in fault.remedy]
-    return [*written, "", plain(context(diagnosis))]
+            written.append(f"- stack: {code_span(' ← '.join(fault.stack[:_FRAMES]), 600)}")
+        written += [f"- what ends it: {escape(line)}" for line in fault.remedy]
+    return [*written, "", escape(context(diagnosis))]
 
 
 # The page of a diagnosis: what to mend, what shows it and what ends it; then all wake-ups that it rests on.

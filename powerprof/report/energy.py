@@ -8,7 +8,6 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from powerprof.energy.domains import EnergyResult
 from powerprof.energy.model import WIDE
@@ -16,12 +15,9 @@ from powerprof.energy.models_file import PowerModel
 from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
+from powerprof.report.csv_file import Line
 from powerprof.report.labels import texts
 from powerprof.system.errors import UsageError
-
-if TYPE_CHECKING:
-    from powerprof.report.csv_file import Line
-
 
 _WIDTH = 80
 

@@ -45,24 +45,24 @@ def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None
 
 def render_markdown(record: msgspec.Struct) -> str:
     """Return a record as Markdown. Raises UsageError if this kind of record has none."""
-    from powerprof.report.markdown import code, plain
+    from powerprof.report.markdown import code_span, escape
 
     kind = kind_of(record)
     if kind is None or kind.markdown is None:
         raise missing_form(record, "Markdown")
-    answer, context = (plain(sentence) for sentence in answer_and_context(kind.lines, record))
-    source = f", run {code(name, 60)}" if (name := getattr(record, "id", None)) else ""
+    answer, context = (escape(sentence) for sentence in answer_and_context(kind.lines, record))
+    source = f", run {code_span(name, 60)}" if (name := getattr(record, "id", None)) else ""
     return "\n".join([f"**{answer}**", *kind.markdown(record, context), "", f"powerprof {__version__}{source}", ""])
 
 
 def render_csv(record: msgspec.Struct) -> str:
     """Return the main table of a record as CSV. Raises UsageError if this kind of record has none."""
-    from powerprof.report.csv_file import written
+    from powerprof.report.csv_file import format_csv
 
     kind = kind_of(record)
     if kind is None or kind.csv is None:
         raise missing_form(record, "CSV")
-    return written(kind.csv(record))
+    return format_csv(kind.csv(record))
 
 
 def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> bytes:

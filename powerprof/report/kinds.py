@@ -62,65 +62,65 @@ class RecordKind:
 
 
 def _residency() -> RecordKind:
-    from powerprof.report import csv_file, markdown, residency, run
+    from powerprof.report import residency, run
 
-    return RecordKind(Run, residency.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+    return RecordKind(Run, residency.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
 
 
 def _idle() -> RecordKind:
     from powerprof.model.records import IdleRun
-    from powerprof.report import csv_file, idle, markdown, run
+    from powerprof.report import idle, run
 
-    return RecordKind(IdleRun, idle.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+    return RecordKind(IdleRun, idle.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
 
 
 def _run() -> RecordKind:
     from powerprof.experiment.records import LoadRun
-    from powerprof.report import csv_file, markdown, run
+    from powerprof.report import run
 
-    return RecordKind(LoadRun, run.lines, html=run.render, markdown=markdown.run, csv=csv_file.run)
+    return RecordKind(LoadRun, run.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
 
 
 def _comparison() -> RecordKind:
     from powerprof.experiment.records import Comparison
-    from powerprof.report import answers, comparison, csv_file, markdown
+    from powerprof.report import comparison
 
     return RecordKind(
         Comparison,
         comparison.lines,
         html=comparison.render,
-        markdown=markdown.comparison,
-        csv=csv_file.comparison,
-        sentences=answers.of_comparison,
+        markdown=comparison.render_markdown,
+        csv=comparison.render_csv,
+        sentences=comparison.word_comparison,
     )
 
 
 def _sweep() -> RecordKind:
     from powerprof.experiment.sweep_rounds import Sweep
-    from powerprof.report import csv_file, markdown, sweep
+    from powerprof.report import sweep
 
-    return RecordKind(Sweep, sweep.lines, html=sweep.render, markdown=markdown.sweep, csv=csv_file.sweep)
+    return RecordKind(Sweep, sweep.lines, html=sweep.render, markdown=sweep.render_markdown, csv=sweep.render_csv)
 
 
 def _sweep_comparison() -> RecordKind:
     from powerprof.experiment.sweep_comparison import SweepComparison
-    from powerprof.report import answers, csv_file, markdown, sweep_comparison
+    from powerprof.report import sweep_comparison
 
     return RecordKind(
         SweepComparison,
         sweep_comparison.lines,
         html=sweep_comparison.render,
-        markdown=markdown.sweep_comparison,
-        csv=csv_file.sweep_comparison,
-        sentences=answers.of_sweeps,
+        markdown=sweep_comparison.render_markdown,
+        csv=sweep_comparison.render_csv,
+        sentences=sweep_comparison.word_sweep_comparison,
     )
 
 
 def _saturation() -> RecordKind:
     from powerprof.experiment.sweep_until import Saturation
-    from powerprof.report import csv_file, sweep
+    from powerprof.report import sweep
 
-    return RecordKind(Saturation, sweep.saturate_lines, csv=csv_file.saturation)
+    return RecordKind(Saturation, sweep.saturate_lines, csv=sweep.render_saturation_csv)
 
 
 def _study() -> RecordKind:
@@ -132,15 +132,15 @@ def _study() -> RecordKind:
 
 def _attribution() -> RecordKind:
     from powerprof.model.attribution import Attribution
-    from powerprof.report import attribution, csv_file, markdown, stacks
+    from powerprof.report import attribution, stacks
 
     return RecordKind(
         Attribution,
         attribution.lines,
         options=("by", "top"),
         html=attribution.render,
-        markdown=markdown.attribution,
-        csv=csv_file.attribution,
+        markdown=attribution.render_markdown,
+        csv=attribution.render_csv,
         stacks=stacks.of_attribution,
     )
 
@@ -161,23 +161,23 @@ def _on_cpu_profile() -> RecordKind:
 
 def _function_profile() -> RecordKind:
     from powerprof.attribution.functions import FunctionProfile
-    from powerprof.report import csv_file, functions
+    from powerprof.report import profile
 
-    return RecordKind(FunctionProfile, functions.lines, options=("top",), csv=csv_file.functions)
+    return RecordKind(FunctionProfile, profile.functions_lines, options=("top",), csv=profile.render_functions_csv)
 
 
 def _off_cpu_profile() -> RecordKind:
     from powerprof.attribution.offcpu import OffCpuProfile
-    from powerprof.report import csv_file, offcpu
+    from powerprof.report import offcpu
 
-    return RecordKind(OffCpuProfile, offcpu.lines, options=("top",), csv=csv_file.off_cpu)
+    return RecordKind(OffCpuProfile, offcpu.lines, options=("top",), csv=offcpu.render_csv)
 
 
 def _syscall_profile() -> RecordKind:
     from powerprof.attribution.syscalls import SyscallProfile
-    from powerprof.report import csv_file, syscalls
+    from powerprof.report import offcpu
 
-    return RecordKind(SyscallProfile, syscalls.lines, options=("top",), csv=csv_file.system_calls)
+    return RecordKind(SyscallProfile, offcpu.syscall_lines, options=("top",), csv=offcpu.render_syscalls_csv)
 
 
 def _wakers_profile() -> RecordKind:
@@ -248,10 +248,10 @@ def _cure() -> RecordKind:
 
 def _trend() -> RecordKind:
     from powerprof.experiment.sweep_comparison import Trend
-    from powerprof.report import answers, sweep_comparison
+    from powerprof.report import sweep_comparison
 
     return RecordKind(
-        Trend, sweep_comparison.trend_lines, html=sweep_comparison.render_trend, sentences=answers.of_trend
+        Trend, sweep_comparison.trend_lines, html=sweep_comparison.render_trend, sentences=sweep_comparison.word_trend
     )
 
 

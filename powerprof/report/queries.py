@@ -17,6 +17,7 @@ from powerprof.report import labels
 from powerprof.report.html.flames import FlameView, flame_view
 from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
 from powerprof.report.labels import all_of
+from powerprof.report.markdown import draw_table, escape
 from powerprof.report.phases import split_table
 from powerprof.report.stacks import flame
 from powerprof.report.statement_tables import (
@@ -297,22 +298,19 @@ def _energy_cells(share: Share) -> tuple[str | float | None, ...]:
 
 def markdown(record: Queries, context_line: str) -> list[str]:
     """Return the statements with most CPU time, and the balance."""
-    from powerprof.report.markdown import plain
-    from powerprof.report.markdown import table as drawn
-
     shown = queries_table(record, Places(record))
     keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
     rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
-    bullets = [f"- {plain(note)}" for note in labels.all_of(record)]
+    bullets = [f"- {escape(note)}" for note in labels.all_of(record)]
     table = Table(shown.columns, rows)
     return [
         "",
         context_line,
-        *drawn(table, keys),
+        *draw_table(table, keys),
         "",
-        plain(balance(record)),
+        escape(balance(record)),
         "",
-        plain(_tool_line(record)),
+        escape(_tool_line(record)),
         "",
         *bullets,
     ]

@@ -13,6 +13,7 @@ from powerprof.queries.comparison import QueriesComparison, StatementChange, Sta
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
 from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
 from powerprof.report.labels import texts
+from powerprof.report.markdown import draw_table, escape
 from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
 
@@ -121,9 +122,6 @@ def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int 
 
 def markdown(record: QueriesComparison, context_line: str) -> list[str]:
     """Return the statements that changed most."""
-    from powerprof.report.markdown import plain
-    from powerprof.report.markdown import table as drawn
-
     keys = ("share", "each", "ratio", "ends", "became", "text")
     headings = (*_HEADINGS[:-1], "became", "statement")
     columns = [
@@ -133,8 +131,8 @@ def markdown(record: QueriesComparison, context_line: str) -> list[str]:
         TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(change), change.text), strict=True)})
         for change in record.statements[:25]
     ]
-    notes = [f"- {plain(note)}" for note in texts(record.notes)]
-    return ["", context_line, *drawn(Table(columns, rows), keys), "", *notes]
+    notes = [f"- {escape(note)}" for note in texts(record.notes)]
+    return ["", context_line, *draw_table(Table(columns, rows), keys), "", *notes]
 
 
 # The HTML page: each statement before and after, and the intervals of the ratios.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -13,10 +13,12 @@ from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table
 from powerprof.report.answers import words
+from powerprof.report.csv_file import Line, column_lines
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
 from powerprof.report.html.page import Extras, clean, opened, page
 from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, code_span, draw_table, note_lines
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phases import (
     achieved_table,
@@ -119,6 +121,50 @@ def render(run: Run, extras: Extras) -> str:
             dict.fromkeys([*labels.all_of(run), *(note for phase in run.phases for note in texts(phase.notes))])
         ),
     )
+
+
+# Markdown and CSV of every kind of run.
+
+_CAUSE_COLUMNS = ("who", "why", "every", "rate", "percent")
+
+
+def render_markdown(record: Run, context: str) -> list[str]:
+    """Return the metrics, the phases with their changes, and the wake-up causes."""
+    places = Places(record)
+    written = ["", context]
+    if isinstance(record, LoadRun) and record.metrics:
+        written += draw_table(load_table(record, places))
+        if record.system:
+            written += draw_table(load_system_table(record, places))
+    if record.phases:
+        written += draw_table(phases_table(record, places, range(len(record.phases))))
+    if isinstance(record, IdleRun) and record.deltas:
+        written += draw_table(changes_table(record.deltas, places, "/deltas", "change"))
+    phases = [*enumerate(record.phases)][::-1]
+    for index, phase in [phase for phase in phases if phase[1].causes and phase[1].name != "baseline-after"][:1]:
+        causes = causes_table(phase.causes, places, f"/phases/{index}/causes", MARKDOWN_ROWS)
+        written += ["", f"What woke the CPUs, {code_span(phase.name, 40)}:", *draw_table(causes, _CAUSE_COLUMNS)]
+        written += balance_lines(phase.conservation)
+    return written + note_lines(labels.all_of(record))
+
+
+def render_csv(record: Run) -> Iterator[Line]:
+    """Yield one line per figure of each phase, its energy and its wake-up causes."""
+    places = Places(record)
+    yield ["phase", "figure", "unit", "kind", "value", "low", "high", "mechanism", "process", "thread"]
+    if isinstance(record, LoadRun):
+        for table in (load_table(record, places), load_system_table(record, places)):
+            yield from (["", *line] for line in column_lines(table, "mean"))
+    table = phases_table(record, places, range(len(record.phases))) if record.phases else Table([], [])
+    for number, phase in enumerate(record.phases):
+        yield from ([phase.name, *line] for line in column_lines(table, str(number)))
+        for reading in phase.energy:
+            where = f"{reading.source} {reading.domain}"
+            yield [phase.name, where, "W", reading.kind, reading.watts, reading.low_watts, reading.high_watts]
+            yield [phase.name, where, "J", reading.kind, reading.joules]
+        for cause in phase.causes:
+            figure: Line = (f"wakeups {cause.name or ''}".rstrip(), "1/s", "measured", cause.wakeups_hz, None, None)
+            yield [phase.name, *figure, cause.mechanism, cause.process, cause.thread]
 
 
 # The terminal report of a load.

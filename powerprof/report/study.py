@@ -11,7 +11,7 @@ from powerprof.report import labels
 from powerprof.report.csv_file import Line
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.labels import texts
-from powerprof.report.markdown import code, plain
+from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
@@ -201,9 +201,9 @@ def then_and_now(record: StudyRun) -> list[str]:
     """Return the Markdown table of the findings, published and today."""
     rows = ["", "| finding | then | today | verdict | run |", "|---|---|---|---|---|"]
     for row, finding in zip(findings_table(record, Places(record)).rows, record.rows, strict=True):
-        runs = ", ".join(code(run, 40) for run in finding.runs)
+        runs = ", ".join(code_span(run, 40) for run in finding.runs)
         verdict = finding.outcome if finding.outcome == "no claim" else f"**{finding.outcome}**"
-        cells = [plain(finding.label), plain(finding.then), plain(today(row)), verdict, runs]
+        cells = [escape(finding.label), escape(finding.then), escape(today(row)), verdict, runs]
         rows.append(f"| {' | '.join(cells)} |")
     return rows
 
@@ -212,8 +212,9 @@ def _step_rows(record: StudyRun) -> list[str]:
     written = ["", "| step | run | what to know |", "|---|---|---|"]
     for step in record.steps:
         remarks = "; ".join(filter(None, [step.problem, *step.doubts]))
-        written.append(f"| {code(step.typed)} | {code(step.run, 40) if step.run else ''} | {plain(remarks)} |")
-    notes = [f"- {plain(note)}" for note in texts(record.notes)]
+        run = code_span(step.run, 40) if step.run else ""
+        written.append(f"| {code_span(step.typed)} | {run} | {escape(remarks)} |")
+    notes = [f"- {escape(note)}" for note in texts(record.notes)]
     return [*written, *(["", *notes] if notes else [])]
 
 

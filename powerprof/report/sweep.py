@@ -4,24 +4,27 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 from markupsafe import Markup
 
 from powerprof.experiment.sweep_rounds import Point, Sweep, alike, compare_sweep_points
-from powerprof.experiment.sweep_until import Limit, Saturated, Saturation
+from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
 from powerprof.experiment.verdict import ENERGY, shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
+from powerprof.report.csv_file import Line, column_lines
 from powerprof.report.html.charts import charts, one_curve
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.html.svg import SVG, Scale, from_zero, grid, joined
 from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.markdown import draw_table, note_lines
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places
 
@@ -374,6 +377,30 @@ def _tradeoff(record: Sweep) -> Markup:
     return tradeoff(settings, clean(record.parameter, 60), kind)
 
 
+# Markdown and CSV.
+
+
+def render_markdown(record: Sweep, context: str) -> list[str]:
+    """Return the metrics over the values of the parameter."""
+    errors = [f"{record.parameter} {point.value}: {point.error}" for point in record.points if point.error]
+    places = Places(record)
+    written = ["", context, *draw_table(sweep_table(record, places))]
+    if any(point.paces for point in record.points):
+        written += ["", "How often each thread wakes:", *draw_table(paces_table(record, places))]
+    return written + note_lines([*errors, *texts(record.notes)])
+
+
+def render_csv(record: Sweep) -> Iterator[Line]:
+    """Yield one line per metric of each point."""
+    yield [record.parameter, "metric", "unit", "kind", "mean", "low", "high", "error"]
+    table = sweep_table(record, Places(record))
+    for number, point in enumerate(record.points):
+        value = point.value if isinstance(point.value, int | float | str) else str(point.value)
+        if point.error is not None:
+            yield [value, *[None] * 6, point.error]
+        yield from ([value, *line] for line in column_lines(table, str(number)) if line[3] is not None)
+
+
 # The terminal report of `powerprof saturate`: the highest rate that holds the limit, and the trials around it.
 
 _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
@@ -455,3 +482,12 @@ def _trial_lines(condition: Saturated, limit: Limit) -> list[str]:
             ]
         )
     return text.columns(rows, left=0)
+
+
+def render_saturation_csv(record: Saturation) -> Iterator[Line]:
+    """Yield one line per window: the offered load, its result, and whether the limit held."""
+    yield ["condition", *Trial.__struct_fields__, "limit", "at_most", "unit"]
+    limit = (record.limit.metric, record.limit.at_most, record.limit.unit)
+    for one in (record.a, record.b):
+        if one is not None:
+            yield from ([one.name, *msgspec.structs.astuple(trial), *limit] for trial in one.trials)

@@ -3,18 +3,105 @@
 
 from __future__ import annotations
 
-from powerprof.experiment.records import Side
-from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Trend, TrendPoint
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import msgspec
+
+from powerprof.experiment.records import Metric, Side
+from powerprof.experiment.sweep_comparison import (
+    SweepComparison,
+    SweepSide,
+    Trend,
+    TrendPoint,
+    TrendStep,
+    Value,
+    judged,
+)
 from powerprof.experiment.verdict import direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
-from powerprof.report.answers import words
+from powerprof.report.answers import NO_BOUND_PERCENT, word_threats, words
+from powerprof.report.csv_file import Line
 from powerprof.report.html.charts import Ends, charts, one_curve
 from powerprof.report.html.page import Extras, clean, page, without_empty
 from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.markdown import draw_table, escape, note_lines
 from powerprof.report.metrics import parted_table, points_table
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
+
+
+def word_sweep_comparison(record: SweepComparison) -> SweepComparison:
+    """Return the record with its answer and its threats in words."""
+    threats = word_threats(record.threats, {})
+    return msgspec.structs.replace(record, text=record.text or _sweeps_answer(record), threats=threats)
+
+
+def _sweeps_answer(record: SweepComparison) -> str:
+    """Return where B diverges from A, with the largest difference."""
+    points = judged(record)
+    a, b, parameter = record.a.name, record.b.name, record.parameter
+    if not points:
+        return "No answer: the sweeps have no metric in common."
+    what = "queries/s" if record.metric == "queries_hz" else words(record.metric)
+    parts = []
+    for way in ("higher", "lower"):
+        moved = [point for point in points if point.parted and (_change(point.metric) > 0) == (way == "higher")]
+        if not moved:
+            continue
+        most = max(moved, key=lambda point: abs(_change(point.metric)))
+        where = _place_text([point.value for point in moved], [point.value for point in points], parameter)
+        at = f" at {most.value}" if len(moved) > 1 else ""
+        verb = "are" if what.endswith("/s") else "is"
+        parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
+    if not parts:
+        where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
+        bounds = [_less_than_percent(point.metric) for point in points]
+        known = [bound for bound in bounds if bound is not None]
+        if len(known) < len(bounds):
+            return f"Inconclusive {where}: how large a difference may be is unknown at {len(bounds) - len(known)}."
+        if max(known) > NO_BOUND_PERCENT:
+            return f"Inconclusive {where}: the intervals are too wide for a bound."
+        return f"No measurable difference {where}: less than {max(known):,.1f} % (95 % at each)."
+    text = "; ".join(parts)
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _place_text(points: Sequence[Value], every: Sequence[Value], parameter: str) -> str:
+    """Return `at every value of clients`, `from clients 16 on` or `at clients 4 and 64`."""
+    if len(points) == len(every) > 1:
+        return f"at every value of {parameter}"
+    if len(points) > 1 and list(points) == list(every[-len(points) :]):
+        return f"from {parameter} {points[0]} on"
+    *most, last = [str(value) for value in points]
+    return f"at {parameter} {', '.join(most)} and {last}" if most else f"at {parameter} {last}"
+
+
+def _change(metric: Metric) -> float:
+    return metric.difference.b_minus_a or 0.0
+
+
+def _less_than_percent(metric: Metric) -> float | None:
+    """Return the largest possible difference in either direction, in percent of A; None if unknown."""
+    ends, base = metric.difference.ci95, metric.a.mean
+    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
+
+
+def _percent_change(metric: Metric) -> str:
+    """Return a difference such as `+43.1 % (38.2 to 48.0, 95 %)`."""
+    percent, interval, base = metric.difference.percent, metric.difference.ci95, metric.a.mean
+    if percent is None or not base:
+        return "from nothing"
+    ends = (
+        "" if interval is None else " (" + " to ".join(_signed(100 * end / abs(base)) for end in interval) + ", 95 %)"
+    )
+    return f"{_signed(percent)} %{ends}"
+
+
+def _signed(percent: float) -> str:
+    return f"{percent:+,.1f}".replace("-", "−")
+
 
 # The table of functions with different shares where the sweeps diverge.
 
@@ -176,7 +263,91 @@ def render(record: SweepComparison, extras: Extras) -> str:
     )
 
 
+# Markdown and CSV.
+
+
+def render_markdown(record: SweepComparison, context: str) -> list[str]:
+    """Return the judged metric over the parameter, and the correlated metrics."""
+    places = Places(record)
+    written = ["", context, *draw_table(points_table(record, places))]
+    if record.parted_with:
+        written += ["", "Where they diverge, and where they do not:", *draw_table(parted_table(record, places))]
+    if record.functions:
+        functions = draw_table(parting_functions_table(record, places))
+        written += ["", "Functions, in percent of the server's samples, where they diverge:", *functions]
+    if record.threats:
+        written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
+    return written + note_lines([*record.differences, *texts(record.notes)])
+
+
+def render_csv(record: SweepComparison) -> Iterator[Line]:
+    """Yield one line per metric of each value that both sweeps measured."""
+    yield [
+        *(record.parameter, "parted", "metric", "unit", "kind", "a", "b", "a_mean", "a_low", "a_high"),
+        *("b_mean", "b_low", "b_high", "b_minus_a", "low", "high", "percent", "verdict"),
+    ]
+    for point in record.points:
+        for metric in point.metrics:
+            yield [
+                *(str(point.value), str(point.parted), metric.name, metric.unit, metric.kind),
+                *(record.a.name, record.b.name),
+                *(metric.a.mean, *(metric.a.ci95 or (None, None))),
+                *(metric.b.mean, *(metric.b.ci95 or (None, None))),
+                *(metric.difference.b_minus_a, *(metric.difference.ci95 or (None, None))),
+                *(metric.difference.percent, metric.verdict),
+            ]
+
+
 # The trend of a condition (`powerprof runs RUN --trend`): the answer, then one line per run.
+
+
+def word_trend(record: Trend) -> Trend:
+    """Return the record with its answer in words."""
+    return msgspec.structs.replace(record, text=record.text or _trend_answer(record))
+
+
+def _trend_answer(record: Trend) -> str:
+    """Return the largest significant step between neighbouring runs, or the bound of the steps."""
+    condition, points = record.condition, record.points
+    same = condition.workload in ("command", condition.name)
+    name = condition.name if same else f"{condition.workload}:{condition.name}"
+    if len(points) == 1:
+        return f"There is one run of {name}: nothing to compare it with."
+    every = [(before, after, after.step) for before, after in pairwise(points)]
+    steps = [
+        (before, after, step)
+        for before, after, step in every
+        if step is not None and step.verdict != "inconclusive" and step.difference.percent is not None
+    ]
+    metric = words(record.metric)
+    if not steps:
+        none = f"{name}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
+        bounds = [_step_less_than_percent(record.metric, before, step) for before, _, step in every]
+        known_bounds = [bound for bound in bounds if bound is not None]
+        if len(known_bounds) < len(bounds):
+            return f"{none}; how large one may be is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
+        if max(known_bounds) > NO_BOUND_PERCENT:
+            return f"{none}; the intervals are too wide for a bound."
+        return f"{none}: less than {max(known_bounds):,.1f} % (95 % at each)."
+    before, after, step = max(steps, key=lambda step: abs(step[2].difference.percent or 0.0))
+    percent = step.difference.percent or 0.0
+    direction_text = "rose" if percent > 0 else "fell"
+    others = f"; {len(steps) - 1} more steps are significant" if len(steps) > 1 else ""
+    return (
+        f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
+        f"({direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
+    )
+
+
+def _step_less_than_percent(name: str, before: TrendPoint, step: TrendStep | None) -> float | None:
+    """Return the largest possible step in either direction, in percent of the earlier run; None if unknown."""
+    base = next((metric.estimate.mean for metric in before.metrics if metric.name == name), None)
+    ends = step.difference.ci95 if step is not None else None
+    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
+
+
+def _run_name(point: TrendPoint) -> str:
+    return point.run + (f" [{', '.join(point.labels)}]" if point.labels else "")
 
 
 def _metric_of(point: TrendPoint, name: str) -> RunMetric | None:

@@ -14,6 +14,7 @@ import pytest
 from powerprof.experiment.records import ControlRecord, Threat
 from powerprof.model.records import Note
 from powerprof.report import answers, labels
+from powerprof.report.comparison import control_text
 from tests.conftest import REPOSITORY
 
 PACKAGE = REPOSITORY / "powerprof"
@@ -127,6 +128,6 @@ def test_a_damaged_note_is_shown_as_it_is() -> None:
     assert labels.texts([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
     assert labels.texts([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
     assert answers.word_threats([Threat(name="steal")], {})[0].text == "steal {}"
-    assert answers.of_control(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
+    assert control_text(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
         "the A/A control has too few pairs to judge"
     )

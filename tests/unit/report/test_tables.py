@@ -87,7 +87,7 @@ def test_all_forms_show_the_same_metrics() -> None:
     shown = {row.key for row in table.rows}
     assert shown == {metric.name for metric in record.metrics}
     pages = str(html_table(table))
-    written = "\n".join(markdown.table(table))
+    written = "\n".join(markdown.draw_table(table))
     for row in table.rows:
         a = row.cells["a"]
         assert isinstance(a, Figure)
@@ -117,7 +117,7 @@ def test_a_point_without_a_metric_is_unknown_and_has_no_place() -> None:
     table = sweep_table(sweep(), Places(sweep()))
     missing = table.rows[0].cells[str(len(sweep().points) - 1)]
     assert isinstance(missing, Figure) and (missing.value, missing.at) == (None, "")
-    assert markdown.table(table)[3].endswith("| ? |")
+    assert markdown.draw_table(table)[3].endswith("| ? |")
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -126,6 +126,6 @@ def test_names_from_outside_stay_names(name: str) -> None:
     table = Table(columns, [TableRow({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
     page = str(html_table(table))
     assert set(re.findall(r"<(\w+)", page)) == {"div", "table", "thead", "tbody", "tr", "th", "td", "data"}
-    lines = markdown.table(table)
+    lines = markdown.draw_table(table)
     assert len(lines) == 4 and all("\n" not in line for line in lines)
     assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in lines[1:])

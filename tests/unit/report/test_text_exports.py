@@ -20,7 +20,7 @@ from powerprof.model.records import EnergyReading
 from powerprof.report import attribution as report
 from powerprof.report import comparison as compare
 from powerprof.report.exports import export, render_csv, render_html, render_markdown
-from powerprof.report.markdown import code, plain
+from powerprof.report.markdown import code_span, escape
 from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
 from tests.unit.report.sample_records import (
     HOSTILE,
@@ -172,7 +172,7 @@ def test_markdown_of_a_run_and_of_an_attribution() -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_name_in_markdown_is_one_code_span(name: str) -> None:
-    span = code(name)
+    span = code_span(name)
     fence = re.match("`+", span)
     assert fence and span.endswith(fence[0])
     inner = span[len(fence[0]) : -len(fence[0])]
@@ -182,7 +182,7 @@ def test_a_name_in_markdown_is_one_code_span(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_a_sentence_in_markdown_has_no_markup(name: str) -> None:
-    text = plain(f"costs {name} more")
+    text = escape(f"costs {name} more")
     assert not re.search(r"(?<!\\)[`*_<>\[\]|]", text)
     assert "\n" not in text and "@S" not in text and "://" not in text
 

@@ -11,7 +11,7 @@ from powerprof.experiment.phases import Claim
 from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Conservation, EnergySource, Estimate, IdleRun, ServerExits
 from powerprof.queries.records import QueryPlanStep
-from powerprof.report import attribution, functions, idle, labels
+from powerprof.report import attribution, idle, labels, profile
 from powerprof.report.queries import plan_text
 from tests.unit.report import sample_records
 from tests.unit.report.sample_records import filled
@@ -40,9 +40,9 @@ def test_a_step_without_a_table_has_no_question_marks() -> None:
 def test_one_function_is_called_by_its_name() -> None:
     row = sample_records.filled(FunctionRow, function="dispatch_command", calls_count=300)
     one = sample_records.filled(FunctionProfile, label="mariadbd", pattern="dispatch*", window_s=3.0, functions=[row])
-    assert functions.headline(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
+    assert profile.functions_headline(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
     two = replace(one, functions=[row, replace(row, function="dispatch_end", calls_count=1)])
-    assert functions.headline(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
+    assert profile.functions_headline(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
 
 
 def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,8 +18,8 @@ from powerprof.experiment.verdict import direction, half_width_percent, headline
 from powerprof.experiment.verdict import judge as judge_compared
 from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
-from powerprof.report.answers import of_control, worded
 from powerprof.report.answers import word_threats as threats_worded
+from powerprof.report.comparison import control_text, word_answer
 from powerprof.report.labels import texts
 from tests.unit.experiment.builders import block, blocks, window
 
@@ -33,7 +33,7 @@ def judge(measured: Sequence[Block], baseline: Baseline, primary: str, seed: int
 
 def answer(metrics: list[Metric], asked: str, a: str, b: str) -> Answer:
     """The answer in words."""
-    return worded(answer_of(metrics, asked), metrics, a, b)
+    return word_answer(answer_of(metrics, asked), metrics, a, b)
 
 
 def _texts(threats: Sequence[Threat]) -> list[str]:
@@ -260,9 +260,9 @@ def test_a_against_its_own_blocks_is_a_control() -> None:
     control = own_control(metrics[0], seed=1)
     assert control is not None
     assert control.sound
-    assert of_control(control).startswith("A/A ±")
+    assert control_text(control).startswith("A/A ±")
     differs = replace(control, sound=False, difference_percent=3.21)
-    assert of_control(differs).startswith("the A/A control differs by +3.2 %")
+    assert control_text(differs).startswith("the A/A control differs by +3.2 %")
     assert control.pairs_count == 6
     assert control.half_width_percent is not None and control.half_width_percent < 2
 
