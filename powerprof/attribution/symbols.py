@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names the programs of a target or a saved run have, how many wake-ups they name, and what brings the rest."""
+"""The names of functions that the programs of a target or a saved run have, for `doctor --pid`."""
 
 from __future__ import annotations
 
@@ -24,43 +24,41 @@ from powerprof.stacks.store import TableStore
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import resolve
 
-# Which frames of a stack are the program's own, and which of them only wait for their caller.
-
 _LIBRARIES = ("libc.", "libc-", "ld-", "libpthread", "libstdc++", "[vdso]", "[vsyscall]")
-# Functions that only wait for their caller, in a program's own code: what waits is the caller.
+# Functions of a program that wait on behalf of their caller, so the caller is to blame.
 _WRAPPERS = re.compile(r"(psi_|inline_mysql_|mysql_(cond|mutex|rwlock)|my_cond|safe_(cond|mutex)|native_cond|std::|__)")
 
 
 def is_own(frame: StackFrame) -> bool:
-    """Whether it is neither the C or C++ library's nor the kernel's door."""
+    """Return whether a frame belongs neither to the C or C++ library nor to the vdso."""
     return not frame.module.startswith(_LIBRARIES)
 
 
 def only_waits(frame: StackFrame) -> bool:
-    """Whether it is known, by its name, to wait for whoever called it."""
+    """Return whether a frame's function is known to wait on behalf of its caller."""
     return _WRAPPERS.match(frame.function or "") is not None
 
 
 def find_blamed_frame(stack: Sequence[StackFrame]) -> StackFrame | None:
-    """The frame to blame, named or not: the innermost that is the program's own and works; None without a stack."""
-    own = [frame for frame in stack if is_own(frame)]
-    working = [frame for frame in own if not only_waits(frame)]
-    return next(iter([*working, *own, *stack]), None)
+    """Return the innermost frame of the program's own that does not only wait; None without a stack."""
+    own_frames = [frame for frame in stack if is_own(frame)]
+    working = [frame for frame in own_frames if not only_waits(frame)]
+    return next(iter([*working, *own_frames, *stack]), None)
 
 
-# True where the download that its text describes may be made.
+# Returns whether the user agrees to the described download.
 Consent = Callable[[str], bool]
 _MOST_PROCESSES = 64
-# A server's debug file has hundreds of MB.
+# A server's debug file has some hundred MB.
 _PATIENCE_S = 3600.0
 
 
 class SymbolFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One mapped file: `FileNames`, and who has the rest.
+    """A mapped file: the fields of `FileNames`, and the source of its missing names.
 
-    `wakeups_percent` is the share of wake-ups with a frame in it, `unnamed_wakeups_percent` with one that has no name;
-    None without a trace. `package` is the package with its debug file, as the distribution calls it. `fetched`: whether
-    a server had its debug file, None where none was asked.
+    `wakeups_percent` is the share of wake-ups with a frame in the file, `unnamed_wakeups_percent` that with an unnamed
+    frame in it; None without a trace. `package` is the package with its debug file, as the distribution names it.
+    `fetched`: whether a server had its debug file; None if no server was queried.
     """
 
     path: str
@@ -78,16 +76,15 @@ class SymbolFile(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether a debug file can add no names."""
+        """Whether a debug file cannot add names."""
         return is_complete(self.names_from, self.debug_from, self.functions_count)
 
 
 class Symbols(msgspec.Struct, frozen=True, kw_only=True):
-    """`powerprof.symbols/1`: the files of a target's processes, each once.
+    """The record `powerprof.symbols/1`: the files of a target's processes, each once.
 
-    `wakeups_named_percent` is the share of `wakeups_count` whose function to blame (`places.place_of`) has a name; None
-    without a trace. `command` brings the names that files lack, None where none is known to. `notes`: why servers could
-    not be asked.
+    `wakeups_named_percent` is the share of `wakeups_count` whose blamed function (`find_blamed_frame`) has a name; None
+    without a trace. `command` gets the missing names; None if no source is known. `notes`: failures of servers.
     """
 
     label: str
@@ -103,7 +100,7 @@ class Symbols(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class SymbolsRequest:
-    """What to look at: a target, or a saved run. `duration_s`: a trace of so long says which names matter."""
+    """A request for the names of a target, or of a saved run. `duration_s`: length of a trace of wake-ups."""
 
     run: str | None = None
     runs_dir: Path | None = None
@@ -122,31 +119,35 @@ _NO_SERVER: ServerChoice = _NoServerChosen()
 
 
 def find_symbols(chosen: TargetChoice, request: SymbolsRequest, say: Say, consent: Consent) -> Symbols:
-    """Look, and fetch where that is asked for and agreed to. Raises UsageError, CapabilityError, PowerprofError."""
+    """Return the names of a target; fetch debug files on request and with consent.
+
+    Raises UsageError, CapabilityError, PowerprofError.
+    """
     if request.fetch and not debuginfo.configured_servers():
         raise UsageError(
-            "--fetch needs a server in DEBUGINFOD_URLS", "powerprof symbols without --fetch prints the whole command"
+            "--fetch needs a server in DEBUGINFOD_URLS",
+            "powerprof doctor --pid without --fetch prints the whole command",
         )
-    label, images, record = _looked_at(chosen, request, say)
-    found = _FilesFound(images, record)
+    label, images, record = _read_images(chosen, request, say)
+    files = _MappedFiles(images, record)
     fetched: dict[str, bool] = {}
-    asked = debuginfo.FetchRequest(time.monotonic() + _PATIENCE_S)
+    downloads = debuginfo.FetchRequest(time.monotonic() + _PATIENCE_S)
     if request.fetch:
-        fetched = _fetch(found, asked, say, consent)
-        found = _FilesFound(images, record)
+        fetched = _fetch(files, downloads, say, consent)
+        files = _MappedFiles(images, record)
     return Symbols(
         label=label,
         pids=[image.pid for image in images],
-        files=found.files(fetched),
-        wakeups_count=found.wakeups_count,
-        wakeups_named_percent=found.named_percent,
-        command=found.remedies.command(asked=request.fetch),
+        files=files.records(fetched),
+        wakeups_count=files.wakeups_count,
+        wakeups_named_percent=files.named_percent,
+        command=files.remedies.command(asked=request.fetch),
         run=request.run,
-        notes=list(asked.problems),
+        notes=list(downloads.problems),
     )
 
 
-def _looked_at(
+def _read_images(
     chosen: TargetChoice, request: SymbolsRequest, say: Say
 ) -> tuple[str, list[ProcessImage], Attribution | None]:
     if request.run is not None:
@@ -162,13 +163,13 @@ def _looked_at(
     target = resolve(tuple(chosen.pid or ()), cgroup=chosen.cgroup, system=chosen.system)
     if target.system or len(target.pids) > _MOST_PROCESSES:
         raise UsageError(
-            f"symbols looks at up to {_MOST_PROCESSES} processes", "choose some by --pid, or add --duration 5"
+            f"doctor --pid looks at up to {_MOST_PROCESSES} processes", "choose some by --pid, or add --duration 5"
         )
     return target.label, [snapshot(pid) for pid in target.pids], None
 
 
-class _FilesFound:
-    """The files of some processes, and which of them wake-ups go through."""
+class _MappedFiles:
+    """The files of some processes, with the counts of wake-ups that pass through them."""
 
     def __init__(self, images: Sequence[ProcessImage], record: Attribution | None) -> None:
         store = TableStore(downloads=False)
@@ -176,30 +177,30 @@ class _FilesFound:
         self.wakeups_count: int | None = None
         for stack, count in _stacks(record) if record is not None else ():
             self.wakeups_count = (self.wakeups_count or 0) + count
-            own = find_blamed_frame(stack)
-            named += count if own is not None and own.function is not None else 0
+            blamed = find_blamed_frame(stack)
+            named += count if blamed is not None and blamed.function is not None else 0
             for counts, frames in ((self._through, stack), (self._unnamed, [f for f in stack if f.function is None])):
                 for module in {frame.module for frame in frames}:
                     counts[module] = counts.get(module, 0) + count
         self.named_percent = 100.0 * named / self.wakeups_count if self.wakeups_count else None
-        known: dict[tuple[str, str | None], FileNames] = {}
+        files: dict[tuple[str, str | None], FileNames] = {}
         for image in images:
             mappings = mapped_files(image, lambda module: self.wakeups_count is None or module in self._through)
-            fresh = [mapping for mapping in mappings if (mapping.path, mapping.build_id) not in known]
-            known.update({(file.path, file.build_id): file for file in survey_names(image, fresh, store)})
-        self._files = sorted(known.values(), key=lambda file: -self._unnamed.get(file.module, 0))
-        self.lacking = [file for file in self._files if self.wakeups_count is None or self._unnamed.get(file.module, 0)]
-        self.remedies = Remedies(images[0].pid if images else 0, self.lacking)
+            fresh = [mapping for mapping in mappings if (mapping.path, mapping.build_id) not in files]
+            files.update({(file.path, file.build_id): file for file in survey_names(image, fresh, store)})
+        self._files = sorted(files.values(), key=lambda file: -self._unnamed.get(file.module, 0))
+        lacking = [file for file in self._files if self.wakeups_count is None or self._unnamed.get(file.module, 0)]
+        self.remedies = Remedies(images[0].pid if images else 0, lacking)
 
     def _share(self, counts: dict[str, int], module: str) -> float | None:
         return 100.0 * counts.get(module, 0) / self.wakeups_count if self.wakeups_count else None
 
-    def files(self, fetched: dict[str, bool]) -> list[SymbolFile]:
-        """For the record; `fetched` are those that servers were asked for, by build id."""
-        files = []
+    def records(self, fetched: dict[str, bool]) -> list[SymbolFile]:
+        """Return the files of the record; `fetched` maps requested build ids to whether a server had them."""
+        records = []
         for file in self._files:
             package = None if file.is_complete else self.remedies.package(file)
-            files.append(
+            records.append(
                 SymbolFile(
                     path=file.path,
                     module=file.module,
@@ -215,11 +216,11 @@ class _FilesFound:
                     fetched=fetched.get(file.build_id or ""),
                 )
             )
-        return files
+        return records
 
 
 def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
-    """The stacks of wake-ups and how often each was: on idle CPUs and on those that ran anyway."""
+    """Yield the stacks of wake-ups with their counts, on idle and on running CPUs."""
     for row in record.wakeups:
         if row.stack:
             yield row.stack, max(row.count, row.wakings_count or 0)
@@ -228,12 +229,12 @@ def _stacks(record: Attribution) -> Iterable[tuple[list[StackFrame], int]]:
             yield waking.stack, waking.wakings_count
 
 
-def _fetch(found: _FilesFound, asked: debuginfo.FetchRequest, say: Say, consent: Consent) -> dict[str, bool]:
-    """Ask the servers for what is lacking: whether each build id came.
+def _fetch(mapped: _MappedFiles, downloads: debuginfo.FetchRequest, say: Say, consent: Consent) -> dict[str, bool]:
+    """Fetch the missing debug files; return for each build id whether a server had it.
 
-    Raises PowerprofError without consent, and where servers failed and nothing came.
+    Raises PowerprofError without consent, or if servers failed and no file was fetched.
     """
-    files = {file.build_id: file.module for file in found.remedies.files if file.build_id}
+    files = {file.build_id: file.module for file in mapped.remedies.files if file.build_id}
     if not files:
         return {}
     few = list(files.values())[:3]
@@ -244,7 +245,9 @@ def _fetch(found: _FilesFound, asked: debuginfo.FetchRequest, say: Say, consent:
     fetched = {}
     for build_id, module in files.items():
         say(f"asking for the debug file of {module}")
-        fetched[build_id] = debuginfo.fetch(build_id, asked) is not None
-    if asked.problems and not any(fetched.values()):
-        raise PowerprofError(f"nothing was fetched: {next(iter(asked.problems))}", "name other servers, or try later")
+        fetched[build_id] = debuginfo.fetch(build_id, downloads) is not None
+    if downloads.problems and not any(fetched.values()):
+        raise PowerprofError(
+            f"nothing was fetched: {next(iter(downloads.problems))}", "name other servers, or try later"
+        )
     return fetched

@@ -172,7 +172,7 @@ def render(capabilities: Sequence[Capability]) -> str:
     return "\n".join(lines)
 
 
-# `powerprof symbols` for a terminal: which files have names, from where, and the command for the rest.
+# `powerprof doctor --pid` for a terminal: the files with names, their sources, and the command for the other names.
 
 _FROM = {
     "symtab": "its symbol table",

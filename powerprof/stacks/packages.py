@@ -363,7 +363,7 @@ class Remedies:
             if server or is_delegated()
             else ""
         )
-        return f"{'sudo ' if is_delegated() else ''}{chosen}powerprof symbols --pid {self._pid} --fetch"
+        return f"{'sudo ' if is_delegated() else ''}{chosen}powerprof doctor --pid {self._pid} --fetch"
 
 
 def _as_root() -> str:

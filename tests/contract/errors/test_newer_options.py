@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY, Cli
 
 
-@pytest.mark.parametrize("command", ["report", "symbols", "attribute --from"])
+@pytest.mark.parametrize("command", ["report", "doctor --from", "attribute --from"])
 def test_what_is_no_file_is_no_run(command: str, powerprof_cli: Cli, tmp_path: Path) -> None:
     folder, pipe = tmp_path / "folder", tmp_path / "pipe"
     folder.mkdir()

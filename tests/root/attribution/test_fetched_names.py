@@ -71,15 +71,15 @@ def test_functions_are_named_once_their_debug_file_was_fetched(
         # No package has it: there is no command that would help, and the report says so.
         assert any("in bare: these files are stripped, and no package" in note for note in before["notes"])
         monkeypatch.setenv("DEBUGINFOD_URLS", address)
-        seen = _json(cli(["symbols", "--pid", pid, "--json", "-"]))
+        seen = _json(cli(["doctor", "--pid", pid, "--json", "-"]))
         assert asked == []
-        assert seen["command"] == f"powerprof symbols --pid {pid} --fetch"
+        assert seen["command"] == f"powerprof doctor --pid {pid} --fetch"
         assert (seen["files"][0]["module"], seen["files"][0]["names_from"]) == ("bare", "dynsym")
         # Without a terminal a download needs --yes.
-        refused = cli(["symbols", "--pid", pid, "--fetch"])
+        refused = cli(["doctor", "--pid", pid, "--fetch"])
         assert (refused.code, asked) == (1, [])
         assert "--yes" in refused.err
-        fetched = _json(cli(["symbols", "--pid", pid, "--fetch", "--yes", "--json", "-"]))
+        fetched = _json(cli(["doctor", "--pid", pid, "--fetch", "--yes", "--json", "-"]))
         file = next(file for file in fetched["files"] if file["module"] == "bare")
         assert (file["debug_from"], file["fetched"]) == ("debuginfod", True)
         assert file["named_count"] > seen["files"][0]["named_count"]
@@ -88,8 +88,8 @@ def test_functions_are_named_once_their_debug_file_was_fetched(
         after = attributed(info["pid"])
     assert set(CHAIN) <= _functions(after)
     assert not any("stripped" in note and "bare" in note for note in after["notes"])
-    assert _json(cli(["symbols", after["id"], "--json", "-"]))["wakeups_named_percent"] == 100.0
-    assert _json(cli(["symbols", before["id"], "--json", "-"]))["wakeups_named_percent"] < 50.0
+    assert _json(cli(["doctor", "--from", after["id"], "--json", "-"]))["wakeups_named_percent"] == 100.0
+    assert _json(cli(["doctor", "--from", before["id"], "--json", "-"]))["wakeups_named_percent"] < 50.0
 
 
 def _functions(record: dict[str, Any]) -> set[str | None]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `symbols` prints, and how reports name the command for missing names."""
+"""What `doctor --pid` prints, and how reports name the command for missing names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from powerprof.report.catalogue import lines
 from powerprof.report.labels import texts, wrapped
 from tests.unit.report import sample_records
 
-COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof symbols --pid 123456 --fetch"
+COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof doctor --pid 123456 --fetch"
 FILE = SymbolFile(
     path="/usr/sbin/mariadbd",
     module="mariadbd",

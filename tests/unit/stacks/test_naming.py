@@ -81,7 +81,7 @@ def test_a_report_names_a_command_only_for_files_that_lack_names(
         files = survey_names(image, mapped_files(image), TableStore())
         monkeypatch.delenv("SUDO_UID", raising=False)
         monkeypatch.setenv("DEBUGINFOD_URLS", "http://127.0.0.1:9/")
-        assert Remedies(info["pid"], files).command() == f"powerprof symbols --pid {info['pid']} --fetch"
+        assert Remedies(info["pid"], files).command() == f"powerprof doctor --pid {info['pid']} --fetch"
         assert Remedies(info["pid"], files).command(asked=True) is None
     # What has a symbol table is not to be had any better.
     with running(built("sleepers")) as info:
@@ -105,7 +105,7 @@ def test_the_command_is_one_that_works(debian: Path, monkeypatch: pytest.MonkeyP
         remedies._distribution, remedies._is_contained = Distribution(debian), contained
         return remedies.command()
 
-    fetch = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof symbols --pid 7 --fetch"
+    fetch = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof doctor --pid 7 --fetch"
     # No index has the package: apt could not install it.
     assert command(server, own) == fetch
     # Nobody has the debug file of a program built at home.
@@ -120,7 +120,7 @@ def test_the_command_is_one_that_works(debian: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("SUDO_UID", "1000")
     assert command(libc) == f"sudo {fetch}"
     monkeypatch.setenv("DEBUGINFOD_URLS", "http://a/$(reboot) https://b")
-    assert command(own) == "sudo DEBUGINFOD_URLS='http://a/$(reboot) https://b' powerprof symbols --pid 7 --fetch"
+    assert command(own) == "sudo DEBUGINFOD_URLS='http://a/$(reboot) https://b' powerprof doctor --pid 7 --fetch"
 
 
 @contextmanager
