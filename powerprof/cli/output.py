@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How results leave the process: progress, files, the report, the saved run."""
+"""Results leave the process here: as a saved run, as files, as a report on stdout, and to a collector."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,7 +17,6 @@ from powerprof.system.files import printable, printable_lines, reason_of
 
 if TYPE_CHECKING:
     import msgspec
-    from rich.console import Console
 
     from powerprof.cli.options import Saving
     from powerprof.report.html.page import Extras
@@ -26,27 +25,30 @@ R = TypeVar("R", bound="msgspec.Struct")
 Targets = Mapping[str, str | None]
 
 
+# Checks before anything is measured.
+
+
 def check_targets(json: str | None = None, files: Targets | None = None) -> None:
-    """Refuse what could not be written, before anything is measured. Raises UsageError."""
+    """Raise UsageError or PowerprofError if one of the files could not be written after the measurement."""
     targets = {**(files or {}), "json": json}
     if list(targets.values()).count("-") > 1:
         raise UsageError("only one of the files can be stdout", "give the others names")
-    asked = {name: file for name, file in targets.items() if file is not None and not _is_sent(name, file)}
-    for option, target in asked.items():
-        place = Path(target)
-        if target != "-" and os.path.isdir(place):  # noqa: PTH112 - Path's raises where a name is too long
+    to_files = {name: file for name, file in targets.items() if file is not None and not _is_collector(name, file)}
+    for option, target in to_files.items():
+        folder = Path(target).parent
+        if target != "-" and os.path.isdir(target):  # noqa: PTH112 - Path.is_dir raises if a name is too long
             raise UsageError(f"--{option} {target} is a directory", "name a file, or - for stdout")
-        if target != "-" and not os.path.isdir(place.parent):  # noqa: PTH112
-            raise UsageError(f"--{option} {target}: no such directory {place.parent}", "create it first")
+        if target != "-" and not os.path.isdir(folder):  # noqa: PTH112
+            raise UsageError(f"--{option} {target}: no such directory {folder}", "create it first")
     by_path: dict[str, str] = {}
-    for option, target in asked.items():
+    for option, target in to_files.items():
         other = by_path.setdefault(os.path.realpath(target), option) if target != "-" else option
         if other != option:
             raise UsageError(f"--{other} and --{option} name the same file, {target}", "give each its own")
-    if asked:
+    if to_files:
         from powerprof.report.files import check_output
 
-        for option, target in asked.items():
+        for option, target in to_files.items():
             try:
                 check_output(target)
             except PowerprofError as error:
@@ -54,11 +56,15 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
 
 
 def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
-    """Refuse what could be neither written nor saved after the measuring; returns how it is going to be saved.
+    """Return how the result will be saved. Raise UsageError or PowerprofError if it could not be kept.
 
-    Where nobody chose a place for runs and the usual one cannot be written (no HOME, a read-only one), that is reported
-    and measuring continues on. `reads_runs`: --runs-dir also says where runs are read; `judged`: the exit code is an
-    answer by itself. Raises UsageError, PowerprofError.
+    If the default folder of runs cannot be written (no HOME, a read-only one), print a note and do not save.
+
+    Args:
+        saving: The options of the command.
+        files: The other files that were requested.
+        reads_runs: Whether --runs-dir also names the folder from which runs are read.
+        judged: Whether the exit code is an answer.
     """
     check_targets(saving.json, files)
     if saving.label:
@@ -67,13 +73,14 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
         for label in saving.label:
             check_label(label)
     if saving.no_save:
+        has_files = any((saving.json, *(files or {}).values()))
         if saving.label:
             raise UsageError("--label names a saved run and --no-save says not to save", "leave one of the two out")
         if saving.runs_dir is not None and not reads_runs:
             raise UsageError("--runs-dir says where to save and --no-save not to", "leave one of the two out")
-        if saving.quiet and not judged and not any((saving.json, *(files or {}).values())):
+        if saving.quiet and not judged and not has_files:
             raise UsageError("--quiet and --no-save would leave nothing of the result", "add --json FILE")
-        if not any((saving.json, *(files or {}).values())):
+        if not has_files:
             _check_stdout()
         return saving
     from powerprof.model.runs import RunStore
@@ -89,10 +96,7 @@ def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = Fa
 
 
 def _check_stdout() -> None:
-    """Refuse a stdout that takes nothing where nothing else would be left; a reader that has gone (head) is no loss.
-
-    Raises PowerprofError.
-    """
+    """Raise PowerprofError if stdout cannot be written; a reader that has left (head) is no error."""
     from powerprof.report.files import check_output
 
     try:
@@ -102,8 +106,11 @@ def _check_stdout() -> None:
             raise
 
 
+# Files.
+
+
 def write_json(record: Any, target: str | None) -> None:
-    """Write `record` where it was asked for. Raises PowerprofError where the file cannot be written."""
+    """Write a record as JSON to `target`, if there is one. Raise PowerprofError if it cannot be written."""
     if target is not None:
         from powerprof.model.runs import encode_record
         from powerprof.report.files import write_output
@@ -112,30 +119,75 @@ def write_json(record: Any, target: str | None) -> None:
 
 
 def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
-    """Write every file that was asked for.
+    """Write or send every file that was requested.
 
-    Raises UsageError where the record has no such form, PowerprofError where one can be neither written nor sent.
+    All files are rendered before the first is written, so that a UsageError leaves nothing half done. If one cannot be
+    written or sent, the others still are.
+
+    Raises:
+        UsageError: The record has no such form.
+        PowerprofError: The first file that could not be written or sent.
     """
-    asked = {kind: target for kind, target in files.items() if target is not None}
-    if asked:
+    requested = {kind: target for kind, target in files.items() if target is not None}
+    if requested:
         from powerprof.report.exports import export
         from powerprof.report.files import write_output
         from powerprof.system.sending import send
 
-        # All are made before the first is written: a refusal leaves nothing half done. One that cannot be written
-        # keeps none of the others back.
-        problem: PowerprofError | None = None
-        made = [(kind, target, export(record, kind, extras)) for kind, target in asked.items()]
-        for kind, target, data in made:
+        first_error: PowerprofError | None = None
+        rendered = [(kind, target, export(record, kind, extras)) for kind, target in requested.items()]
+        for kind, target, data in rendered:
             try:
-                if _is_sent(kind, target):
+                if _is_collector(kind, target):
                     send(target, data)
                 else:
                     write_output(target, data)
             except PowerprofError as error:
-                problem = problem or error
-        if problem is not None:
-            raise problem
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
+
+
+def _is_collector(kind: str, target: str | None) -> bool:
+    """Return whether a target is the address of a collector. Raise UsageError if the address is invalid."""
+    if kind != "otlp" or target is None:
+        return False
+    from powerprof.system import sending
+
+    return sending.is_address(target)
+
+
+# A measured result: saved, written, shown and sent.
+
+
+@dataclass
+class Outcome:
+    """The state of a result: the saved run, and the error of each step that failed.
+
+    Attributes:
+        run: The id of the saved run.
+        hint: Where the result is, for errors: the saved run, or the command that continues the measurement.
+        measuring: The failure that ended the measurement, or that of saving it.
+        writing: The first file that could not be written.
+        showing: The reason why the report could not be printed.
+        sending: The reason why a collector did not get its profile.
+    """
+
+    run: str | None = None
+    hint: str | None = None
+    measuring: PowerprofError | None = None
+    writing: PowerprofError | None = None
+    showing: PowerprofError | None = None
+    sending: PowerprofError | None = None
+
+    def finish(self) -> None:
+        """Raise the most important error of the steps, with the saved run in its hint."""
+        for error in (self.writing, self.sending):
+            if error is not None and self.run is not None:
+                error.hint = f"the run is saved: powerprof report {self.run} writes it elsewhere"
+        error = self.measuring or self.writing or self.showing or self.sending
+        if error is not None:
+            raise error
 
 
 def deliver(
@@ -150,119 +202,139 @@ def deliver(
     next_step: str | None = None,
     resumed_by: str | None = None,
 ) -> R:
-    """Save what was measured, write its files, print its report; an interrupted one then ends with 130.
+    """Save a result, write its files, print its report and send its profile; return the record as it was saved.
 
-    `raw` is kept beside the run, `extras` belong on its page, `lines` are a report other than the record's own,
-    `resumed_by` is the command that continues it. What was measured is shown even where it cannot be saved, or where
-    a failure broke it off: that error comes last.
+    A step that fails does not stop the following ones; its error is raised at the end. A result that is not saved and
+    not written is printed even with --quiet.
+
+    Args:
+        record: The result.
+        command: The command that measured it.
+        saving: Where it is saved.
+        files: Its files.
+        lines: A report other than the usual one of this kind of record.
+        raw: Further files of the saved run.
+        extras: Returns the stacks or the timeline for its page.
+        next_step: The last line of the report.
+        resumed_by: The command that continues an interrupted measurement.
+
+    Raises:
+        Interrupted: A signal ended the measurement.
+        PowerprofError: A step failed.
     """
-    from powerprof.model.runs import RunStore
-    from powerprof.report import history
-    from powerprof.report.kinds import word_record
     from powerprof.system import signals
 
     signals.hold()
-    record = word_record(record)
-    problem: PowerprofError | None = None
+    record, outcome = _save(record, command, saving, raw)
+    outcome.hint = resumed_by or (f"what was measured is saved as {outcome.run}" if outcome.run else None)
+    failure = getattr(record, "failure", None)
+    if failure is not None and not signals.has_arrived():  # the signal may have ended the server too
+        outcome.measuring = PowerprofError(failure, outcome.hint)
+    interruption = _release_signals(outcome.hint)
+
+    to_collector = {kind: target for kind, target in (files or {}).items() if _is_collector(kind, target)}
+    to_files = {kind: target for kind, target in (files or {}).items() if kind not in to_collector}
+    targets = [target for target in (saving.json, *to_files.values()) if target]
+    last_line = " ".join(part for part in (f"Saved as {outcome.run}." if outcome.run else None, next_step) if part)
+    reader_left: BrokenPipeError | None = None
+    try:
+        outcome.writing = _write(record, saving, to_files, extras)
+        is_lost = outcome.run is None and outcome.writing is not None
+        is_shown = "-" not in targets and (is_lost or not saving.quiet)
+        try:
+            if is_shown:
+                outcome.showing = _show(record, lines, last_line, outcome.hint)
+        except BrokenPipeError as error:
+            reader_left = error
+        # Sending comes last: a collector that does not answer must not delay the rest.
+        outcome.sending = _send(record, to_collector)
+        if reader_left is not None:
+            raise outcome.sending or reader_left
+        if outcome.sending is not None and outcome.run is None and not is_shown and not targets:
+            outcome.showing = _show(record, lines, last_line, outcome.hint)
+    except Interrupted as late:
+        late.hint = late.hint or outcome.hint
+        raise
+    outcome.finish()
+    if getattr(record, "interrupted", False):
+        raise interruption
+    return record
+
+
+def _save(record: R, command: str, saving: Saving, raw: dict[str, bytes] | None) -> tuple[R, Outcome]:
+    """Word a record and save it. Return the saved record, with its id."""
+    from powerprof.model.runs import RunStore
+    from powerprof.report import history
+    from powerprof.report.kinds import word_record
+
+    record, error = word_record(record), None
     if not saving.no_save:
         try:
-            record = RunStore(saving.runs_dir).save(command, record, raw, history.about(record, saving.label or ()))
-        except PowerprofError as error:
-            problem = error
-    saved = getattr(record, "id", None)
-    kept = resumed_by or (f"what was measured is saved as {saved}" if saved else None)
-    failure = getattr(record, "failure", None)
-    if failure is not None and not signals.has_arrived():  # a signal may have ended the server too
-        problem = PowerprofError(failure, kept)
-    interrupted = signals.interruption(kept)
-    if isinstance(interrupted, HungUp):
+            about = history.about(record, saving.label or ())
+            record = RunStore(saving.runs_dir).save(command, record, raw, about)
+        except PowerprofError as not_saved:
+            error = not_saved
+    return record, Outcome(run=getattr(record, "id", None), measuring=error)
+
+
+def _release_signals(hint: str | None) -> Interrupted:
+    """Let signals raise again, and return the error of an interrupted command. Raise it if a signal is waiting."""
+    from powerprof.system import signals
+
+    interruption = signals.interruption(hint)
+    if isinstance(interruption, HungUp):
         leave_terminal()
     try:
         signals.release()
     except Interrupted:
-        raise interrupted from None
+        raise interruption from None
+    return interruption
+
+
+def _write(
+    record: msgspec.Struct, saving: Saving, files: Targets, extras: Callable[[], Extras] | None
+) -> PowerprofError | None:
+    """Write every file that can be written. Return the first error."""
+    first_error: PowerprofError | None = None
     try:
-        sent = {kind: target for kind, target in (files or {}).items() if _is_sent(kind, target)}
-        written = {kind: target for kind, target in (files or {}).items() if kind not in sent}
-        last = " ".join(part for part in (f"Saved as {saved}." if saved else None, next_step) if part)
-        unwritten = _write_files(record, saving, written, extras)
-        free = "-" not in (saving.json, *written.values())
-        # Where nothing else is left of it, the report is shown also to who asked for silence.
-        wanted = free and (not saving.quiet or (unwritten is not None and saved is None))
-        try:
-            unshown = _shown(record, lines, last, kept) if wanted else None
-        except BrokenPipeError:
-            if (unsent := _send(record, sent)) is not None:
-                raise unsent from None
-            raise
-        # When all else is done: a collector that does not answer keeps nothing back.
-        unsent = _send(record, sent)
-        if unsent is not None and saved is None and not (wanted or saving.json or any(written.values())):
-            unshown = _shown(record, lines, last, kept)
-        for failed in (unwritten, unsent):
-            if failed is not None and saved is not None:
-                failed.hint = f"the run is saved: powerprof report {saved} writes it elsewhere"
-        problem = problem or unwritten or unshown or unsent
-    except Interrupted as late:
-        late.hint = late.hint or kept  # what is shown may be cut short, what was measured is not
-        raise
-    if problem is not None:
-        raise problem
-    if getattr(record, "interrupted", False):
-        raise interrupted
-    return record
-
-
-def _is_sent(kind: str, target: str | None) -> bool:
-    """Whether a file that was asked for is no file but a collector. Raises UsageError for an address of none."""
-    if kind != "otlp" or target is None:
-        return False
-    from powerprof.system import sending
-
-    return sending.is_address(target)
-
-
-def _send(record: msgspec.Struct, sent: Targets) -> PowerprofError | None:
-    """Send what is for a collector; why it could not be."""
+        write_json(record, saving.json)
+    except PowerprofError as error:
+        first_error = error
     try:
-        write_exports(record, sent)
+        write_exports(record, files, extras() if extras and any(files.values()) else None)
+    except PowerprofError as error:
+        first_error = first_error or error
+    return first_error
+
+
+def _show(
+    record: R, lines: Callable[[R, int], list[str]] | None, last_line: str, hint: str | None
+) -> PowerprofError | None:
+    """Print the report. Return the error of a stdout that cannot be written.
+
+    Raises BrokenPipeError if the reader of stdout has left.
+    """
+    printed = [*report(record, lines), *([last_line] if last_line else [])]
+    try:
+        with _writing_to("stdout"):
+            show(printed)
+            sys.stdout.flush()
+    except PowerprofError as error:
+        return PowerprofError(error.message, hint or "measure again with --json FILE")
+    return None
+
+
+def _send(record: msgspec.Struct, addresses: Targets) -> PowerprofError | None:
+    """Send the profile to its collector. Return the error if it was not accepted."""
+    try:
+        write_exports(record, addresses)
     except PowerprofError as error:
         return error
     return None
 
 
-def _shown(
-    record: R, lines: Callable[[R, int], list[str]] | None, last: str, kept: str | None
-) -> PowerprofError | None:
-    """Print the report; why it could not be. A reader that has enough (head) is no failure, and is raised."""
-    printed = [*report(record, lines), *([last] if last else [])]
-    try:
-        with _written("stdout"):
-            show(printed)
-            sys.stdout.flush()
-    except PowerprofError as error:
-        return PowerprofError(error.message, kept or "measure again with --json FILE")
-    return None
-
-
-def _write_files(
-    record: msgspec.Struct, saving: Saving, files: Targets, extras: Callable[[], Extras] | None
-) -> PowerprofError | None:
-    """Write every file that can be written; why the first one that cannot be."""
-    problem: PowerprofError | None = None
-    try:
-        write_json(record, saving.json)
-    except PowerprofError as error:
-        problem = error
-    try:
-        write_exports(record, files, extras() if extras and any(files.values()) else None)
-    except PowerprofError as error:
-        problem = problem or error
-    return problem
-
-
 def leave_terminal() -> None:
-    """The terminal has hung up: what was for it goes nowhere, what is for a file or a pipe goes there."""
+    """Discard the output of a terminal that has hung up; output to a file or a pipe continues."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream in (1, 2):
         if stat.S_ISCHR(os.fstat(stream).st_mode):
@@ -270,8 +342,14 @@ def leave_terminal() -> None:
     os.close(nowhere)
 
 
+# Text on the terminal.
+
+
 def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
-    """The record's report for this terminal; in a pipe long texts are whole, where a report has any."""
+    """Return the report of a record for this terminal; in a pipe, statements are not cut.
+
+    Raises UsageError if the record has no report.
+    """
     from powerprof.report.kinds import kind_of, missing_form
 
     kind = kind_of(record)
@@ -283,37 +361,41 @@ def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> lis
 
 
 def say_to(saving: Saving) -> Callable[[str], None]:
-    """What says a line of progress, unless --quiet."""
+    """Return the function that prints a line of progress unless --quiet was given."""
     return lambda text: progress(text, saving.quiet)
 
 
 def progress(text: str, quiet: bool = False) -> None:
-    """A line of progress: on stderr, and only to a terminal."""
+    """Print a line of progress on stderr, if that is a terminal."""
     if not quiet and sys.stderr.isatty():
         say(text, error=True)
 
 
 def say(text: str, *, error: bool = False, end: str = "\n") -> None:
-    """The one way of plain text to stdout or stderr. Names come from other processes and from other people's files: no
-    escape sequence of theirs gets out.
+    """Print plain text on stdout or stderr.
+
+    Names come from other processes and from files of other users: their escape sequences are replaced.
     """
-    with _written("stderr" if error else "stdout"):
+    with _writing_to("stderr" if error else "stdout"):
         print(printable_lines(text), file=sys.stderr if error else sys.stdout, end=end, flush=error)
 
 
 @contextmanager
-def _written(where: str) -> Iterator[None]:
-    """A full disk under what is printed has its name in the error. A reader that has enough (head) is no failure."""
+def _writing_to(stream: str) -> Iterator[None]:
+    """Name the stream in the error of a full disk. A reader that has left (head) stays a BrokenPipeError."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise PowerprofError(f"cannot write to {where} ({reason_of(error)})", "redirect it to another place") from None
+        raise PowerprofError(f"cannot write to {stream} ({reason_of(error)})", "redirect it to another place") from None
 
 
 def consent(question: str, yes: bool) -> bool:
-    """Whether a download is agreed to: asked at a terminal, elsewhere only --yes agrees. Raises PowerprofError."""
+    """Return whether the user agrees to a download: by --yes, or by an answer at the terminal.
+
+    Raises PowerprofError if there is neither.
+    """
     if yes:
         say(f"{question}: agreed by --yes", error=True)
         return True
@@ -324,25 +406,19 @@ def consent(question: str, yes: bool) -> bool:
 
 
 def show(lines: Iterable[str]) -> None:
-    """Print a report: the first line, the answer, is bold on a terminal that has colours."""
+    """Print a report. Its first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed."""
+    from rich.console import Console
     from rich.text import Text
 
-    out = console()
-    with _written("stdout"):
+    is_terminal = sys.stdout.isatty()
+    out = Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
+    with _writing_to("stdout"):
         for number, line in enumerate(lines):
             out.print(Text(printable(line), style="bold" if number == 0 else ""), soft_wrap=True)
 
 
-def console() -> Console:
-    """A console that wraps at the terminal's width, keeps long lines in pipes, and obeys NO_COLOR."""
-    from rich.console import Console
-
-    is_terminal = sys.stdout.isatty()
-    return Console(file=sys.stdout, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else 100)
-
-
 def terminal_width() -> int:
-    """Columns of the terminal; 80 in a pipe."""
+    """Return the columns of the terminal, at least 40; 80 in a pipe."""
     import shutil
 
     return max(40, shutil.get_terminal_size((80, 24)).columns) if sys.stdout.isatty() else 80
