@@ -122,7 +122,6 @@ EXAMPLES = {
     "run": Example("run -- gzip -k -c dump.sql", "a minute and a half; a command half a minute or 11 times its own"),
     "compare": Example("compare index no-index", "four minutes, less than one with --quick"),
     "sweep": Example("sweep city:index --clients 1,2,4,8", "half a minute a point"),
-    "saturate": Example("saturate index no-index --until p95=5ms", "three minutes for two conditions"),
     "study": Example(
         "study power-efficiency --html page.html", "half an hour, with --quick five minutes", as_root=True
     ),
@@ -287,7 +286,6 @@ _COMMANDS = (
     "run",
     "compare",
     "sweep",
-    "saturate",
     "study",
     "residency",
     "energy",
@@ -430,7 +428,7 @@ _ALIKE = 0.75
 # Replacements of removed commands, and of removed options by command. An entry has no effect while the old spelling
 # exists.
 _MOVED_COMMANDS = {
-    "saturate": "sweep CONDITION... --until p95=5ms",
+    "saturate": "sweep CONDITION [OTHER] --until p95=5ms",
     "symbols": "doctor --pid ID|NAME",
     "calibrate": "energy --calibrate",
 }

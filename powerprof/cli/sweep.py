@@ -6,10 +6,14 @@ All points are measured once a round, in another order each time, so that what c
 point's own. Every round is saved when it is done: after an interruption, --resume RUN continues. --set server=NAME,NAME
 sweeps over servers of other releases (powerprof servers), and --attribute S reports after each window how often each of
 its threads wakes.
+
+--until LIMIT searches the highest rate of queries at which latency or the CPUs stay within the limit. Each round halves
+the range of rates, so the result has an interval. With a second condition both are searched alternately and compared.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,7 +22,6 @@ import typer
 from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
     Attribute,
-    BlockDuration,
     MeterOptions,
     Rate,
     Saving,
@@ -27,20 +30,25 @@ from powerprof.cli.options import (
     files_of,
     refuse_too_few,
     refuse_without_effect,
+    typed,
 )
 from powerprof.cli.output import check, deliver, say_to
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
+    from powerprof.experiment.sweep_until import Limit
     from powerprof.workloads.definition import Value
 
 Name = Annotated[
     str | None, typer.Argument(metavar="[CONDITION]", help="Its name, or workload:condition.", show_default=False)
 ]
+Other = Annotated[
+    str | None, typer.Argument(metavar="[OTHER]", help="With --until: the same after a change.", show_default=False)
+]
 Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Continue a sweep that was interrupted.")]
 
 
-# What a sweep keeps from its beginning.
+# A resumed sweep keeps these.
 _BEGUN_WITH = (
     "clients",
     "setting",
@@ -51,6 +59,22 @@ _BEGUN_WITH = (
     "attribute",
     "on_cpu",
     "energy_source",
+    "cpu_model",
+    "vcpu",
+    "residency_source",
+)
+
+
+# Options of points and meters, which a search for the highest rate has not.
+_OF_POINTS = (
+    "clients",
+    "setting",
+    "rate",
+    "attribute",
+    "on_cpu",
+    "resume",
+    "energy_source",
+    "meter_log",
     "cpu_model",
     "vcpu",
     "residency_source",
@@ -86,10 +110,57 @@ class Varied:
 class SweepWindows:
     """How long and how often at each point."""
 
-    duration: BlockDuration = 5.0
+    duration: Annotated[
+        float | None,
+        typer.Option(
+            "--duration",
+            metavar="S",
+            min=0.3,
+            max=3600,
+            help="Length of each window in seconds (default: 5; with --until 2).",
+            show_default=False,
+        ),
+    ] = None
     repeat: Annotated[
         int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Rounds, a window at each point.")
     ] = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """The highest rate that holds a limit."""
+
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="LIMIT",
+            help="Search the highest rate with p50=TIME, p95=TIME, p99=TIME (such as 5ms), or cpu=PERCENT of all CPUs.",
+        ),
+    ] = None
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", min=2, max=12, help="With --until: windows of a round.")
+    ] = 6
+
+
+_LATENCY = re.compile(r"p(50|95|99)=([0-9]+(?:\.[0-9]+)?)(us|ms|s)", re.ASCII)
+_CPU = re.compile(r"cpu=([0-9]+(?:\.[0-9]+)?)%?", re.ASCII)
+_IN_MS = {"us": 1e-3, "ms": 1.0, "s": 1e3}
+
+
+def parse_limit(text: str) -> Limit:
+    """Return the limit of `p95=5ms` or `cpu=80%`. Raise UsageError."""
+    from powerprof.experiment.sweep_until import Limit
+
+    if match := _LATENCY.fullmatch(text):
+        at_most, name = float(match[2]) * _IN_MS[match[3]], f"latency_p{match[1]}_ms"
+        if at_most > 0:
+            return Limit(metric=name, at_most=at_most, unit="ms")  # type: ignore[arg-type]
+    if match := _CPU.fullmatch(text):
+        if 0 < float(match[1]) < 100:
+            return Limit(metric="c0_percent", at_most=float(match[1]), unit="%")
+        raise UsageError(f"--until {text}: must be between 0 and 100 %", "such as --until cpu=80%")
+    raise UsageError(f"--until {text}: not a limit", "such as --until p95=5ms, or --until cpu=80%")
 
 
 def _values(text: str, option: str) -> list[Value]:
@@ -116,10 +187,12 @@ def _number(text: str) -> Value:
 
 def command(
     name: Name = None,
+    other: Other = None,
     *,
     context: typer.Context,
     varied: Varied,
     windows: SweepWindows,
+    search: Search,
     rate: Rate = None,
     seed: Seed = 1,
     attribute: Attribute = None,
@@ -135,6 +208,14 @@ def command(
     """Measure round by round, save, print."""
     files = files_of(tables)
     saving = check(saving, files, reads_runs=resume is not None)
+    if search.until is not None:
+        refuse_without_effect(context, "with --until, which searches the highest rate", _OF_POINTS)
+        if name is None:
+            raise UsageError("sweep needs a condition", "powerprof sweep --help")
+        _search(name, other, parse_limit(search.until), search.steps, windows, seed, bench, files, saving)
+        return
+    if other is not None or "steps" in typed(context):
+        raise UsageError(f"{other or '--steps'} has no effect without --until", "such as --until p95=5ms")
     if name is None and resume is None:
         raise UsageError("sweep needs a condition, or --resume RUN", "powerprof sweep --help")
     if name is not None and resume is not None:
@@ -153,7 +234,7 @@ def command(
     refuse_too_few("--repeat", windows.repeat, MINIMUM_PAIRS)
     options = ExperimentOptions(
         pairs=windows.repeat,
-        window_s=windows.duration,
+        window_s=5.0 if windows.duration is None else windows.duration,
         seed=seed,
         rate_hz=rate,
         attribute_s=attribute,
@@ -165,7 +246,7 @@ def command(
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
     record = sweep.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
-    # It is in the store since its first point.
+    # The sweep is in the store since its first point.
     if record.id is not None:
         from powerprof.model.runs import RunStore
         from powerprof.report.history import about
@@ -173,3 +254,33 @@ def command(
         RunStore(saving.runs_dir).describe(record.id, about(record, saving.label or ()))
     resumed_by = f"powerprof sweep --resume {record.id}" if record.id else None
     deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)
+
+
+def _search(
+    name: str,
+    other: str | None,
+    limit: Limit,
+    steps: int,
+    windows: SweepWindows,
+    seed: int,
+    bench: BenchChoice,
+    files: dict[str, str | None],
+    saving: Saving,
+) -> None:
+    """Search the highest rate of one condition or two, save, print."""
+    from powerprof.experiment.options import MINIMUM_PAIRS, MINIMUM_WINDOWS, ExperimentOptions
+    from powerprof.experiment.sweep_until import search_highest_rate
+    from powerprof.report.kinds import check_files
+    from powerprof.workloads.catalogue import find_one
+    from powerprof.workloads.reading import resolve
+
+    check_files("powerprof.saturation/1", [kind for kind, target in files.items() if target])
+    refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS if other is None else MINIMUM_PAIRS)
+    cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
+    if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
+        raise UsageError(f"{name} and {other} are the same condition", "name another one, or one alone")
+    window_s = 2.0 if windows.duration is None else windows.duration
+    options = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=seed, warm_up_pairs=0, turn_s=0.0)
+    with bench.open() as where:
+        rates = search_highest_rate(cases, limit, steps, where, options, say_to(saving))
+    deliver(rates, "sweep", saving, files)

@@ -192,7 +192,7 @@ def search_highest_rate(
         if case.load.kind not in _AT_A_RATE:
             raise UsageError(
                 f"{case.qualified} cannot be asked at a rate (load {case.load.kind})",
-                f"saturate takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
+                f"--until takes conditions whose load is one of {', '.join(_AT_A_RATE)}",
             )
     check_comparable(cases)
     sides, started_at, interrupted = [_SaturatedSide(case) for case in cases], format_now(), False
@@ -264,7 +264,7 @@ def _record(
     ratio, verdict = compare_rates(found[0], found[1], options.seed) if len(found) == 2 else (None, None)
     return Saturation(
         id=None,
-        command="saturate",
+        command="sweep",
         started_at=started_at,
         limit=limit,
         a=found[0],

@@ -158,10 +158,10 @@ def test_a_server_that_does_not_start_is_a_point_that_failed(
 
 
 @pytest.mark.soak
-def test_saturation_lies_below_what_the_server_can_do(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+def test_the_highest_rate_is_below_the_capacity(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     result = powerprof_cli(
         [
-            "saturate",
+            "sweep",
             "index",
             "no-index",
             "--until",

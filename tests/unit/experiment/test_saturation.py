@@ -11,7 +11,7 @@ import random
 import msgspec
 import pytest
 
-from powerprof.cli.saturate import limit_of
+from powerprof.cli.sweep import parse_limit
 from powerprof.experiment.records import Block, ConditionRecord
 from powerprof.experiment.sweep_until import (
     Limit,
@@ -119,12 +119,12 @@ def test_a_server_that_falls_behind_holds_no_limit() -> None:
     assert not judge_trial(P95, block(1700, 4.0), 0, 1000.0).held  # 85 % of what was offered
     assert judge_trial(P95, block(15, 4.0), 0, 10.0).held  # 15 of 20: chance
     assert not judge_trial(P95, block(1900, None), 0, 1000.0).held
-    assert judge_trial(limit_of("cpu=70%"), block(2000, None), 0, 1000.0).held
-    assert not judge_trial(limit_of("cpu=69.9%"), block(2000, None), 0, 1000.0).held
+    assert judge_trial(parse_limit("cpu=70%"), block(2000, None), 0, 1000.0).held
+    assert not judge_trial(parse_limit("cpu=69.9%"), block(2000, None), 0, 1000.0).held
 
 
-def test_limits() -> None:
-    assert limit_of("p95=5ms") == P95 == limit_of("p95=0.005s") == limit_of("p95=5000us")
+def test_limits_are_parsed_in_any_unit() -> None:
+    assert parse_limit("p95=5ms") == P95 == parse_limit("p95=0.005s") == parse_limit("p95=5000us")
     for text in ("p95=0ms", "p95=5", "p42=5ms", "cpu=0%", "cpu=100%", "cpu=", "", "p95=-1ms", "p95=٥ms"):
         with pytest.raises(UsageError):
-            limit_of(text)
+            parse_limit(text)
