@@ -98,7 +98,7 @@ def command(
         "attribute",
         saving,
         files,
-        lines=partial(attribution.lines, by=view.by or "stack", top=view.top, sources=view.lines),
+        lines=partial(attribution.render_terminal, by=view.by or "stack", top=view.top, sources=view.lines),
         raw=None if saving.no_save else result.files(),
         extras=partial(extras_of_capture, result.capture),
     )

@@ -40,7 +40,7 @@ def command(
     from powerprof.energy import calibrate
     from powerprof.energy.models_file import encode_model, this_cpu
     from powerprof.measure.sampling import format_now
-    from powerprof.report.energy import calibration_lines as lines
+    from powerprof.report.energy import calibration_lines
 
     cpu = this_cpu()
     name = calibrate.make_default_name(cpu) if name is None else name
@@ -61,4 +61,4 @@ def command(
         say(encode_model(model))  # minutes of metering are not lost with the file
         raise
     if not quiet:
-        say("\n".join([*lines(model), f"Saved as {path}."]))
+        say("\n".join([*calibration_lines(model), f"Saved as {path}."]))

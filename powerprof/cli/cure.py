@@ -104,9 +104,9 @@ def command(
     from powerprof.cure.candidates import resolved
 
     def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
-        from powerprof.report.cure import touched
+        from powerprof.report.cure import announce_lines
 
-        lines = found + touched(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
+        lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
         _agree(lines, yes, None if plan.connections is None else plan.remedy.name)
 
     request, found = resolved(request, say_to(saving))

@@ -27,7 +27,7 @@ def command(
     files = files_of(tables)
     saving = check(saving, files)
     from powerprof.diagnosis import diagnose
-    from powerprof.report.diagnosis import lines
+    from powerprof.report.diagnosis import render_terminal
 
     request = diagnose.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
     diagnosis, taken = diagnose.run(request, say_to(saving))
@@ -37,5 +37,5 @@ def command(
         saving,
         files,
         raw=None if saving.no_save else taken.files,
-        lines=partial(lines, all_notes=all_notes),
+        lines=partial(render_terminal, all_notes=all_notes),
     )

@@ -48,12 +48,12 @@ def command(
     if from_run is None and not (target.pid or target.cgroup or target.system):
         refuse_without_effect(context, "without --pid, --cgroup, --system or --from", but=("json",))
         from powerprof.host import capabilities, describe
-        from powerprof.report.catalogue import render
+        from powerprof.report.catalogue import capability_text
 
         capabilities_here = capabilities()
         write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": capabilities_here}, json)
         if json != "-":
-            say(render(capabilities_here))
+            say(capability_text(capabilities_here))
         return
     if from_run is not None and duration is not None:
         raise UsageError("--duration has no effect with a saved run, which measures nothing", "leave it out")
@@ -62,10 +62,10 @@ def command(
     if yes and not fetch:
         raise UsageError("--yes agrees to a download, and there is none without --fetch", "add --fetch")
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols
-    from powerprof.report.catalogue import lines
+    from powerprof.report.catalogue import symbols_lines
 
     request = SymbolsRequest(run=from_run, runs_dir=runs_dir, duration_s=duration, fetch=fetch)
     record = find_symbols(target, request, lambda text: progress(text, quiet), lambda question: consent(question, yes))
     write_json(record, json)
     if json != "-" and not quiet:
-        show(lines(record, terminal_width(), top=top))
+        show(symbols_lines(record, terminal_width(), top=top))

@@ -69,7 +69,7 @@ def command(
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
     from powerprof.attribution.functions import count_functions
     from powerprof.attribution.requests import FunctionsRequest
-    from powerprof.report.profile import functions_lines
+    from powerprof.report.profile import render_functions_terminal
 
     request = FunctionsRequest(
         duration_s=duration,
@@ -80,4 +80,4 @@ def command(
         settle=True,
     )
     record = count_functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
-    deliver(record, "functions", saving, lines=partial(functions_lines, top=top))
+    deliver(record, "functions", saving, lines=partial(render_functions_terminal, top=top))

@@ -30,4 +30,4 @@ def command(
 
     request = OffCpuRequest(duration_s=duration, backend=backend, settle=True)
     record = trace_off_cpu(target, given, request, say_to(saving))
-    deliver(record, "offcpu", saving, lines=partial(offcpu.lines, top=top))
+    deliver(record, "offcpu", saving, lines=partial(offcpu.render_terminal, top=top))

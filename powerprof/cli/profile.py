@@ -67,4 +67,10 @@ def command(
         refuse_without_effect(context, "with --event page-faults, which counts each", ("frequency",))
     request = ProfileRequest(duration_s=duration, event=event, frequency_hz=frequency, settle=True)
     record = profile_target(target, given, request, say_to(saving))
-    deliver(record, "profile", saving, files, lines=partial(profile.lines, by=by or "function", top=top, sources=lines))
+    deliver(
+        record,
+        "profile",
+        saving,
+        files,
+        lines=partial(profile.render_terminal, by=by or "function", top=top, sources=lines),
+    )

@@ -152,7 +152,7 @@ def command(
         _check_folder(folder)
     from powerprof.queries import session
     from powerprof.queries import target as reach
-    from powerprof.report.queries import lines
+    from powerprof.report.queries import render_terminal
     from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
@@ -195,7 +195,7 @@ def command(
         "queries",
         saving,
         files,
-        lines=partial(lines, top=top, columns=columns, by=by),
+        lines=partial(render_terminal, top=top, columns=columns, by=by),
         next_step=next_step,
     )
     if unwritten is not None:

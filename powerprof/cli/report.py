@@ -64,10 +64,10 @@ def command(
     from powerprof.report import energy
     from powerprof.report.kinds import load_saved
 
-    asked = energy.terms(prices.price, prices.grid)
+    asked = energy.parse_terms(prices.price, prices.grid)
     record = load_saved(name, runs_dir)
     lines = _lines(record, top=top, columns=columns, by=by)
-    derived = energy.sentence(record, asked) if asked != energy.Terms() else ""
+    derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:
         from powerprof.report.exports import read_extras

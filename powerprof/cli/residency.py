@@ -61,11 +61,11 @@ def _replay(
 ) -> None:
     from powerprof.measure.residency import read_recording
     from powerprof.measure.sampling import format_now, make_run
-    from powerprof.report.residency import lines
+    from powerprof.report.residency import render_terminal
 
     recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=format_now())
     run = make_run(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
-    deliver(run, "residency", saving, files, lines=partial(lines, driver=recording.driver))
+    deliver(run, "residency", saving, files, lines=partial(render_terminal, driver=recording.driver))
 
 
 def _measure(duration: float, source: str, saving: Saving, files: Targets) -> None:

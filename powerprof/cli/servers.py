@@ -42,7 +42,7 @@ def command(
             raise UsageError("--yes agrees to a download, and list makes none", "powerprof servers fetch NAME --yes")
         servers = list(historical.CATALOGUE.values())
         clients = list(historical.CONNECTORS.values())
-        lines = catalogue.historical_listing([*servers, *clients])
+        lines = catalogue.server_lines([*servers, *clients])
     elif action == "fetch" and name is None:
         raise UsageError("fetch needs a name", "powerprof servers list")
     elif action == "fetch" and name in historical.CONNECTORS:
@@ -56,13 +56,13 @@ def command(
         servers = [historical.find_release(name)]
         state = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
         historical.fetch_release(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
-        lines = catalogue.ready(servers[0], state)
+        lines = catalogue.fetched_lines(servers[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")
     record = {
         "schema": "powerprof.servers/1",
-        "servers": [catalogue.record(server) for server in servers],
-        "connectors": [catalogue.record(connector) for connector in clients],
+        "servers": [catalogue.server_record(server) for server in servers],
+        "connectors": [catalogue.server_record(connector) for connector in clients],
     }
     write_json(record, json)
     if json != "-" and not quiet:

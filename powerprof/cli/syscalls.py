@@ -18,8 +18,8 @@ def command(*, target: TargetOptions, duration: Duration = 10.0, top: Top = 20, 
     saving = check(saving)
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.attribution.syscalls import count_syscalls
-    from powerprof.report.offcpu import syscall_lines
+    from powerprof.report.offcpu import render_syscalls_terminal
 
     request = SyscallRequest(duration_s=duration, settle=True)
     record = count_syscalls(target, given, request, say_to(saving))
-    deliver(record, "syscalls", saving, lines=partial(syscall_lines, top=top))
+    deliver(record, "syscalls", saving, lines=partial(render_syscalls_terminal, top=top))

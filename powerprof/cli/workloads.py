@@ -35,6 +35,10 @@ def command(name: Name = None, schema: Schema = False, workloads: Workloads = No
         return
     extra = workloads or []
     listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
-    write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.records(listed)}, json)
+    write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.workload_records(listed)}, json)
     if json != "-":
-        show(catalogue.explain(listed[0], terminal_width()) if name else catalogue.listing(listed, terminal_width()))
+        show(
+            catalogue.explain_workload(listed[0], terminal_width())
+            if name
+            else catalogue.workload_lines(listed, terminal_width())
+        )

@@ -27,12 +27,12 @@ from powerprof.report.stacks import TimelineExit, flame, frames_of, modules_of, 
 from powerprof.report.table import Places
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
+    answer_of,
     beyond,
     blamed,
     causes_table,
     elsewhere_table,
     function_of,
-    headline,
     ran_anyway,
     ran_anyway_table,
     thread_name,
@@ -315,7 +315,7 @@ def _most_frequent(counts: Counter[str], record: Attribution, most: int) -> str:
     return ", ".join(f"{who} {text.number(count / record.window_s, 1)}/s" for who, count in counts.most_common(most))
 
 
-def lines(
+def render_terminal(
     record: Attribution,
     width: int = text.DEFAULT_WIDTH,
     *,
@@ -324,7 +324,7 @@ def lines(
     sources: bool = False,
 ) -> list[str]:
     """Return the report, one line per entry. `by` is an entry of `BY`; `sources` adds file and line to frames."""
-    printed = [*text.wrap(headline(record), width), ""]
+    printed = [*text.wrap(answer_of(record), width), ""]
     if record.wakeups:
         printed += _cause_lines(record, width, top, sources) if by == "stack" else _group_lines(record, by, width, top)
     else:
@@ -511,7 +511,7 @@ _OPEN_ROWS = 20
 _CAUSES = 50
 
 
-def render(record: Attribution, extras: Extras) -> str:
+def render_html(record: Attribution, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     modules = modules_of(record.wakeups)
@@ -529,8 +529,8 @@ def render(record: Attribution, extras: Extras) -> str:
         record,
         places,
         derived=extras.derived,
-        title=clean(headline(record)),
-        answer=headline(record),
+        title=clean(answer_of(record)),
+        answer=answer_of(record),
         rows=first,
         more=more,
         beyond=beyond(record, MAX_ROWS),

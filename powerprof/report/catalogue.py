@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof workloads` for a terminal: all of them in a list, or one explained."""
+"""Lists for a terminal: workloads, historical servers, capabilities of the host, and symbol files."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from powerprof.report.answers import words
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 
-def records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]]:
-    """What `--json` says of them: the folder, and what its workload.toml declares."""
+def workload_records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]]:
+    """Return the JSON of workloads: the folder, and the content of workload.toml."""
     return [{"folder": str(loaded.folder), **msgspec.to_builtins(loaded.definition)} for loaded in workloads]
 
 
-def listing(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """Each workload with its conditions."""
+def workload_lines(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Return each workload with its conditions."""
     printed = [f"{len(workloads)} workloads. One of them explained: powerprof workloads NAME"]
     for workload in workloads:
         printed += ["", text.shorten(f"{workload.definition.name}: {workload.definition.title}", width)]
@@ -32,8 +32,8 @@ def listing(workloads: Sequence[LoadedWorkload], width: int = text.DEFAULT_WIDTH
     return printed
 
 
-def explain(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """One workload: the question, the published figures, data, load and what each condition changes."""
+def explain_workload(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Return one workload: the question, the published figures, data, load and conditions."""
     definition = workload.definition
     printed = text.wrap(f"{definition.name}: {definition.title}.", width)
     printed += text.wrap(" ".join(definition.description.split()), width) if definition.description else []
@@ -43,11 +43,11 @@ def explain(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[s
     printed += text.wrap(
         f"Judged by {words(definition.primary_metric).rstrip(',')} ({definition.primary_metric}).", width
     )
-    printed += text.wrap(_dataset(workload), width)
+    printed += text.wrap(_dataset_text(workload), width)
     for name in definition.conditions:
         case = resolve(workload, name)
         printed += ["", text.shorten(f"{name}: {case.title}", width)]
-        for line in _case(case):
+        for line in _case_lines(case):
             printed += text.wrap(line, width, "  ")
     if definition.parameters:
         printed.append("")
@@ -63,7 +63,7 @@ def explain(workload: LoadedWorkload, width: int = text.DEFAULT_WIDTH) -> list[s
     return printed
 
 
-def _dataset(workload: LoadedWorkload) -> str:
+def _dataset_text(workload: LoadedWorkload) -> str:
     dataset = workload.definition.dataset
     if dataset.kind == "world":
         return f"Data: the generated world dataset, {dataset.engine}, city_huge = {dataset.huge_copies} copies of City."
@@ -72,7 +72,7 @@ def _dataset(workload: LoadedWorkload) -> str:
     return "Data: none."
 
 
-def _case(case: Case) -> list[str]:
+def _case_lines(case: Case) -> list[str]:
     load, server = case.load, case.server
     printed = []
     if case.topology.kind != "standalone":
@@ -109,11 +109,11 @@ def _case(case: Case) -> list[str]:
     return printed
 
 
-# `powerprof servers` for a terminal and as JSON: servers of other releases, and connectors.
+# `powerprof servers`: servers of other releases, and connectors.
 
 
-def record(thing: HistoricalServer | Connector) -> dict[str, object]:
-    """A server or a connector of `powerprof.servers/1`."""
+def server_record(thing: HistoricalServer | Connector) -> dict[str, object]:
+    """Return a server or a connector of `powerprof.servers/1`."""
     fetched = is_fetched(thing)
     machine = {"machine": thing.source.machine} if isinstance(thing, HistoricalServer) else {}
     return {
@@ -128,8 +128,8 @@ def record(thing: HistoricalServer | Connector) -> dict[str, object]:
     }
 
 
-def historical_listing(things: Sequence[HistoricalServer | Connector]) -> list[str]:
-    """Two lines for each: what it is, and how it is had."""
+def server_lines(things: Sequence[HistoricalServer | Connector]) -> list[str]:
+    """Return two lines per server or connector: description and availability."""
     printed = []
     for thing in things:
         machine = thing.source.machine if isinstance(thing, HistoricalServer) else None
@@ -139,8 +139,8 @@ def historical_listing(things: Sequence[HistoricalServer | Connector]) -> list[s
     return printed
 
 
-def ready(server: HistoricalServer, state: str) -> list[str]:
-    """That it is there, where, and under which licence."""
+def fetched_lines(server: HistoricalServer, state: str) -> list[str]:
+    """Return the location and the licence of a fetched server."""
     build = historical.load_build(server.name)
     return [
         f"{server.name} {state}: {server.place}",
@@ -148,13 +148,13 @@ def ready(server: HistoricalServer, state: str) -> list[str]:
     ]
 
 
-# `powerprof doctor` for a terminal: what this host can do, and what fixes the rest.
+# `powerprof doctor`: the capabilities of this host, and the commands that fix missing ones.
 
 _WIDTH = 80
 
 
-def render(capabilities: Sequence[Capability]) -> str:
-    """Three aligned columns within 80; a command that fits stands on one line, so that it can be copied."""
+def capability_text(capabilities: Sequence[Capability]) -> str:
+    """Return three aligned columns within 80. A command that fits is on one line, so that it can be copied."""
     names = max(len(capability.name) for capability in capabilities)
     indent = names + 2 + len("missing") + 2
     lines: list[str] = []
@@ -172,9 +172,9 @@ def render(capabilities: Sequence[Capability]) -> str:
     return "\n".join(lines)
 
 
-# `powerprof doctor --pid` for a terminal: the files with names, their sources, and the command for the other names.
+# `powerprof doctor --pid`: the files with names, their sources, and the command for the missing names.
 
-_FROM = {
+_SOURCES = {
     "symtab": "its symbol table",
     "gopclntab": "the table of Go's runtime",
     "gnu_debugdata": ".gnu_debugdata",
@@ -186,8 +186,8 @@ _FROM = {
 }
 
 
-def headline(record: Symbols) -> str:
-    """The share of wake-ups with a name where it is known, else how many files have all of theirs."""
+def symbols_answer(record: Symbols) -> str:
+    """Return the share of wake-ups with a name if it is known, else the number of files with all names."""
     complete = sum(file.is_complete for file in record.files)
     completeness = f"complete in {complete} of {text.plural(len(record.files), 'file')}"
     if record.wakeups_named_percent is None or record.wakeups_count is None:
@@ -197,41 +197,41 @@ def headline(record: Symbols) -> str:
     return f"{ends}; names are {completeness}."
 
 
-def lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report."""
-    printed = [*text.wrap(headline(record), width), ""]
+def symbols_lines(record: Symbols, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """Return the report of symbol files."""
+    printed = [*text.wrap(symbols_answer(record), width), ""]
     traced = record.wakeups_count is not None
     printed.append(
         f"{'functions named':>19}  {'wake-ups unnamed' if traced else '':>{16 if traced else 0}}  file".rstrip()
     )
     for file in record.files[:top]:
         share = f"{text.number(file.unnamed_wakeups_percent, 1, ' %'):>16}" if traced else ""
-        printed.append(text.shorten(f"{_named(file):>19}  {share}  {file.module}: {_source(file)}", width))
+        printed.append(text.shorten(f"{_named_text(file):>19}  {share}  {file.module}: {_source_text(file)}", width))
         if file.package is not None and not file.fetched:
             printed.append(f"{'':>19}  {'':>{16 if traced else 0}}  its debug package: {file.package}")
     if left := len(record.files) - top:
         printed += [f"{left} more (--top N, or --json)"] if left > 0 else []
-    came = [file for file in record.files if file.fetched]
+    fetched = [file for file in record.files if file.fetched]
     refused = [file for file in record.files if file.fetched is False]
-    if came or refused:
-        got = f"{text.plural(len(came), 'debug file')} fetched"
-        printed += ["", *text.wrap(f"{got}, {len(refused)} not.", width)]
+    if fetched or refused:
+        fetched_count = f"{text.plural(len(fetched), 'debug file')} fetched"
+        printed += ["", *text.wrap(f"{fetched_count}, {len(refused)} not.", width)]
         printed += [line for note in record.notes for line in text.wrap(f"Note: {note}.", width)]
     if record.command is not None:
-        # One line however long, so that it can be copied.
+        # One line of any length, so that it can be copied.
         printed += ["", "To get the missing names:", f"  {record.command}"]
     elif not all(file.is_complete for file in record.files):
         printed += ["", *text.wrap("No package and no server is known to have the missing names.", width)]
     return printed
 
 
-def _named(file: SymbolFile) -> str:
+def _named_text(file: SymbolFile) -> str:
     if file.functions_count is None or file.named_count is None:
         return "unknown"
     return f"{file.named_count:,} of {file.functions_count:,}"
 
 
-def _source(file: SymbolFile) -> str:
+def _source_text(file: SymbolFile) -> str:
     if file.note is not None and file.functions_count is None:
         return file.note
-    return _FROM.get(file.debug_from or file.names_from, "unknown")
+    return _SOURCES.get(file.debug_from or file.names_from, "unknown")

@@ -226,7 +226,7 @@ def _may_be_chance(metric: Metric) -> bool:
     return ends is not None and not ends[0] <= 0 <= ends[1] and metric.verdict == "inconclusive"
 
 
-def lines(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
     printed = text.wrap(comparison.verdict.text, width)
     printed += text.wrap(_context_line(comparison), width)
@@ -431,7 +431,7 @@ def flames(record: Comparison, extras: Extras) -> list[FlameView]:
     return [view for view in views if view is not None]
 
 
-def render(record: Comparison, extras: Extras) -> str:
+def render_html(record: Comparison, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     primary = next(
@@ -451,7 +451,7 @@ def render(record: Comparison, extras: Extras) -> str:
         places,
         derived=extras.derived,
         title=f"{names[0]} against {names[1]}",
-        context=answer_and_context(lines, record)[1],
+        context=answer_and_context(render_terminal, record)[1],
         metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
         system=system_table(record, places) if record.system else None,
         names=names,

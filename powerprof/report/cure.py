@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof cure` for a terminal: the answer, both arms side by side, that it is put back, and how to keep it."""
+"""Reports of `powerprof cure`: the answer, both arms side by side, the restored setting, and how to keep the change."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ if TYPE_CHECKING:
     from powerprof.cure.candidates import Candidate, SlackSet
 
 
-# The sentences of a cure: what it saves, what it was tried with, and how to keep it.
+# The answer of a cure, and the announcement before it.
 
 
-def of_cure(cure: Cure) -> Cure:
-    """The record with its answer in words."""
+def word_cure(cure: Cure) -> Cure:
+    """Return the record with its answer in words."""
     if cure.verdict.text:
         return cure
-    return msgspec.structs.replace(cure, verdict=msgspec.structs.replace(cure.verdict, text=answer(cure)))
+    return msgspec.structs.replace(cure, verdict=msgspec.structs.replace(cure.verdict, text=answer_of(cure)))
 
 
-def answer(cure: Cure) -> str:
-    """The first sentence."""
+def answer_of(cure: Cure) -> str:
+    """Return the answer: the saved wake-ups and their cost."""
     metric = metric_named(cure.metrics, cure.verdict.metric)
     thread = cure.remedy.thread
     who = thread.label if thread is not None else cure.target.label
     if metric is None or metric.a.mean is None or metric.b.mean is None:
         return f"Nothing can be said of {cure.remedy.name}: no pair of windows was measured."
-    hurt = _hurt(cure)
+    hurt = _latency_limit_text(cure)
     if hurt:
         return hurt
-    change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_span(metric)}"
+    change = f"{text.number(metric.a.mean, 1)} → {text.number(metric.b.mean, 1)}/s{_interval_text(metric)}"
     difference = metric.difference.b_minus_a or 0.0
     if metric.verdict == "inconclusive":
         seen = metric.minimum_detectable_percent
         power = "" if seen is None else f"; smallest detectable change: {text.number(seen, 1)} %"
         return f"Inconclusive: no change of the wake-ups of {who} was shown: {change}{power}."
-    cost = _cost(cure)
+    cost = _cost_text(cure)
     word = "less" if metric.verdict == "b_lower" else "more"
     return f"{who} wakes up {text.number(abs(difference), 1)} times a second {word}: {change}{cost}."
 
 
-def _hurt(cure: Cure) -> str:
-    """Why it was ended; empty where latency did not rise too far."""
+def _latency_limit_text(cure: Cure) -> str:
+    """Return the reason for an early end; empty if latency stayed below its limit."""
     verdict = cure.verdict
     if verdict.hurts is None or not verdict.hurts_from_ms or verdict.hurts_to_ms is None:
         return ""
@@ -70,8 +70,8 @@ def _hurt(cure: Cure) -> str:
     )
 
 
-def _cost(cure: Cure) -> str:
-    """What it costs at most: the upper end of the interval of p95."""
+def _cost_text(cure: Cure) -> str:
+    """Return the highest possible cost: the upper end of the interval of p95."""
     parts = []
     for name, what in (
         ("latency_p95_ms", "p95 of statements"),
@@ -86,17 +86,17 @@ def _cost(cure: Cure) -> str:
     return f"; it costs at most {', '.join(parts)}" if parts else ""
 
 
-def predicted_line(cure: Cure) -> str:
-    """`Predicted 18.9/s, measured 16.7/s.`; empty without a prediction."""
+def prediction_line(cure: Cure) -> str:
+    """Return `Predicted 18.9/s, measured 16.7/s.`; empty without a prediction."""
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if cure.predicted is None or metric is None or metric.b.mean is None:
         return ""
-    one = cure.predicted
-    then = then_text(one.then_hz, one.most_hz, one.is_bound)
+    predicted = cure.predicted
+    then = then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)
     return f"Predicted {then}/s, measured {text.number(metric.b.mean, 1)}/s."
 
 
-def _span(metric: Metric) -> str:
+def _interval_text(metric: Metric) -> str:
     ends = metric.difference.ci95
     signed = text.signed(metric.difference.b_minus_a, 1)
     if ends is None:
@@ -104,75 +104,71 @@ def _span(metric: Metric) -> str:
     return f" ({signed}, 95 %: {text.signed(ends[0], 1)} to {text.signed(ends[1], 1)})"
 
 
-def shown_value(kind: str, value: str | None) -> str:
-    """A setting's value as it is typed: timer slack, which is kept in ns, as `50ms`."""
+def format_value(kind: str, value: str | None) -> str:
+    """Return a setting's value as typed: timer slack, stored in ns, as `50ms`."""
     return slack_text(int(value)) if kind == "timer_slack" and value and value.isdigit() else str(value)
 
 
-def touched(
+def announce_lines(
     remedy: Remedy, label: str, pid: int, request: CureRequest, lasts_s: float, predicted: CurePrediction | None = None
 ) -> list[str]:
-    """What is going to be changed, before it is."""
-    before, then = shown_value(remedy.kind, remedy.from_value), shown_value(remedy.kind, remedy.to_value)
-    return [
+    """Return the planned change, before it is made."""
+    before, then = format_value(remedy.kind, remedy.from_value), format_value(remedy.kind, remedy.to_value)
+    limit = "some" if request.precision_percent is None else "at most"
+    printed = [
         f"This changes {remedy.name} of {label} ({pid}) from {before} to {then}, in turns: "
-        f"{_windows(request)} s, {'some' if request.precision_percent is None else 'at most'} {lasts_s:.0f} s in all.",
-        f"{delayed(remedy)}.",
-        *(
-            [
-                f"Predicted: {text.number(predicted.now_hz, 1)} → "
-                f"{then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)} wake-ups/s of the thread."
-            ]
-            if predicted is not None
-            else []
-        ),
-        "It is put back after each turn, also where powerprof is killed, and read back.",
+        f"{_windows_text(request)} s, {limit} {lasts_s:.0f} s in all.",
+        f"{side_effect(remedy)}.",
     ]
+    if predicted is not None:
+        rate = then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)
+        printed.append(f"Predicted: {text.number(predicted.now_hz, 1)} → {rate} wake-ups/s of the thread.")
+    return [*printed, "It is put back after each turn, also where powerprof is killed, and read back."]
 
 
-def _windows(request: CureRequest) -> str:
+def _windows_text(request: CureRequest) -> str:
     pairs, most = request.pairs, request.most_pairs
     count = f"{pairs}" if most == pairs else f"{pairs} to {most}"
     return f"{count} windows as it is and {'as many' if most > pairs else pairs} changed, of {request.window_s:g}"
 
 
-def delayed(remedy: Remedy) -> str:
-    """What else it changes, while it lasts."""
+def side_effect(remedy: Remedy) -> str:
+    """Return the other effects of the change while it lasts."""
     verb = {"timer_slack": "delays", "variable": "changes", "event": "ends"}[remedy.kind]
     return f"While it is changed it {verb} {remedy.delays.replace(', while it is changed', '', 1)}"
 
 
 def slack_lines(done: SlackSet, pid: str) -> list[str]:
-    """What was set, and how to undo and to keep it."""
+    """Return the new timer slack, and the commands that undo and keep it."""
     thread, slack = done.thread, slack_text(int(done.now))
-    who = f"powerprof slack --pid {pid} --thread {called(done.target.pids[0], thread)}"
+    command = f"powerprof slack --pid {pid} --thread {called(done.target.pids[0], thread)}"
     return [
         f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): "
-        f"{shown_value('timer_slack', done.before)} → {slack}, read back.",
+        f"{format_value('timer_slack', done.before)} → {slack}, read back.",
         f"It delays every timeout of this one thread by at most {slack}, and ends with it.",
-        f"After each start: {who} {slack} --print-unit",
-        f"To undo: {who} {slack_text(int(done.before) or 50_000)}",
+        f"After each start: {command} {slack} --print-unit",
+        f"To undo: {command} {slack_text(int(done.before) or 50_000)}",
     ]
 
 
-def candidate_lines(found: Sequence[Candidate], pid: str) -> list[str]:
-    """What can be tried, each with its command line."""
-    if not found:
+def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:
+    """Return the changes that can be tried, each with its command line."""
+    if not candidates:
         return ["Nothing was found that can be tried live: no thread wakes often by its own timers."]
     lines = ["What can be tried live (it is measured in turns and put back):"]
-    for one in found:
-        lines += [f"  {one.why}", f"    powerprof cure --pid {one.pid or pid} {one.options}"]
+    for candidate in candidates:
+        lines += [f"  {candidate.why}", f"    powerprof cure --pid {candidate.pid or pid} {candidate.options}"]
     return lines
 
 
 _LETTERS = {"before": "A", "cured": "B"}
 
 
-def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
-    """The report, at most `width` columns."""
-    printed = text.wrap(cure.verdict.text or answer(cure), width)
-    printed += text.wrap(context(cure), width)
-    if prediction := predicted_line(cure):
+def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
+    """Return the report, at most `width` columns."""
+    printed = text.wrap(cure.verdict.text or answer_of(cure), width)
+    printed += text.wrap(context_of(cure), width)
+    if prediction := prediction_line(cure):
         printed += text.wrap(prediction, width)
     if cure.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
@@ -182,7 +178,7 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:
         printed += text.wrap(f"To keep it: {cure.remedy.lasting}.", width)
-    printed += text.wrap(f"{delayed(cure.remedy)}.", width)
+    printed += text.wrap(f"{side_effect(cure.remedy)}.", width)
     printed += text.wrap(f"Latency of the server's statements: {cure.latency}.", width)
     printed += text.wrap(f"Replication lag: {cure.replication}.", width)
     for note in texts(cure.notes):
@@ -190,33 +186,33 @@ def lines(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     return printed
 
 
-def context(cure: Cure) -> str:
-    """What was tried, how often, and that it is put back."""
+def context_of(cure: Cure) -> str:
+    """Return the change, the number of windows, and whether the setting was restored."""
     order = "".join(_LETTERS[arm] for arm in cure.order[:4])
     remedy = cure.remedy
-    before, then = (shown_value(remedy.kind, value) for value in (remedy.from_value, remedy.to_value))
+    before, then = (format_value(remedy.kind, value) for value in (remedy.from_value, remedy.to_value))
     parts = [f"{remedy.name}: {before} → {then}"]
     if cure.order:
         parts.append(f"{cure.blocks_count} windows {order}… of {text.number(cure.window_s, 1)} s")
-    parts.append(_put_back(cure))
+    parts.append(_restored_text(cure))
     return " · ".join(parts)
 
 
-def _put_back(cure: Cure) -> str:
+def _restored_text(cure: Cure) -> str:
     if cure.reverted is None:
         return "it ended with its thread"
-    read_back = shown_value(cure.remedy.kind, cure.read_back)
+    read_back = format_value(cure.remedy.kind, cure.read_back)
     if cure.reverted:
         return f"put back, read back: {read_back}"
     return f"NOT PUT BACK: it reads {read_back}, which somebody else has set meanwhile"
 
 
-# The page of a cure: the answer, both arms side by side, each window, that it is put back, and how to keep it.
+# The HTML page: the answer, both arms side by side, each window, and how to keep the change.
 
 
-def render(record: Cure, extras: Extras) -> str:
-    """The page."""
-    places, sentence = Places(record), record.verdict.text or answer(record)
+def render_html(record: Cure, extras: Extras) -> str:
+    """Return the HTML page."""
+    places, sentence = Places(record), record.verdict.text or answer_of(record)
     metric = metric_named(record.metrics, record.verdict.metric)
     helps = metric is not None and metric.verdict == "b_lower" and record.verdict.hurts is None
     return page(
@@ -225,11 +221,11 @@ def render(record: Cure, extras: Extras) -> str:
         places,
         title=clean(sentence),
         answer=sentence,
-        context=context(record),
-        predicted=predicted_line(record),
+        context=context_of(record),
+        predicted=prediction_line(record),
         metrics=cure_table(record, places),
         windows=cure_windows_table(record, places),
         helps=helps,
-        delayed=delayed(record.remedy),
+        delayed=side_effect(record.remedy),
         notes=texts(record.notes),
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A diagnosis: the answer first, then what shows it, then what ends it; for a terminal, as Markdown and as CSV."""
+"""Reports of `powerprof diagnose`: the faults with evidence and remedies, then the notes."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from powerprof.report.labels import texts
 from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
-_FRAMES = 14
+_MAX_FRAMES = 14
 _BUSY_PERCENT = 10.0
 
 
-def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
-    """The report, at most `width` columns. Notes only with `all_notes`."""
+def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: bool = False) -> list[str]:
+    """Return the report, at most `width` columns. `all_notes` adds the notes."""
     faults = [finding for finding in diagnosis.findings if finding.severity == "fault"]
     notes = [finding for finding in diagnosis.findings if finding.severity == "note"]
     printed: list[str] = []
     for number, fault in enumerate(faults):
         if number:
             printed.append("")
-        printed += _finding(fault, width)
+        printed += _finding_lines(fault, width)
     if not faults:
-        printed += text.wrap(answer(diagnosis), width)
+        printed += text.wrap(answer_of(diagnosis), width)
     if all_notes and notes:
         printed += ["", "What it wakes for besides"]
         for note in notes:
@@ -37,21 +37,16 @@ def lines(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, all_notes: b
     hidden = ""
     if notes and not all_notes:
         hidden = f" · {len(notes)} note{'s' if len(notes) > 1 else ''}: --all"
-    printed += ["", *text.wrap(f"{context(diagnosis)}{hidden}", width)]
-    for sentence in looked_lines(diagnosis):
+    printed += ["", *text.wrap(f"{context_of(diagnosis)}{hidden}", width)]
+    for sentence in scope_lines(diagnosis):
         printed += text.wrap(sentence, width)
     for sentence in dict.fromkeys([*diagnosis.evidence.notes, *texts(diagnosis.notes)]):
         printed += text.wrap(f"Note: {sentence}", width)
     return printed
 
 
-def whole(diagnosis: Diagnosis, width: int) -> list[str]:
-    """With the notes: who asks for a saved diagnosis wants all of it."""
-    return lines(diagnosis, width, all_notes=True)
-
-
-def answer(diagnosis: Diagnosis) -> str:
-    """The first fault; else, that none was found in what was looked at."""
+def answer_of(diagnosis: Diagnosis) -> str:
+    """Return the first fault, or that none was found."""
     evidence = diagnosis.evidence
     fault = next((finding for finding in diagnosis.findings if finding.severity == "fault"), None)
     if fault is not None:
@@ -63,30 +58,30 @@ def answer(diagnosis: Diagnosis) -> str:
     return f"No fault was found: it woke a CPU {text.number(evidence.exits_hz, 1)} times/s.{busy}"
 
 
-def _finding(finding: Finding, width: int) -> list[str]:
+def _finding_lines(finding: Finding, width: int) -> list[str]:
     printed = text.wrap(finding.text, width)
     for sentence in finding.evidence:
-        printed += _item("seen", sentence, width)
+        printed += _labelled_lines("seen", sentence, width)
     if finding.stack:
-        printed += _item("stack", " ← ".join(finding.stack[:_FRAMES]), width)
+        printed += _labelled_lines("stack", " ← ".join(finding.stack[:_MAX_FRAMES]), width)
     for remedy in finding.remedy:
-        printed += _item("do", remedy, width)
+        printed += _labelled_lines("do", remedy, width)
     return printed
 
 
-def _item(label: str, content: str, width: int) -> list[str]:
+def _labelled_lines(label: str, content: str, width: int) -> list[str]:
     wrapped = text.wrap(content, max(20, width - 9))
     return [f"  {label:<6} {wrapped[0]}", *(f"{'':9}{line}" for line in wrapped[1:])]
 
 
-def looked_lines(diagnosis: Diagnosis) -> list[str]:
-    """What was looked at, and what was not; nothing of a run that was saved before this was written down."""
+def scope_lines(diagnosis: Diagnosis) -> list[str]:
+    """Return the examined and the unexamined areas; empty for runs of older versions."""
     lists = (("Looked at", diagnosis.looked_at), ("Not looked at", diagnosis.not_looked_at))
     return [f"{label}: {'; '.join(things)}." for label, things in lists if things]
 
 
-def context(diagnosis: Diagnosis) -> str:
-    """Which server, how long, and what looking cost."""
+def context_of(diagnosis: Diagnosis) -> str:
+    """Return the server, the window and the measuring cost."""
     server, evidence = diagnosis.server, diagnosis.evidence
     parts = [server.version or "a server"]
     if server.pid is not None:
@@ -99,11 +94,11 @@ def context(diagnosis: Diagnosis) -> str:
     return " · ".join(parts)
 
 
-_ORIGIN = {"own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process"}
+_ORIGINS = {"own_timer": "its own timer", "other_thread": "another thread", "other_process": "another process"}
 
 
 def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
-    """A row a thread and place, the first `limit` of what was traced."""
+    """Return one row per thread and waiting place, at most `limit`."""
     rows = []
     for index, wakeup in enumerate(diagnosis.evidence.wakeups[:limit]):
         at = f"/evidence/wakeups/{index}"
@@ -112,7 +107,7 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
             "woken": places.figure(f"{at}/wakings_hz", 1),
             "thread": Words(
                 (wakeup.name or wakeup.comm).removeprefix("thread/"),
-                wakeup.waker or _ORIGIN.get(wakeup.origin, wakeup.origin),
+                wakeup.waker or _ORIGINS.get(wakeup.origin, wakeup.origin),
             ),
             "path": Path(wakeup.stack, complete=True),
         }
@@ -128,48 +123,48 @@ def wakeups_table(diagnosis: Diagnosis, places: Places, limit: int) -> Table:
     return Table(columns, rows, "wake-ups by thread", caption, max(0, len(diagnosis.evidence.wakeups) - limit))
 
 
-def csv_lines(diagnosis: Diagnosis) -> Iterator[Line]:
-    """A line a finding."""
+def render_csv(diagnosis: Diagnosis) -> Iterator[Line]:
+    """Yield one line per finding."""
     yield ["severity", "rule", "rate_hz", "text", "evidence", "remedy", "stack"]
     for finding in diagnosis.findings:
         joined = ("; ".join(finding.evidence), "; ".join(finding.remedy), " < ".join(reversed(finding.stack)))
         yield [finding.severity, finding.rule, finding.rate_hz, finding.text, *joined]
 
 
-def markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
-    """Each fault with what shows it and what ends it."""
+def render_markdown(diagnosis: Diagnosis, context_line: str) -> list[str]:
+    """Return each fault with its evidence and remedies."""
     written: list[str] = []
     for number, fault in enumerate(finding for finding in diagnosis.findings if finding.severity == "fault"):
         if number:
             written += ["", f"**{escape(fault.text)}**"]
         written += ["", *(f"- seen: {escape(line)}" for line in fault.evidence)]
         if fault.stack:
-            written.append(f"- stack: {code_span(' ← '.join(fault.stack[:_FRAMES]), 600)}")
+            written.append(f"- stack: {code_span(' ← '.join(fault.stack[:_MAX_FRAMES]), 600)}")
         written += [f"- what ends it: {escape(line)}" for line in fault.remedy]
-    return [*written, "", escape(context(diagnosis))]
+    return [*written, "", escape(context_of(diagnosis))]
 
 
-# The page of a diagnosis: what to mend, what shows it and what ends it; then all wake-ups that it rests on.
+# The HTML page: faults, evidence and remedies, then all wake-ups behind them.
 
 _OPEN_ROWS = 20
 _MAX_ROWS = 200
 
 
-def render(record: Diagnosis, extras: Extras) -> str:
-    """The page."""
+def render_html(record: Diagnosis, extras: Extras) -> str:
+    """Return the HTML page."""
     places = Places(record)
     rows, more = opened(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
-    sentence = answer(record)
+    sentence = answer_of(record)
     return page(
         "diagnosis.html.j2",
         record,
         places,
         title=clean(sentence),
         answer=sentence,
-        context=context(record),
+        context=context_of(record),
         faults=[finding for finding in record.findings if finding.severity == "fault"],
         habits=[finding for finding in record.findings if finding.severity == "note"],
-        looked=looked_lines(record),
+        looked=scope_lines(record),
         rows=rows,
         more=more,
         notes=list(dict.fromkeys([*record.evidence.notes, *texts(record.notes)])),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The terminal's view of an `EnergyResult`: the answer, the meters, then what is to be known of them."""
+"""Reports of `powerprof energy` and `powerprof calibrate`, and the yearly cost of a power draw."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from powerprof.system.errors import UsageError
 
 _WIDTH = 80
 
-# How `powerprof energy` begins these notes.
+# Prefixes of these notes in `powerprof energy`.
 _DOUBT, _NO_METER = "doubt: ", "energy source: no meter on this host: "
 
 
-def csv_lines(result: EnergyResult) -> Iterator[Line]:
-    """A line a domain of each meter; `summed` says which of them make the total."""
+def render_csv(result: EnergyResult) -> Iterator[Line]:
+    """Yield one line per meter domain; `summed` marks the domains in the total."""
     yield [
         *("source", "domain", "kind", "joules", "watts", "low_watts", "high_watts", "contained_in"),
         *("dropped_samples", "summed", "window_s"),
@@ -34,28 +34,20 @@ def csv_lines(result: EnergyResult) -> Iterator[Line]:
     total = result.total
     for meter in result.meters:
         summed = meter.source == total.source and meter.domain in total.domains
+        figures = (meter.joules, meter.watts, meter.low_watts, meter.high_watts)
         yield [
-            *(
-                meter.source,
-                meter.domain,
-                meter.kind,
-                meter.joules,
-                meter.watts,
-                meter.low_watts,
-                meter.high_watts,
-                meter.contained_in,
-            ),
-            *(meter.dropped_samples_count, "yes" if summed else "no", result.window_s),
+            *(meter.source, meter.domain, meter.kind, *figures, meter.contained_in, meter.dropped_samples_count),
+            *("yes" if summed else "no", result.window_s),
         ]
 
 
-def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
-    """The whole report, at most 80 columns wide where names allow it."""
+def render_terminal(result: EnergyResult, width: int = _WIDTH) -> list[str]:
+    """Return the report, at most 80 columns wide if the names allow it."""
     printed = textwrap.wrap(_answer(result), _WIDTH)
     if result.meters:
         names = max(24, *(len(_name(r)) + 2 for r in result.meters))
         printed += ["", f"{'':{names}}{'watts':>10}{'joules':>13}   inside"]
-        printed += [_row(reading, names) for reading in result.meters]
+        printed += [_meter_row(reading, names) for reading in result.meters]
     if result.notes:
         printed.append("")
         for note in _notes(texts(result.notes)):
@@ -65,13 +57,13 @@ def lines(result: EnergyResult, width: int = _WIDTH) -> list[str]:
                 initial_indent="· ",
                 subsequent_indent="  ",
                 break_long_words=False,
-                break_on_hyphens=False,  # paths are to be copied whole
+                break_on_hyphens=False,  # keep paths whole for copying
             )
     return printed
 
 
 def _notes(notes: Sequence[str]) -> list[str]:
-    """Why each kind of meter is missing is doctor's answer, and all doubts of an estimate are one paragraph."""
+    """Return the notes without the reasons for missing meters, which doctor prints; the doubts are one paragraph."""
     doubts = [note.removeprefix(_DOUBT) for note in notes if note.startswith(_DOUBT)]
     others = [
         "no meter on this host (powerprof doctor)" if note.startswith(_NO_METER) else note
@@ -91,8 +83,8 @@ def _answer(result: EnergyResult) -> str:
         low, high = _figure(bounds.low_watts), _figure(bounds.high_watts)
         return f"{low} to {high} W possible{window} (estimate): how long the CPUs ran is unknown."
     if total.low_watts is not None and total.high_watts is not None and total.high_watts > WIDE * total.low_watts:
-        low, high = _rough(total.low_watts), _rough(total.high_watts)
-        return f"About {_rough(total.watts)} W{window} (estimate; {low} to {high} W possible)."
+        low, high = _two_digits(total.low_watts), _two_digits(total.high_watts)
+        return f"About {_two_digits(total.watts)} W{window} (estimate; {low} to {high} W possible)."
     of = " + ".join(total.domains)
     text = f"{_figure(total.watts)} W{window}, {total.kind}: {of} by {total.source}"
     if total.low_watts is not None and total.high_watts is not None:
@@ -104,7 +96,7 @@ def _name(reading: EnergyReading) -> str:
     return f"{reading.domain} ({reading.source})"
 
 
-def _row(reading: EnergyReading, width: int) -> str:
+def _meter_row(reading: EnergyReading, width: int) -> str:
     watts = "no figure" if reading.watts is None else _figure(reading.watts)
     joules = "" if reading.joules is None else f"{reading.joules:,.1f}"
     kind = "estimated" if reading.kind == "estimated" else reading.contained_in or ""
@@ -112,8 +104,8 @@ def _row(reading: EnergyReading, width: int) -> str:
     return f"{_name(reading):{width}}{watts:>10}{joules:>13}   {kind}".rstrip()
 
 
-def _rough(watts: float) -> str:
-    """As many digits as an estimate has: two."""
+def _two_digits(watts: float) -> str:
+    """Return watts with two significant digits, the precision of an estimate."""
     return f"{watts:.2g}" if watts < 100 else f"{watts:.0f}"
 
 
@@ -121,11 +113,11 @@ def _figure(watts: float) -> str:
     return f"{watts:.1f}" if watts >= 10 else f"{watts:.2f}"
 
 
-# `powerprof calibrate` for a terminal: what the model says, with its intervals and doubts.
+# The terminal report of `powerprof calibrate`.
 
 
 def calibration_lines(model: PowerModel) -> list[str]:
-    """The model's watts and joules."""
+    """Return the model's watts and joules with their intervals and doubts."""
     rows = [("C0 (running)", model.full_watts, model.full_range_watts)]
     rows += [(state.name, state.watts, state.range_watts) for state in model.states]
     printed = [f"{model.name}: {model.scope}", "", f"{'watts of one CPU':<24}{'':>8}   95 % interval"]
@@ -138,16 +130,16 @@ def calibration_lines(model: PowerModel) -> list[str]:
     return [*printed, *(f"· {doubt}" for doubt in model.doubts)]
 
 
-# What a power draw is in a year, in energy, money and carbon: derived from a stated price and grid, never measured.
+# The yearly energy, money and carbon of a power draw: derived from a stated price and grid, never measured.
 
-HOURS = 8760.0
+_HOURS_PER_YEAR = 8760.0
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Z]{3})")
-_MOST = 1e6
+_MAX_PRICE = 1e6
 
 
 @dataclass(frozen=True)
-class Terms:
-    """The price of a kWh with its currency, and the grams of CO2 of a kWh; None where nobody gave it."""
+class PriceTerms:
+    """The price of a kWh with its currency, and the grams of CO2 per kWh; None if not given."""
 
     price: float | None = None
     currency: str = ""
@@ -155,45 +147,45 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Draw:
-    """Watts that something draws, or draws more than something else."""
+class PowerDraw:
+    """Watts of a condition, or the difference to another condition."""
 
     watts: float
     kind: Kind
     what: str
 
 
-def terms(price: str | None, grid: float | None) -> Terms:
-    """`0.30EUR` and `380` as terms. Raises UsageError."""
+def parse_terms(price: str | None, grid: float | None) -> PriceTerms:
+    """Return `0.30EUR` and `380` as terms. Raises UsageError."""
     match = _PRICE.fullmatch(price.strip()) if price is not None else None
-    if price is not None and (match is None or not 0 < float(match[1]) < _MOST):
+    if price is not None and (match is None or not 0 < float(match[1]) < _MAX_PRICE):
         raise UsageError(f"--price {price} is not a price per kWh", "a number and a currency, such as 0.30EUR")
     if grid is not None and not (math.isfinite(grid) and 0 <= grid <= 5000):
         raise UsageError(f"--grid {grid:g} is not a grid intensity", "grams of CO2 of a kWh, such as 380")
-    return Terms(float(match[1]) if match else None, match[2] if match else "", grid)
+    return PriceTerms(float(match[1]) if match else None, match[2] if match else "", grid)
 
 
-def draw_of(record: object) -> Draw | None:
-    """What a record says of power: of a comparison B less A, of a load its own; None where it says nothing sure."""
+def draw_of(record: object) -> PowerDraw | None:
+    """Return the power of a load, or the difference B − A of a comparison; None if it is inconclusive."""
     if isinstance(record, Comparison):
         metric = next((metric for metric in record.metrics if metric.name == "watts"), None)
         change = metric.difference.b_minus_a if metric is not None else None
         if metric is None or change is None or metric.verdict == "inconclusive":
             return None
         more = "more" if change > 0 else "less"
-        return Draw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
+        return PowerDraw(abs(change), metric.kind, f"{record.b.name} draws {{}} {more} than {record.a.name}")
     if isinstance(record, LoadRun):
         own = next((metric for metric in record.metrics if metric.name == "watts"), None)
-        return None if own is None else Draw(own.estimate.mean, own.kind, "the host draws {} in this load")
+        return None if own is None else PowerDraw(own.estimate.mean, own.kind, "the host draws {} in this load")
     return None
 
 
-def sentence(record: object, asked: Terms) -> str:
-    """The derived figures in a sentence that says that they are."""
+def yearly_sentence(record: object, asked: PriceTerms) -> str:
+    """Return the derived yearly figures in one sentence."""
     draw = draw_of(record)
     if draw is None:
         return "No yearly figure: power is inconclusive."
-    kwh = draw.watts * HOURS / 1e3
+    kwh = draw.watts * _HOURS_PER_YEAR / 1e3
     parts = [f"{_three(kwh)} kWh"]
     if asked.price is not None:
         parts.append(f"{_three(kwh * asked.price)} {asked.currency} at {asked.price:g} {asked.currency}/kWh")

@@ -40,7 +40,7 @@ def shown_of(run: IdleRun) -> list[Phase]:
     return [phases[name] for name in ("baseline", "server", "clients") if name in phases] or run.phases[:1]
 
 
-def headline(run: IdleRun) -> str:
+def answer_of(run: IdleRun) -> str:
     """Return the answer in one or two sentences.
 
     It uses the traced idle exits of the server, or else the difference between the host's windows.
@@ -407,10 +407,10 @@ def _notes(run: IdleRun) -> list[str]:
     return written + [f"Note: {note}." for note in sentences]
 
 
-def lines(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
     printed = [
-        *text.wrap(headline(run), width),
+        *text.wrap(answer_of(run), width),
         *(text.wrap(check(run), width) if check(run) else ()),
         *text.wrap(_context_line(run), width),
         "",

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
@@ -64,21 +64,27 @@ class RecordKind:
 def _residency() -> RecordKind:
     from powerprof.report import residency, run
 
-    return RecordKind(Run, residency.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
+    return RecordKind(
+        Run, residency.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
+    )
 
 
 def _idle() -> RecordKind:
     from powerprof.model.records import IdleRun
     from powerprof.report import idle, run
 
-    return RecordKind(IdleRun, idle.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
+    return RecordKind(
+        IdleRun, idle.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
+    )
 
 
 def _run() -> RecordKind:
     from powerprof.experiment.records import LoadRun
     from powerprof.report import run
 
-    return RecordKind(LoadRun, run.lines, html=run.render, markdown=run.render_markdown, csv=run.render_csv)
+    return RecordKind(
+        LoadRun, run.render_terminal, html=run.render_html, markdown=run.render_markdown, csv=run.render_csv
+    )
 
 
 def _comparison() -> RecordKind:
@@ -87,8 +93,8 @@ def _comparison() -> RecordKind:
 
     return RecordKind(
         Comparison,
-        comparison.lines,
-        html=comparison.render,
+        comparison.render_terminal,
+        html=comparison.render_html,
         markdown=comparison.render_markdown,
         csv=comparison.render_csv,
         sentences=comparison.word_comparison,
@@ -99,7 +105,9 @@ def _sweep() -> RecordKind:
     from powerprof.experiment.sweep_rounds import Sweep
     from powerprof.report import sweep
 
-    return RecordKind(Sweep, sweep.lines, html=sweep.render, markdown=sweep.render_markdown, csv=sweep.render_csv)
+    return RecordKind(
+        Sweep, sweep.render_terminal, html=sweep.render_html, markdown=sweep.render_markdown, csv=sweep.render_csv
+    )
 
 
 def _sweep_comparison() -> RecordKind:
@@ -108,8 +116,8 @@ def _sweep_comparison() -> RecordKind:
 
     return RecordKind(
         SweepComparison,
-        sweep_comparison.lines,
-        html=sweep_comparison.render,
+        sweep_comparison.render_terminal,
+        html=sweep_comparison.render_html,
         markdown=sweep_comparison.render_markdown,
         csv=sweep_comparison.render_csv,
         sentences=sweep_comparison.word_sweep_comparison,
@@ -120,14 +128,16 @@ def _saturation() -> RecordKind:
     from powerprof.experiment.sweep_until import Saturation
     from powerprof.report import sweep
 
-    return RecordKind(Saturation, sweep.saturate_lines, csv=sweep.render_saturation_csv)
+    return RecordKind(Saturation, sweep.render_saturation_terminal, csv=sweep.render_saturation_csv)
 
 
 def _study() -> RecordKind:
     from powerprof.experiment.study import StudyRun
     from powerprof.report import study
 
-    return RecordKind(StudyRun, study.lines, html=study.render, markdown=study.markdown, csv=study.csv_lines)
+    return RecordKind(
+        StudyRun, study.render_terminal, html=study.render_html, markdown=study.render_markdown, csv=study.render_csv
+    )
 
 
 def _attribution() -> RecordKind:
@@ -136,9 +146,9 @@ def _attribution() -> RecordKind:
 
     return RecordKind(
         Attribution,
-        attribution.lines,
+        attribution.render_terminal,
         options=("by", "top"),
-        html=attribution.render,
+        html=attribution.render_html,
         markdown=attribution.render_markdown,
         csv=attribution.render_csv,
         stacks=stacks.of_attribution,
@@ -151,10 +161,10 @@ def _on_cpu_profile() -> RecordKind:
 
     return RecordKind(
         OnCpuProfile,
-        profile.lines,
+        profile.render_terminal,
         options=("by", "top"),
-        html=profile.render,
-        csv=profile.csv_lines,
+        html=profile.render_html,
+        csv=profile.render_csv,
         stacks=stacks.of_on_cpu_profile,
     )
 
@@ -163,35 +173,37 @@ def _function_profile() -> RecordKind:
     from powerprof.attribution.functions import FunctionProfile
     from powerprof.report import profile
 
-    return RecordKind(FunctionProfile, profile.functions_lines, options=("top",), csv=profile.render_functions_csv)
+    return RecordKind(
+        FunctionProfile, profile.render_functions_terminal, options=("top",), csv=profile.render_functions_csv
+    )
 
 
 def _off_cpu_profile() -> RecordKind:
     from powerprof.attribution.offcpu import OffCpuProfile
     from powerprof.report import offcpu
 
-    return RecordKind(OffCpuProfile, offcpu.lines, options=("top",), csv=offcpu.render_csv)
+    return RecordKind(OffCpuProfile, offcpu.render_terminal, options=("top",), csv=offcpu.render_csv)
 
 
 def _syscall_profile() -> RecordKind:
     from powerprof.attribution.syscalls import SyscallProfile
     from powerprof.report import offcpu
 
-    return RecordKind(SyscallProfile, offcpu.syscall_lines, options=("top",), csv=offcpu.render_syscalls_csv)
+    return RecordKind(SyscallProfile, offcpu.render_syscalls_terminal, options=("top",), csv=offcpu.render_syscalls_csv)
 
 
 def _wakers_profile() -> RecordKind:
     from powerprof.attribution.offcpu import WakersProfile
     from powerprof.report import offcpu
 
-    return RecordKind(WakersProfile, offcpu.of_before, options=("top",))
+    return RecordKind(WakersProfile, offcpu.render_older_terminal, options=("top",))
 
 
 def _sleeps_profile() -> RecordKind:
     from powerprof.attribution.offcpu import SleepsProfile
     from powerprof.report import offcpu
 
-    return RecordKind(SleepsProfile, offcpu.of_before, options=("top",))
+    return RecordKind(SleepsProfile, offcpu.render_older_terminal, options=("top",))
 
 
 def _queries() -> RecordKind:
@@ -200,11 +212,11 @@ def _queries() -> RecordKind:
 
     return RecordKind(
         Queries,
-        queries.lines,
+        queries.render_terminal,
         options=("by", "columns", "is_whole", "top"),
-        html=queries.render,
-        markdown=queries.markdown,
-        csv=queries.csv_lines,
+        html=queries.render_html,
+        markdown=queries.render_markdown,
+        csv=queries.render_csv,
         stacks=stacks.of_queries,
     )
 
@@ -213,7 +225,9 @@ def _queries_history() -> RecordKind:
     from powerprof.queries.history import QueriesHistory
     from powerprof.report import queries_history as history
 
-    return RecordKind(QueriesHistory, history.lines, options=("top",), html=history.render, csv=history.csv_lines)
+    return RecordKind(
+        QueriesHistory, history.render_terminal, options=("top",), html=history.render_html, csv=history.render_csv
+    )
 
 
 def _queries_comparison() -> RecordKind:
@@ -222,11 +236,11 @@ def _queries_comparison() -> RecordKind:
 
     return RecordKind(
         QueriesComparison,
-        comparison.lines,
+        comparison.render_terminal,
         options=("top",),
-        html=comparison.render,
-        markdown=comparison.markdown,
-        csv=comparison.csv_lines,
+        html=comparison.render_html,
+        markdown=comparison.render_markdown,
+        csv=comparison.render_csv,
     )
 
 
@@ -235,7 +249,11 @@ def _diagnosis() -> RecordKind:
     from powerprof.report import diagnosis
 
     return RecordKind(
-        Diagnosis, diagnosis.whole, html=diagnosis.render, markdown=diagnosis.markdown, csv=diagnosis.csv_lines
+        Diagnosis,
+        partial(diagnosis.render_terminal, all_notes=True),
+        html=diagnosis.render_html,
+        markdown=diagnosis.render_markdown,
+        csv=diagnosis.render_csv,
     )
 
 
@@ -243,7 +261,7 @@ def _cure() -> RecordKind:
     from powerprof.cure.records import Cure
     from powerprof.report import cure
 
-    return RecordKind(Cure, cure.lines, html=cure.render, sentences=cure.of_cure)
+    return RecordKind(Cure, cure.render_terminal, html=cure.render_html, sentences=cure.word_cure)
 
 
 def _trend() -> RecordKind:
@@ -251,7 +269,10 @@ def _trend() -> RecordKind:
     from powerprof.report import sweep_comparison
 
     return RecordKind(
-        Trend, sweep_comparison.trend_lines, html=sweep_comparison.render_trend, sentences=sweep_comparison.word_trend
+        Trend,
+        sweep_comparison.render_trend_terminal,
+        html=sweep_comparison.render_trend_html,
+        sentences=sweep_comparison.word_trend,
     )
 
 
@@ -259,7 +280,7 @@ def _energy() -> RecordKind:
     from powerprof.energy.domains import EnergyResult
     from powerprof.report import energy
 
-    return RecordKind(EnergyResult, energy.lines, csv=energy.csv_lines)
+    return RecordKind(EnergyResult, energy.render_terminal, csv=energy.render_csv)
 
 
 # Runs are distinguished by their command.

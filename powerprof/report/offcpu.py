@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof offcpu` for a terminal: threads by their sleeps, then who woke them."""
+"""Reports of `powerprof offcpu` and `powerprof syscalls`: sleeping threads, their wakers, calls, files and locks."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
 from powerprof.report.labels import texts
 
-# Threads that sleep and who wakes them, as lines of a terminal name them.
+# Sleeping threads and their wakers.
 
 _INTERRUPT = "an interrupt (a timer or a device)"
 
 
-def name_of(thread: str | None, tid: int) -> str:
-    """A thread by its name, without the server's prefix, and its id."""
+def thread_name(thread: str | None, tid: int) -> str:
+    """Return a thread's name without the server's prefix, and its id."""
     return f"{(thread or 'thread').removeprefix('thread/')} {tid}"
 
 
-def waker_of(row: WakerRow, pids: Sequence[int]) -> str:
-    """Who woke it, as a sentence names it: all threads of one name of a process alike."""
+def waker_name(row: WakerRow, pids: Sequence[int]) -> str:
+    """Return the waker in a sentence. Threads of one name in a process are not distinguished."""
     if not row.waker_tid:
         return _INTERRUPT
     return row.waker_comm if row.waker_pid in pids else f"{row.waker_comm} (process {row.waker_pid})"
 
 
 def waker_lines(row: WakerRow, pids: Sequence[int], width: int) -> list[str]:
-    """Who woke whom how often, and from where; `pids` are the target's."""
+    """Return how often a waker woke a thread, and from where. `pids` belong to the target."""
     begin = f"{text.number(row.rate_hz, 1):>10}  {text.number(row.percent, 1):>6}  "
     elsewhere = "" if row.waker_pid in pids else f" (process {row.waker_pid})"
     waker = f"{row.waker_comm} {row.waker_tid}{elsewhere}" if row.waker_tid else _INTERRUPT
     path = " ← ".join(frame.function or frame.text for frame in row.stack)
     wrapped = text.wrap(path, width, " " * len(begin))[:6] if path else []
-    return [text.shorten(f"{begin}{name_of(row.thread, row.tid)} ← {waker}", width), *wrapped]
+    return [text.shorten(f"{begin}{thread_name(row.thread, row.tid)} ← {waker}", width), *wrapped]
 
 
-def _thread(row: OffCpuThread, width: int) -> list[str]:
+def _thread_lines(row: OffCpuThread, width: int) -> list[str]:
     figures = (row.sleep_mean_ms, row.sleep_max_ms, row.wait_mean_ms, row.wait_max_ms)
     cells = "  ".join(f"{text.number(figure, 3):>9}" for figure in figures)
     begin = f"{text.number(row.sleeps_hz, 1):>8}  {cells}  "
@@ -52,49 +52,51 @@ def _thread(row: OffCpuThread, width: int) -> list[str]:
     if row.preempted_count and row.preempted_ms is not None:
         states.append(f"preempted {text.plural(row.preempted_count, 'time')} for {text.number(row.preempted_ms, 1)} ms")
     why = text.wrap("; ".join(states), width, " " * 10) if states else []
-    return [text.shorten(f"{begin}{name_of(row.thread, row.tid)}", width), *why]
+    return [text.shorten(f"{begin}{thread_name(row.thread, row.tid)}", width), *why]
 
 
-def _most(profile: OffCpuProfile) -> str:
-    """Who wakes it most."""
+def _main_waker(profile: OffCpuProfile) -> str:
+    """Return the most frequent waker."""
     by_waker: dict[str, float] = {}
     for row in profile.wakers:
-        by_waker[waker_of(row, profile.pids)] = by_waker.get(waker_of(row, profile.pids), 0.0) + row.percent
+        by_waker[waker_name(row, profile.pids)] = by_waker.get(waker_name(row, profile.pids), 0.0) + row.percent
     if not by_waker:
         return ""
     name, percent = max(by_waker.items(), key=lambda item: item[1])
     return f"; {text.number(percent, 0)} % of its wakings are by {name}"
 
 
-def _more(rows: int, top: int, what: str) -> list[str]:
+def _hidden_line(rows: int, top: int, what: str) -> list[str]:
     return [f"{rows - top} more {what} (--top N, or --json)"] if rows > top else []
 
 
-def _cost(profile: OffCpuProfile) -> str:
+def _tool_line(profile: OffCpuProfile) -> str:
     if profile.tool_cpu_s is None:
         return "powerprof itself: unknown."
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
     return f"powerprof itself: {text.number(1e3 * profile.tool_cpu_s, 0)} ms of CPU time{bpf}."
 
 
-def of_before(saved: WakersProfile | SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The report of a record of wakers or sleeps alone, as versions before `offcpu` saved them."""
-    return lines(as_profile(saved), width, top=top)
+def render_older_terminal(
+    saved: WakersProfile | SleepsProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20
+) -> list[str]:
+    """Return the report of a record that versions before `offcpu` saved."""
+    return render_terminal(as_profile(saved), width, top=top)
 
 
-def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report."""
+def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """Return the report of sleeping threads and their wakers."""
     who = profile.label or "the target"
     count = profile.sleeps_count
     slept = "was traced for" if count is None else f"slept {text.plural(count, 'time')} in"
-    head = f"{who} {slept} {text.number(profile.window_s, 1)} s{_most(profile)}."
+    head = f"{who} {slept} {text.number(profile.window_s, 1)} s{_main_waker(profile)}."
     printed = [*text.wrap(head, width), ""]
     if count is not None:
         printed.append(f"{'sleeps/s':>8}  {'mean ms':>9}  {'longest':>9}  {'wait ms':>9}  {'longest':>9}  thread")
     threads = [row for row in profile.threads if row.sleeps_hz or row.wait_max_ms]
     for thread in threads[:top]:
-        printed += _thread(thread, width)
-    printed += _more(len(threads), top, "threads")
+        printed += _thread_lines(thread, width)
+    printed += _hidden_line(len(threads), top, "threads")
     if still := len(profile.threads) - len(threads):
         printed.append(f"{text.plural(still, 'more thread')} did not go to sleep in the window.")
     printed += [""] if count is not None else []
@@ -104,9 +106,9 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
         printed.append(f"{'wakings/s':>10}  {'%':>6}  thread ← who wakes it, and from where")
         for waker in profile.wakers[:top]:
             printed += waker_lines(waker, profile.pids, width)
-        printed += [*_more(len(profile.wakers), top, "rows"), ""]
+        printed += [*_hidden_line(len(profile.wakers), top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
-    footer += [_cost(profile), *([f"Limits: {'; '.join(profile.limits)}."] if profile.limits else [])]
+    footer += [_tool_line(profile), *([f"Limits: {'; '.join(profile.limits)}."] if profile.limits else [])]
     footer += [f"Note: {note}." for note in texts(profile.notes)]
     if profile.interrupted:
         footer.append("Interrupted: this is what was counted until then.")
@@ -114,7 +116,7 @@ def lines(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, top: int =
 
 
 def render_csv(record: OffCpuProfile) -> Iterator[Line]:
-    """A line a thread; states of the kernel are in the JSON alone."""
+    """Yield one line per thread. The states of the kernel are in the JSON only."""
     return field_lines(record.threads, [name for name in OffCpuThread.__struct_fields__ if name != "states"])
 
 
@@ -123,12 +125,12 @@ def render_csv(record: OffCpuProfile) -> Iterator[Line]:
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B"))
 
 
-def syscall_lines(profile: SyscallProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report."""
+def render_syscalls_terminal(profile: SyscallProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """Return the report of system calls."""
     printed = [*text.wrap(_syscall_headline(profile), width), ""]
-    printed += _calls(profile, width, top)
-    printed += _files(profile, width, top)
-    printed += _waits(profile, width, top)
+    printed += _call_lines(profile, width, top)
+    printed += _file_lines(profile, width, top)
+    printed += _lock_lines(profile, width, top)
     if profile.waiting_count:
         waiting = ", ".join(f"{count} in {name}" for name, count in list(profile.waiting_count.items())[:6])
         printed += text.wrap(f"Calls that had not ended when the window did: {waiting}.", width)
@@ -145,66 +147,68 @@ def syscall_lines(profile: SyscallProfile, width: int = text.DEFAULT_WIDTH, *, t
 def _syscall_headline(profile: SyscallProfile) -> str:
     who = profile.label or "the target"
     files = [row for row in profile.files if row.kind == "file"]
-    written, read = (_rate(sum(values), profile.window_s) for values in _bytes(files))
+    written, read = (_byte_rate(sum(values), profile.window_s) for values in _file_bytes(files))
     made = f"{who} made {profile.calls_count / profile.window_s:,.0f} system calls/s in {profile.window_s:.1f} s"
     if not any(row.write_bytes or row.read_bytes for row in files):
         return f"{made}; it wrote and read no file."
     return f"{made}; of files it wrote {written} and read {read}."
 
 
-def _bytes(rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
+def _file_bytes(rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
     return [row.write_bytes for row in rows], [row.read_bytes for row in rows]
 
 
-def _rate(count: float, seconds: float) -> str:
-    """Bytes a second in three significant digits."""
+def _byte_rate(count: float, seconds: float) -> str:
+    """Return bytes per second with three significant digits."""
     rate = count / seconds
     factor, unit = next(((factor, unit) for factor, unit in _UNITS if rate >= factor), _UNITS[-1])
     return f"{rate / factor:.3g} {unit}/s"
 
 
-def _calls(profile: SyscallProfile, width: int, top: int) -> list[str]:
-    """A line a kind of call, over all threads."""
+def _call_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
+    """Return one line per kind of call, over all threads."""
     by_kind: dict[str, list[SyscallRow]] = defaultdict(list)
     for row in profile.calls:
         by_kind[f"{row.name} {row.operation}".rstrip()].append(row)
     kinds = sorted(by_kind.items(), key=lambda kind: (-sum(row.count for row in kind[1]), kind[0]))
     rows = [["calls/s", "failed/s", "mean ms", "longest ms", "threads", "call"]]
-    for name, own in kinds[:top]:
-        count = sum(row.count for row in own)
+    for name, kind_rows in kinds[:top]:
+        count = sum(row.count for row in kind_rows)
         rows.append(
             [
                 text.number(count / profile.window_s, 1),
-                text.number(sum(row.errors_count for row in own) / profile.window_s, 1),
-                text.number(sum(row.total_ms for row in own) / count, 3),
-                text.number(max(row.longest_ms for row in own), 3),
-                str(len(own)),
+                text.number(sum(row.errors_count for row in kind_rows) / profile.window_s, 1),
+                text.number(sum(row.total_ms for row in kind_rows) / count, 3),
+                text.number(max(row.longest_ms for row in kind_rows), 3),
+                str(len(kind_rows)),
                 name,
             ]
         )
-    return [*_aligned(rows, width), *_more(len(kinds), top, "calls"), ""]
+    return [*_align_rows(rows, width), *_hidden_line(len(kinds), top, "calls"), ""]
 
 
-def _files(profile: SyscallProfile, width: int, top: int) -> list[str]:
-    """A line a file and thread; sockets and pipes are one line a kind."""
+def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
+    """Return one line per file and thread. Sockets and pipes have one line per kind."""
     files = [row for row in profile.files if row.kind == "file"]
     folder = _common_folder([row.path for row in files])
     rows = [["written", "writes/s", "read", "reads/s", "syncs/s", "file ← thread"]]
     for row in files[:top]:
         path = row.path.removeprefix(f"{folder}/")
-        rows.append([*_file(row, profile.window_s), f"{path} ← {name_of(row.thread, row.tid)}"])
+        rows.append([*_file_figures(row, profile.window_s), f"{path} ← {thread_name(row.thread, row.tid)}"])
     for kind in ("socket", "pipe", "other"):
-        if own := [row for row in profile.files if row.kind == kind]:
-            sums = [sum(getattr(row, name) for row in own) for name in _FIGURES]
-            rows.append([*_shown(sums, profile.window_s), f"({text.plural(len({row.path for row in own}), kind)})"])
+        if kind_rows := [row for row in profile.files if row.kind == kind]:
+            sums = [sum(getattr(row, name) for row in kind_rows) for name in _FIGURES]
+            rows.append(
+                [*_file_cells(sums, profile.window_s), f"({text.plural(len({row.path for row in kind_rows}), kind)})"]
+            )
     if len(rows) == 1:
         return []
     heading = text.wrap(f"Files in {folder}:", width) if folder else []
-    return [*heading, *_aligned(rows, width), *_more(len(files), top, "rows"), ""]
+    return [*heading, *_align_rows(rows, width), *_hidden_line(len(files), top, "rows"), ""]
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    """The folder that all absolute paths have in common; empty where that says nothing."""
+    """Return the common folder of all absolute paths; empty if it is the root."""
     absolute = [path for path in paths if path.startswith("/")]
     common = os.path.commonpath([os.path.dirname(path) for path in absolute]) if absolute else ""  # noqa: PTH120
     return common.rstrip("/")
@@ -213,17 +217,17 @@ def _common_folder(paths: Sequence[str]) -> str:
 _FIGURES = ("write_bytes", "writes_count", "read_bytes", "reads_count", "syncs_count")
 
 
-def _file(row: FileRow, window_s: float) -> list[str]:
-    return _shown([getattr(row, name) for name in _FIGURES], window_s)
+def _file_figures(row: FileRow, window_s: float) -> list[str]:
+    return _file_cells([getattr(row, name) for name in _FIGURES], window_s)
 
 
-def _shown(sums: Sequence[int], window_s: float) -> list[str]:
+def _file_cells(sums: Sequence[int], window_s: float) -> list[str]:
     written, writes, read, reads, syncs = sums
     each = [text.number(count / window_s, 1) for count in (writes, reads, syncs)]
-    return [_rate(written, window_s), each[0], _rate(read, window_s), each[1], each[2]]
+    return [_byte_rate(written, window_s), each[0], _byte_rate(read, window_s), each[1], each[2]]
 
 
-def _waits(profile: SyscallProfile, width: int, top: int) -> list[str]:
+def _lock_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
     if not profile.lock_waits:
         return []
     rows = [["waits/s", "mean ms", "longest ms", "of the time", "waits for locks and conditions (futex) of"]]
@@ -234,18 +238,18 @@ def _waits(profile: SyscallProfile, width: int, top: int) -> list[str]:
                 text.number(row.total_ms / row.waits_count, 3),
                 text.number(row.longest_ms, 3),
                 f"{text.number(row.total_ms / profile.window_s / 10, 1)} %",
-                name_of(row.thread, row.tid),
+                thread_name(row.thread, row.tid),
             ]
         )
-    return [*_aligned(rows, width), *_more(len(profile.lock_waits), top, "threads"), ""]
+    return [*_align_rows(rows, width), *_hidden_line(len(profile.lock_waits), top, "threads"), ""]
 
 
-def _aligned(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Figures flush right, the name that ends each line cut at the width."""
+def _align_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return the rows with figures aligned to the right; the last name is shortened to the width."""
     heads = text.columns([row[:-1] for row in rows], left=0)
     return [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
 
 
 def render_syscalls_csv(record: SyscallProfile) -> Iterator[Line]:
-    """A line a thread and kind of call."""
+    """Yield one line per thread and kind of call."""
     return field_lines(record.calls, SyscallRow.__struct_fields__)

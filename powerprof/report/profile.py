@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof profile`: where the running time, or the page faults, of a target went."""
+"""Reports of `powerprof profile` and `powerprof functions`: running time, page faults, and probed functions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from powerprof.report.labels import texts, wrapped
 from powerprof.report.stacks import flame, of_on_cpu_profile
 from powerprof.report.table import Cell, Places, Table, TableRow, Words, figures, words
 
-_SHOWN = 20
+_DEFAULT_TOP = 20
 BY = ("function", "stack", "thread")
 
 
-def headline(profile: OnCpuProfile) -> str:
-    """How much of what ran was the target's."""
+def answer_of(profile: OnCpuProfile) -> str:
+    """Return how much of the running time or of the page faults belongs to the target."""
     who = profile.label or "the target"
     if profile.percent_of == "page_faults":
         return (
@@ -34,12 +34,14 @@ def headline(profile: OnCpuProfile) -> str:
         return f"{who} did not run when a sample was taken in {window} s."
     one_cpu = text.number(profile.target_c0_ms / profile.window_s / 10.0, 1)
     ran = f"{who} ran for {text.number(profile.target_c0_ms, 0)} ms of {window} s, {one_cpu} % of one CPU"
-    return f"{ran}: {_most(profile)}."
+    return f"{ran}: {_main_function(profile)}."
 
 
-def _most(profile: OnCpuProfile) -> str:
-    """The function with most time in itself and, below it, in functions without a name; an address where none has a
-    name."""
+def _main_function(profile: OnCpuProfile) -> str:
+    """Return the function with most time, including the unnamed functions that it calls.
+
+    Return an address if no function has a name.
+    """
     own: Counter[str] = Counter()
     nameless: Counter[str] = Counter()
     for row in profile.stacks:
@@ -55,8 +57,8 @@ def _most(profile: OnCpuProfile) -> str:
     return f"{text.number(100.0 * count / profile.target_count, 0)} % in {text.without_parameters(function)}{below}"
 
 
-def _of_all(profile: OnCpuProfile) -> str:
-    """The target's part of what the CPUs ran."""
+def _host_share(profile: OnCpuProfile) -> str:
+    """Return the target's share of the CPUs' running time."""
     if profile.target_percent is None:
         return ""
     if not profile.target_count:
@@ -68,7 +70,7 @@ def _of_all(profile: OnCpuProfile) -> str:
 
 
 def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
-    """A row a function, most time of its own first."""
+    """Return one row per function, the most time in the function itself first."""
     faults = profile.percent_of == "page_faults"
     rows = []
     for index, function in enumerate(profile.functions[:limit]):
@@ -91,27 +93,21 @@ def functions_table(profile: OnCpuProfile, places: Places, limit: int) -> Table:
     return Table(columns, rows, "functions", caption, max(0, len(profile.functions) - limit))
 
 
-def csv_lines(profile: OnCpuProfile) -> Iterator[Line]:
-    """A line a function."""
+def render_csv(profile: OnCpuProfile) -> Iterator[Line]:
+    """Yield one line per function."""
     yield [
         *("function", "module", "kernel", "self_count", "self_percent", "low_percent", "high_percent"),
         *("self_ms", "total_count", "total_percent"),
     ]
     for function in profile.functions:
         yield [
-            *(
-                function.function,
-                function.module,
-                str(function.kernel),
-                function.self_count,
-                function.self_percent,
-                function.low_percent,
-            ),
-            *(function.high_percent, function.self_ms, function.total_count, function.total_percent),
+            *(function.function, function.module, str(function.kernel), function.self_count, function.self_percent),
+            *(function.low_percent, function.high_percent, function.self_ms, function.total_count),
+            function.total_percent,
         ]
 
 
-def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+def _function_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "ms"
     lines = [f"{'self %':>7}  {'95 %':>13}  {unit:>9}  {'total %':>8}  function"]
     rows = [row for row in profile.functions if row.self_count]
@@ -129,7 +125,7 @@ def _functions(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     return [*lines, *([f"{left} more functions: callers only, or below (--top N, or --json)"] if left > 0 else [])]
 
 
-def _stack(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
+def _stack_entry(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
     who = (row.server_name or row.comm).removeprefix("thread/")
     amount = f"{row.count:,} {unit}" if row.c0_ms is None else f"{text.number(row.c0_ms, 0)} ms"
     path = " ← ".join(frame.placed if sources else frame.label for frame in row.stack) or "(no stack)"
@@ -137,16 +133,16 @@ def _stack(row: OnCpuStack, width: int, unit: str, sources: bool) -> list[str]:
     return [text.shorten(head, width), *text.wrap(path, width, " " * 12)[:6]]
 
 
-def _stacks(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
+def _stack_lines(profile: OnCpuProfile, width: int, limit: int, sources: bool = False) -> list[str]:
     unit = "faults" if profile.percent_of == "page_faults" else "samples"
     lines = [f"{'share':>9}  {unit if profile.percent_of == 'page_faults' else 'time':>10}  thread and stack"]
     for row in profile.stacks[:limit]:
-        lines += _stack(row, width, unit, sources)
+        lines += _stack_entry(row, width, unit, sources)
     left = len(profile.stacks) - limit
     return [*lines, *([f"{left} more stacks (--top N, or --json)"] if left > 0 else [])]
 
 
-def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
+def _thread_lines(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     shares: dict[str, tuple[float, int]] = {}
     for row in profile.stacks:
         name = (row.server_name or row.comm).removeprefix("thread/")
@@ -159,26 +155,26 @@ def _threads(profile: OnCpuProfile, width: int, limit: int) -> list[str]:
     return lines
 
 
-def lines(
+def render_terminal(
     profile: OnCpuProfile,
     width: int = text.DEFAULT_WIDTH,
     *,
     by: str = "function",
-    top: int = _SHOWN,
+    top: int = _DEFAULT_TOP,
     sources: bool = False,
 ) -> list[str]:
-    """The whole report; `sources`: frames of stacks with file and line."""
+    """Return the report of a profile; `sources` adds file and line to frames."""
     tables: dict[str, Callable[[OnCpuProfile, int, int], list[str]]] = {
-        "stack": partial(_stacks, sources=sources),
-        "thread": _threads,
+        "stack": partial(_stack_lines, sources=sources),
+        "thread": _thread_lines,
     }
-    printed = [*text.wrap(headline(profile), width), ""]
+    printed = [*text.wrap(answer_of(profile), width), ""]
     if profile.target_count:
-        printed += [*tables.get(by, _functions)(profile, width, top), ""]
-    if profile.percent_of == "c0":  # as runs were saved before
+        printed += [*tables.get(by, _function_lines)(profile, width, top), ""]
+    if profile.percent_of == "c0":  # runs of older versions
         printed += text.wrap("Percentages are of all C0 time of the host.", width)
     if profile.percent_of != "page_faults":
-        printed += text.wrap(_of_all(profile), width)
+        printed += text.wrap(_host_share(profile), width)
     printed += text.wrap(
         f"{profile.target_count:,} counted: stacks complete {profile.complete_count:,}, cut "
         f"{profile.truncated_count:,}, failed {profile.failed_count:,}, lost {profile.lost_count:,}; "
@@ -198,23 +194,23 @@ def lines(
     return printed
 
 
-# The page of a profile of C0 or of page faults: the functions, and the flame graph of their stacks.
+# The HTML page: the functions, and the flame graph of their stacks.
 
-_ROWS = 60
+_MAX_PAGE_ROWS = 60
 
 
-def render(record: OnCpuProfile, extras: Extras) -> str:
-    """The page."""
+def render_html(record: OnCpuProfile, extras: Extras) -> str:
+    """Return the HTML page."""
     stack_set = of_on_cpu_profile(record)
     places = Places(record)
-    sentence = headline(record)
+    sentence = answer_of(record)
     return page(
         "oncpu.html.j2",
         record,
         places,
         title=clean(sentence),
         answer=sentence,
-        functions=functions_table(record, places, _ROWS),
+        functions=functions_table(record, places, _MAX_PAGE_ROWS),
         view=flame_view(
             flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
         ),
@@ -224,8 +220,8 @@ def render(record: OnCpuProfile, extras: Extras) -> str:
 # `powerprof functions`: calls and self time of the probed functions.
 
 
-def functions_headline(profile: FunctionProfile) -> str:
-    """How many functions were called how often."""
+def functions_answer(profile: FunctionProfile) -> str:
+    """Return how many functions were called how often."""
     calls = sum(row.calls_count for row in profile.functions)
     who = profile.label or "the target"
     if not calls:
@@ -258,9 +254,9 @@ def _probe_cost(profile: FunctionProfile) -> str:
     )
 
 
-def functions_lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
-    """The whole report."""
-    printed = [*text.wrap(functions_headline(profile), width), ""]
+def render_functions_terminal(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *, top: int = 20) -> list[str]:
+    """Return the report of probed functions."""
+    printed = [*text.wrap(functions_answer(profile), width), ""]
     printed += [*_probed_lines(profile, width, top), ""] if profile.functions else []
     sentences = [_probe_cost(profile)]
     if profile.never_called_count:
@@ -281,5 +277,5 @@ def functions_lines(profile: FunctionProfile, width: int = text.DEFAULT_WIDTH, *
 
 
 def render_functions_csv(record: FunctionProfile) -> Iterator[Line]:
-    """A line a probed function."""
+    """Yield one line per probed function."""
     return field_lines(record.functions, FunctionRow.__struct_fields__)

@@ -36,7 +36,7 @@ _DEFAULT_TOP = 20
 _MAX_NAME = 48
 
 
-def headline(record: Queries) -> str:
+def answer_of(record: Queries) -> str:
     """Return the statement with most CPU time, and its share."""
     if not record.statements:
         return f"{record.server.label} executed no statement in {text.number(record.window_s, 1)} s."
@@ -56,7 +56,7 @@ def _joules(value: float) -> str:
     return text.number(value, 1 if abs(value) >= 10 else 3)
 
 
-def context(record: Queries) -> str:
+def context_of(record: Queries) -> str:
     """Return the server, the window and the method."""
     server = record.server
     how = {"probes": "statements by a probe", "samples": "shares by samples"}.get(
@@ -93,7 +93,7 @@ def plan_text(plan: Sequence[QueryPlanStep]) -> str:
     )
 
 
-def lines(
+def render_terminal(
     record: Queries,
     width: int = text.DEFAULT_WIDTH,
     *,
@@ -109,7 +109,7 @@ def lines(
     """
     keys = columns_of(columns) if columns is not None else _default_columns(record)
     spare: Mapping[str, int] = {} if columns is not None else _OPTIONAL_COLUMNS
-    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
     if by is not None:
         printed += _group_lines(record, parse_grouping(by), width, top)
     else:
@@ -270,7 +270,7 @@ _STATEMENT_FIELDS = (
 )
 
 
-def csv_lines(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
+def render_csv(record: Queries) -> Iterator[Sequence[str | float | int | None]]:
     """Return one line per statement and background group, then the connections and the unexplained rest."""
     yield [
         *("part", "text", "schema", "calls_count", "calls_hz", "c0_s", "c0_percent", "c0_ms_per_call", "wakeups_count"),
@@ -296,7 +296,7 @@ def _energy_cells(share: Share) -> tuple[str | float | None, ...]:
     return share.joules, share.low_joules, share.high_joules, share.watts, share.kind
 
 
-def markdown(record: Queries, context_line: str) -> list[str]:
+def render_markdown(record: Queries, context_line: str) -> list[str]:
     """Return the statements with most CPU time, and the balance."""
     shown = queries_table(record, Places(record))
     keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
@@ -327,7 +327,7 @@ _MAX_FLAMES, _MAX_FRAMES = 10, 800
 _BAR = Markup('<span class="share"><span style="--w:{:.4g}%"></span></span>')
 
 
-def render(record: Queries, extras: Extras) -> str:
+def render_html(record: Queries, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     whole = queries_table(record, places)
@@ -344,9 +344,9 @@ def render(record: Queries, extras: Extras) -> str:
         "queries.html.j2",
         record,
         places,
-        title=clean(headline(record)),
-        answer=headline(record),
-        context=context(record),
+        title=clean(answer_of(record)),
+        answer=answer_of(record),
+        context=context_of(record),
         balance=balance(record),
         notes=all_of(record),
         rows=shown,

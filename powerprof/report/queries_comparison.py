@@ -21,7 +21,7 @@ _DEFAULT_TOP = 20
 _HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
 
 
-def headline(record: QueriesComparison) -> str:
+def answer_of(record: QueriesComparison) -> str:
     """Return how many statements became more expensive, and the statement with most CPU time among them."""
     worse = select_changes(record, "more expensive")
     if worse:
@@ -45,7 +45,7 @@ def headline(record: QueriesComparison) -> str:
     return "No statement became measurably more expensive or cheaper."
 
 
-def context(record: QueriesComparison) -> str:
+def context_of(record: QueriesComparison) -> str:
     """Return both servers, windows and loads."""
     a, b = record.a, record.b
     parts = [
@@ -56,9 +56,11 @@ def context(record: QueriesComparison) -> str:
     return " → ".join(parts)
 
 
-def lines(record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP) -> list[str]:
+def render_terminal(
+    record: QueriesComparison, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP
+) -> list[str]:
     """Return the report. Statements are sorted by the change of their CPU time per second."""
-    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
     shown = record.statements[:top]
     rows = [_HEADINGS, *(_row_cells(change) for change in shown)]
     printed += statement_lines(rows, shown, width, left=len(_HEADINGS) - 1)
@@ -97,7 +99,7 @@ def _ratio(change: StatementChange) -> str:
     return text.UNKNOWN if change.ratio is None else f"× {text.number(change.ratio, 2)}"
 
 
-def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
+def render_csv(record: QueriesComparison) -> Iterator[Sequence[str | float | int | None]]:
     """Return one line per statement."""
     sides = ("percent_of_cpu", "calls_hz", "c0_ms_per_call", "latency_p95_ms", "joules_per_call")
     yield [
@@ -120,7 +122,7 @@ def csv_lines(record: QueriesComparison) -> Iterator[Sequence[str | float | int 
         ]
 
 
-def markdown(record: QueriesComparison, context_line: str) -> list[str]:
+def render_markdown(record: QueriesComparison, context_line: str) -> list[str]:
     """Return the statements that changed most."""
     keys = ("share", "each", "ratio", "ends", "became", "text")
     headings = (*_HEADINGS[:-1], "became", "statement")
@@ -141,18 +143,18 @@ MAX_ROWS = 500
 _LOOKS = {"more expensive": "worse", "cheaper": "better"}
 
 
-def render(record: QueriesComparison, extras: Extras) -> str:
+def render_html(record: QueriesComparison, extras: Extras) -> str:
     """Return the HTML page."""
     places, shown = Places(record), record.statements[:MAX_ROWS]
     whole = statements_table(record, places)
-    sentence = headline(record)
+    sentence = answer_of(record)
     return page(
         "queriescomparison.html.j2",
         record,
         places,
         title=clean(sentence),
         answer=sentence,
-        context=context(record),
+        context=context_of(record),
         rows=without_empty(replace(whole, rows=whole.rows[:MAX_ROWS])),
         drawn=_draw_ratios(shown),
         left_count=len(record.statements) - len(shown),

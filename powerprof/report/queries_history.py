@@ -19,7 +19,7 @@ _DEFAULT_TOP = 20
 _HEADINGS = ("% of a CPU", "highest", "at", "calls/s", "id")
 
 
-def headline(record: QueriesHistory) -> str:
+def answer_of(record: QueriesHistory) -> str:
     """Return the server's CPU use, its highest step, and the statement with most CPU time."""
     used = 100 * record.server_c0_s / record.window_s
     most = max(record.steps, key=lambda step: step.cpu_percent)
@@ -33,7 +33,7 @@ def headline(record: QueriesHistory) -> str:
     return f"{answer}; most by {text.shorten(first.text, 200)}: {text.number(first.cpu_percent, 1)} %"
 
 
-def context(record: QueriesHistory) -> str:
+def context_of(record: QueriesHistory) -> str:
     """Return the measured share, the calls and the energy."""
     span = record.steps[-1].until_s
     share = text.number(100 * record.window_s / span if span else None, 0)
@@ -53,9 +53,9 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def lines(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP) -> list[str]:
+def render_terminal(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, top: int = _DEFAULT_TOP) -> list[str]:
     """Return the statements with most CPU time, and the step in which each used most."""
-    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width), ""]
+    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width), ""]
     shown = record.statements[:top]
     printed += statement_lines([_HEADINGS, *(_row_cells(record, statement) for statement in shown)], shown, width)
     if len(record.statements) > top:
@@ -80,7 +80,7 @@ def _row_cells(record: QueriesHistory, statement: HistoryStatement) -> tuple[str
     )
 
 
-def csv_lines(record: QueriesHistory) -> Iterator[Sequence[str | float | int | None]]:
+def render_csv(record: QueriesHistory) -> Iterator[Sequence[str | float | int | None]]:
     """Return one line per step and statement. The server's own lines have no id."""
     yield ["at_s", "until_s", "id", "text", "schema", "cpu_percent"]
     for number, step in enumerate(record.steps):
@@ -101,9 +101,9 @@ def csv_lines(record: QueriesHistory) -> Iterator[Sequence[str | float | int | N
 _MAX_TIMELINES, _MAX_BARS = 10, 240
 
 
-def render(record: QueriesHistory, extras: Extras) -> str:
+def render_html(record: QueriesHistory, extras: Extras) -> str:
     """Return the HTML page."""
-    places, sentence = Places(record), headline(record)
+    places, sentence = Places(record), answer_of(record)
     statements = [
         (f"{statement.id} {clean(statement.text, 160)}", _draw_timeline(record, statement.course_percent, statement.id))
         for statement in record.statements[:_MAX_TIMELINES]
@@ -114,7 +114,7 @@ def render(record: QueriesHistory, extras: Extras) -> str:
         places,
         title=clean(sentence),
         answer=sentence,
-        context=context(record),
+        context=context_of(record),
         whole=_draw_timeline(record, [step.cpu_percent for step in record.steps], "the server"),
         timelines=statements,
         rows=_statements_table(record, places),

@@ -16,7 +16,7 @@ _REJECTED = 6  # the column
 _NAME = 16
 
 
-def lines(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
+def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None) -> list[str]:
     """Return the report of a run's only window. `driver` is the idle driver that a recording names."""
     window, host_driver = run.phases[0].windows[0], run.host.get("idle_driver")
     lines = [_answer(window), _context_line(window, driver or (f"driver {host_driver}" if host_driver else None))]

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
@@ -68,11 +68,11 @@ def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
     return opened(whole, _OPEN_CAUSES)
 
 
-def render(run: Run, extras: Extras) -> str:
+def render_html(run: Run, extras: Extras) -> str:
     """Return the page of a run of any command."""
-    lines_of: Callable[..., list[str]] = {"idle": idle.lines, "residency": residency.lines}.get(run.command, lines)
+    terminal_of = {"idle": idle.render_terminal, "residency": residency.render_terminal}
     places = Places(run)
-    answer, context = answer_and_context(lines_of, run)
+    answer, context = answer_and_context(terminal_of.get(run.command, render_terminal), run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
     titles = [clean(phase_title(run, phase), 60) for phase in run.phases]
@@ -170,7 +170,7 @@ def render_csv(record: Run) -> Iterator[Line]:
 # The terminal report of a load.
 
 
-def lines(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report of a load, at most `width` columns."""
     is_command = run.condition.load.get("kind") == "command" and run.condition.workload == "command"
     name = run.condition.name if is_command else f"{run.condition.workload}:{run.condition.name}"

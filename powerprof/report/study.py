@@ -120,7 +120,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
     return Table(columns, rows, "steps")
 
 
-def headline(record: StudyRun) -> str:
+def answer_of(record: StudyRun) -> str:
     """Return the answer: the number of published findings that are confirmed today."""
     claims = [row for row in record.rows if row.expected is not None]
     counts = {name: sum(row.outcome == name for row in claims) for name in ("confirmed", "contradicted")}
@@ -131,7 +131,7 @@ def headline(record: StudyRun) -> str:
     return f"{record.title}: {', '.join([hold, *others])}."
 
 
-def context(record: StudyRun) -> str:
+def context_of(record: StudyRun) -> str:
     """Return the published setting, the measured steps and the server."""
     done = sum(step.run is not None or step.seconds_s is not None for step in record.steps)
     steps = f"{done} step{'s' if done != 1 else ''} measured"
@@ -149,9 +149,9 @@ def listing(plans: Mapping[str, str], width: int = text.DEFAULT_WIDTH) -> list[s
     return printed
 
 
-def lines(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
-    printed = [*text.wrap(headline(record), width), *text.wrap(context(record), width)]
+    printed = [*text.wrap(answer_of(record), width), *text.wrap(context_of(record), width)]
     if record.interrupted:
         missing = [row.label for row in record.rows if row.outcome == "not measured"]
         printed += text.wrap(f"Ended early: this is what was measured until then; {len(missing)} not measured.", width)
@@ -173,9 +173,9 @@ def lines(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
 # The HTML page.
 
 
-def render(record: StudyRun, extras: Extras) -> str:
+def render_html(record: StudyRun, extras: Extras) -> str:
     """Return the HTML page."""
-    places, answer = Places(record), headline(record)
+    places, answer = Places(record), answer_of(record)
     return page(
         "study.html.j2",
         record,
@@ -183,7 +183,7 @@ def render(record: StudyRun, extras: Extras) -> str:
         derived=extras.derived,
         title=clean(answer),
         answer=answer,
-        context=context(record),
+        context=context_of(record),
         findings=findings_table(record, places),
         steps=steps_table(record, places),
     )
@@ -192,7 +192,7 @@ def render(record: StudyRun, extras: Extras) -> str:
 # Markdown and CSV.
 
 
-def markdown(record: StudyRun, context: str) -> list[str]:
+def render_markdown(record: StudyRun, context: str) -> list[str]:
     """Return the table of findings, and the steps."""
     return ["", context, *then_and_now(record), *_step_rows(record)]
 
@@ -218,7 +218,7 @@ def _step_rows(record: StudyRun) -> list[str]:
     return [*written, *(["", *notes] if notes else [])]
 
 
-def csv_lines(record: StudyRun) -> Iterator[Line]:
+def render_csv(record: StudyRun) -> Iterator[Line]:
     """Return one line per finding, after the head."""
     yield [
         *("finding", "then", "metric", "unit", "kind", "a", "a_low", "a_high", "b", "b_low", "b_high"),

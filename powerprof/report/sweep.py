@@ -107,10 +107,10 @@ def _work_columns(points: Sequence[Point]) -> list[_Column]:
     ]
 
 
-def lines(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
     good = [point for point in sweep.points if point.error is None]
-    printed = text.wrap(headline(sweep), width)
+    printed = text.wrap(answer_of(sweep), width)
     done = f"{len(good)} of {len(sweep.values)} points"
     version = sweep.server.get("version")
     printed += text.wrap(" · ".join(part for part in (done, str(version) if version else "") if part), width)
@@ -192,7 +192,7 @@ def _baseline_sentences(sweep: Sweep) -> list[str]:
     return sentences
 
 
-def headline(sweep: Sweep) -> str:
+def answer_of(sweep: Sweep) -> str:
     """Return the points of least energy per query and of most queries, with the points that are not worse.
 
     For servers without queries, return the least and the most wakeful.
@@ -335,10 +335,10 @@ _CHART_METRICS = (
 _ERROR_LIMIT = 300
 
 
-def render(record: Sweep, extras: Extras) -> str:
+def render_html(record: Sweep, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
-    answer, context = answer_and_context(lines, record)
+    answer, context = answer_and_context(render_terminal, record)
     return page(
         "sweep.html.j2",
         record,
@@ -406,9 +406,9 @@ def render_csv(record: Sweep) -> Iterator[Line]:
 _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
 
 
-def saturate_lines(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report of a saturation, at most `width` columns."""
-    printed = text.wrap(saturate_headline(record), width)
+    printed = text.wrap(saturation_answer(record), width)
     version = record.server.get("version")
     window_s = record.options.get("window_s")
     rounds = f"{record.rounds_count} round{'s' if record.rounds_count != 1 else ''}"
@@ -429,7 +429,7 @@ def saturate_lines(record: Saturation, width: int = text.DEFAULT_WIDTH) -> list[
     return printed
 
 
-def saturate_headline(record: Saturation) -> str:
+def saturation_answer(record: Saturation) -> str:
     """Return the answer: the rate of one condition, or the ratio between two."""
     limit = _limit_text(record.limit)
     first = _capacity_text(record.a, limit)

@@ -139,7 +139,7 @@ def parting_functions_table(record: SweepComparison, places: Places, limit: int 
 _MAX_ROWS = 12
 
 
-def lines(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
     places = Places(record)
     printed = text.wrap(record.text, width)
@@ -241,10 +241,10 @@ def _interval_of(side: Side) -> Ends:
     return (side.mean, *(side.ci95 or (None, None)))
 
 
-def render(record: SweepComparison, extras: Extras) -> str:
+def render_html(record: SweepComparison, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
-    answer, context = answer_and_context(lines, record)
+    answer, context = answer_and_context(render_terminal, record)
     return page(
         "sweepcomparison.html.j2",
         record,
@@ -354,7 +354,7 @@ def _metric_of(point: TrendPoint, name: str) -> RunMetric | None:
     return next((metric for metric in point.metrics if metric.name == name), None)
 
 
-def trend_lines(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
+def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report of a trend, at most `width` columns."""
     printed = text.wrap(trend.text, width)
     first = next((one for point in trend.points if (one := _metric_of(point, trend.metric))), None)
@@ -389,7 +389,7 @@ def _step_text(trend: Trend, point: TrendPoint) -> str:
 _MAX_TREND_CHARTS = 12
 
 
-def render_trend(record: Trend, extras: Extras) -> str:
+def render_trend_html(record: Trend, extras: Extras) -> str:
     """Return the HTML page of a trend."""
     places = Places(record)
     names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))

@@ -162,7 +162,7 @@ def function_of(stack: Sequence[StackFrame]) -> str | None:
     return None if chosen is None else chosen.function
 
 
-def headline(record: Attribution) -> str:
+def answer_of(record: Attribution) -> str:
     """Return the answer: how often the target ended idle periods, and the functions and threads with most of them."""
     total = record.conservation.idle_exits_count
     mine = sum(row.count for row in record.wakeups)

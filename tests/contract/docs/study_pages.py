@@ -13,7 +13,7 @@ import msgspec
 
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record, encode_record
-from powerprof.report.study import headline, then_and_now
+from powerprof.report.study import answer_of, then_and_now
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "docs/studies"
@@ -37,7 +37,7 @@ def block(record: StudyRun, place: Path) -> str:
     measured = f"{record.started_at[:10]}, server {version}, {cpus} ({where})"
     lines = [
         BEGIN,
-        f"**{headline(record)}**{early}",
+        f"**{answer_of(record)}**{early}",
         f"By `powerprof study {record.study}{quick}`, {measured}.",
         f"95 % intervals in brackets. `powerprof report {named}` opens it.",
         *then_and_now(record),

@@ -66,7 +66,7 @@ def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
     used = {metric.name: metric.estimate.mean for metric in whole.points[0].metrics}
     # An idle MariaDB uses well under a tenth of a CPU.
     assert 0 <= used["server_cpu_ms_per_s"] < 100
-    text = "\n".join(report.lines(whole))
+    text = "\n".join(report.render_terminal(whole))
     if trace_s is not None:
         assert all(len(point.traced) == 2 for point in whole.points)
         assert "how often its threads wake" in text

@@ -16,7 +16,7 @@ from powerprof.cure.remedies import CureRequest
 from powerprof.experiment.verdict import metric_named
 from powerprof.model.attribution import TargetInfo
 from powerprof.queries.records import Latency
-from powerprof.report.cure import lines, of_cure, touched
+from powerprof.report.cure import announce_lines, render_terminal, word_cure
 from powerprof.report.exports import render_html
 from powerprof.tracing.captures import RecordedText, StatementTrace, TraceCost, find_latency_class
 from tests.unit.cure.test_judging import blocks
@@ -121,7 +121,7 @@ def cure(latency_ms: float = 0.0, **more: object) -> Cure:
         read_back="50000",
         blocks=made,
     )
-    return of_cure(msgspec.structs.replace(record, **more))
+    return word_cure(msgspec.structs.replace(record, **more))
 
 
 def test_the_verdict_has_what_it_costs_at_most() -> None:
@@ -136,9 +136,9 @@ def test_the_verdict_has_what_it_costs_at_most() -> None:
 
 def test_what_was_predicted_stands_beside_what_was_measured() -> None:
     record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
-    assert any(line.startswith("Predicted 18.9/s, measured ") for line in lines(record))
+    assert any(line.startswith("Predicted 18.9/s, measured ") for line in render_terminal(record))
     request = CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1)
-    said = touched(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
+    said = announce_lines(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
     assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in said
 
 
@@ -167,4 +167,4 @@ def test_the_page_has_both_arms_each_window_and_how_to_keep_it() -> None:
     )
     assert "To keep it" not in render_html(cure(verdict=hurt, reverted=False))
     assert "Not put back" in render_html(cure(verdict=hurt, reverted=False))
-    assert "To keep it" not in "\n".join(lines(cure(verdict=hurt)))
+    assert "To keep it" not in "\n".join(render_terminal(cure(verdict=hurt)))

@@ -23,7 +23,7 @@ from powerprof.diagnosis.evidence import (
     ScheduledEvent,
     ThreadCpu,
 )
-from powerprof.report.diagnosis import lines
+from powerprof.report.diagnosis import render_terminal
 from powerprof.statements.text import normalise_replication_error
 from tests.unit.diagnosis.test_rules import channel, client, counted, evidence, row
 
@@ -267,7 +267,7 @@ def said(here: Evidence) -> str:
         looked_at=seen.at,
         not_looked_at=seen.not_at,
     )
-    return " ".join(" ".join(lines(record, 400)).split())
+    return " ".join(" ".join(render_terminal(record, 400)).split())
 
 
 def test_nothing_is_called_well_that_was_not_looked_at() -> None:

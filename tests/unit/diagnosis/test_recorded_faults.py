@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence, Finding
-from powerprof.report.diagnosis import lines
+from powerprof.report.diagnosis import render_terminal
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -49,11 +49,11 @@ def test_a_healthy_pair_is_told_in_one_sentence(name: str) -> None:
     assert any("statement_timer" in finding.text for finding in found)
     server = DiagnosedServer(pid=4711, version=recorded.version, address=None)
     told = Diagnosis(id=None, started_at="2026-01-01T00:00:00Z", server=server, findings=found, evidence=recorded)
-    short = lines(told)
+    short = render_terminal(told)
     assert short[0].startswith("No fault was found: it woke a CPU ")
     assert "statement_timer" not in "\n".join(short)
-    assert "statement_timer" in "\n".join(lines(told, all_notes=True))
-    assert max(map(len, lines(told, 60, all_notes=True))) <= 60
+    assert "statement_timer" in "\n".join(render_terminal(told, all_notes=True))
+    assert max(map(len, render_terminal(told, 60, all_notes=True))) <= 60
 
 
 def test_the_storm_of_5_5_9_says_how_fast_it_reconnects_and_which_function_waits() -> None:

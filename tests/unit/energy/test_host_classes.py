@@ -13,7 +13,7 @@ from powerprof.energy.domains import host_energy, tier
 from powerprof.energy.ipmi import find_server_watts, parse_ipmi
 from powerprof.energy.meters import MeterSet, open_meters
 from powerprof.model.records import EnergyReading
-from powerprof.report.energy import _row
+from powerprof.report.energy import _meter_row
 from powerprof.system.errors import CapabilityError
 from tests.unit.energy.meter_trees import Tree
 
@@ -154,7 +154,7 @@ def test_what_is_in_no_sum_is_marked(tree: Tree) -> None:
         assert not any("cannot lie inside" in note for note in meters.notes())
     card = next(r for r in readings if r.scope == "device")
     assert card.contained_in is None
-    assert _row(card, 30).endswith("in no sum")
+    assert _meter_row(card, 30).endswith("in no sum")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from powerprof.energy.rapl import parse_powercap
 from powerprof.energy.recordings import replay
 from powerprof.measure.turbostat import parse_turbostat
-from powerprof.report.energy import lines
+from powerprof.report.energy import render_terminal
 from powerprof.system.errors import DataError, UsageError
 
 ROOT = "/sys/class/powercap"
@@ -175,7 +175,7 @@ def test_recorded_server_by_three_meters(recordings: Path) -> None:
     assert f"package-0 + package-1 (turbostat) {packages:.1f} W inside wall (meter_log) " in "\n".join(result.notes)
     assert f"{gap:.1f} W outside" in "\n".join(result.notes)
     assert 80 < gap < 110
-    assert "289.7 W over 111.5 s, measured: wall by meter_log." in "\n".join(lines(result))
+    assert "289.7 W over 111.5 s, measured: wall by meter_log." in "\n".join(render_terminal(result))
 
 
 def test_recorded_turbostat_alone_agrees_with_its_summary(recordings: Path) -> None:

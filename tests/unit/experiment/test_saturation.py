@@ -25,8 +25,8 @@ from powerprof.experiment.sweep_until import (
 )
 from powerprof.model.records import Window
 from powerprof.report.exports import render_csv
-from powerprof.report.sweep import saturate_headline as headline
-from powerprof.report.sweep import saturate_lines as lines
+from powerprof.report.sweep import render_saturation_terminal as render_terminal
+from powerprof.report.sweep import saturation_answer as answer_of
 from powerprof.system.errors import UsageError
 
 P95 = Limit(metric="latency_p95_ms", at_most=5.0, unit="ms")
@@ -71,10 +71,10 @@ def test_a_limit_that_nothing_reaches_or_all_do() -> None:
     low = condition_rate("index", CONDITION, 100.0, [none, none])
     high = condition_rate("index", CONDITION, 100.0, [every, every])
     assert (low.rate_hz, low.limited, high.limited) == (None, True, False)
-    assert headline(_record(low)) == (
+    assert answer_of(_record(low)) == (
         "index does not hold 5 ms of p95 latency at any rate that was tried, in 2 of 2 rounds."
     )
-    assert headline(_record(high)) == "index holds 5 ms of p95 latency up to all that it can do, 100 queries/s."
+    assert answer_of(_record(high)) == "index holds 5 ms of p95 latency up to all that it can do, 100 queries/s."
 
 
 def test_few_queries_a_second_are_not_tried_twice() -> None:
@@ -93,12 +93,12 @@ def test_before_and_after_a_change() -> None:
     truth = (2000.0 - 599.1) / (1000.0 - 599.1)
     assert ratio.ci95[0] <= truth * 1.05 and ratio.ci95[1] >= truth * 0.95
     record = msgspec.structs.replace(_record(a), b=b, ratio=ratio, verdict=verdict)
-    assert headline(record).startswith("cached takes 3.")
+    assert answer_of(record).startswith("cached takes 3.")
     rows = list(csv.DictReader(io.StringIO(render_csv(record), newline="")))
     assert [row["condition"] for row in rows] == ["index"] * len(a.trials) + ["cached"] * len(b.trials)
     assert {(row["limit"], row["unit"]) for row in rows} == {(P95.metric, "ms")}
     assert [row["held"] == "True" for row in rows] == [trial.held for trial in (*a.trials, *b.trials)]
-    assert all(len(line) <= 80 for line in lines(record, 80))
+    assert all(len(line) <= 80 for line in render_terminal(record, 80))
 
 
 def _record(found: object) -> Saturation:

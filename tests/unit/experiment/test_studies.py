@@ -26,7 +26,7 @@ from powerprof.model.runs import RunStore
 from powerprof.model.text import Say
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import load_saved
-from powerprof.report.study import findings_table, lines, today
+from powerprof.report.study import findings_table, render_terminal, today
 from powerprof.report.table import Places
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one, find_study, names
@@ -165,7 +165,7 @@ def test_an_interrupted_study_keeps_what_is_done() -> None:
     record = study_run(measure=ended)
     assert record.interrupted and [step.name for step in record.steps] == ["idle", "index"]
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
-    assert "Ended early: this is what was measured until then; 3 not measured." in lines(record, 200)
+    assert "Ended early: this is what was measured until then; 3 not measured." in render_terminal(record, 200)
 
     def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
         raise Interrupted("interrupted")
@@ -191,7 +191,7 @@ def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
     )
     saved = RunStore(tmp_path).save("study", record)
     assert load_saved(str(saved.id), tmp_path) == saved == replace(record, id="study-0001")
-    printed = "\n".join(lines(saved, 100))
+    printed = "\n".join(render_terminal(saved, 100))
     assert printed.startswith(
         f"A study: {sum(row.outcome == 'confirmed' for row in saved.rows)} of 4 published findings"
     )

@@ -10,7 +10,7 @@ import pytest
 
 from powerprof.host import capabilities, describe
 from powerprof.host.describe import Capability, missing, ok
-from powerprof.report.catalogue import render
+from powerprof.report.catalogue import capability_text
 
 Make = Callable[[Mapping[str, str]], Path]
 
@@ -156,7 +156,7 @@ def test_a_host_without_a_hypervisor_is_metal(fake_tree: Make) -> None:
 
 def test_the_doctor_keeps_to_80_columns_and_commands_whole() -> None:
     command = "apt install linux-headers-amd64"
-    text = render(
+    text = capability_text(
         [
             ok("residency", "a driver and " + "state, " * 30),
             missing("tracing", "kernel headers for bcc are not installed", command),

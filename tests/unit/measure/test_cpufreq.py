@@ -155,7 +155,7 @@ def test_what_a_window_reports_of_a_machine_with_p_states(tree: Tree) -> None:
         tree.policy(0, "0", {1500000: 10, 2400000: 30}, **files)
         tree.policy(1, "1", {1500000: 40, 2400000: 0}, **files)
         window = meter.close_window()
-    text = "\n".join(residency.lines(make_run(window, host={})))
+    text = "\n".join(residency.render_terminal(make_run(window, host={})))
     assert "  0  75.0 %  2,400 MHz 75.0 %, 1,500 MHz 25.0 %" in text
     assert "  1  25.0 %  1,500 MHz 100.0 %" in text
     assert "P-states: acpi-cpufreq, 1,500 to 2,400 MHz allowed." in text

@@ -17,7 +17,7 @@ from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer
 from powerprof.queries.target import group_statements
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
-from powerprof.report.queries import headline, lines
+from powerprof.report.queries import answer_of, render_terminal
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import StatementUse
 from tests.unit.queries.sample import MS, trace
@@ -138,10 +138,12 @@ def test_the_headline_has_the_interval_of_its_joules() -> None:
         whole.statements[0], joules=1.562, low_joules=0.81, high_joules=6.05, kind="estimated", text="SELECT 1"
     )
     priced_record = msgspec.structs.replace(whole, joules=3.016, kind="estimated", statements=[first])
-    assert "and 1.562 of 3.016 J above the idle floor (estimated, 0.810 to 6.050 J possible)" in headline(priced_record)
+    assert "and 1.562 of 3.016 J above the idle floor (estimated, 0.810 to 6.050 J possible)" in answer_of(
+        priced_record
+    )
     exact = msgspec.structs.replace(first, low_joules=None, high_joules=None, kind="measured")
     measured = msgspec.structs.replace(whole, joules=3.016, kind="measured", statements=[exact])
-    assert "J above the idle floor: SELECT 1" in headline(measured)
+    assert "J above the idle floor: SELECT 1" in answer_of(measured)
 
 
 def test_long_texts_are_told_apart_on_80_columns_and_are_whole_where_that_is_asked_for() -> None:
@@ -162,7 +164,7 @@ def test_long_texts_are_told_apart_on_80_columns_and_are_whole_where_that_is_ask
     assert {statement.id for statement in long.statements if statement.id in " ".join(rows)} == {
         statement.id for statement in long.statements[:2]
     }
-    whole = lines(long, 80, is_whole=True)
+    whole = render_terminal(long, 80, is_whole=True)
     assert [sum(line.endswith(f"column_299 FROM {end.decode()}") for line in whole) for end in ends.values()] == [1, 1]
 
 
@@ -174,7 +176,7 @@ def waiting() -> Queries:
 
 
 def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
-    found = lines(waiting(), 100, columns="id,run-queue,row-lock,p99,cpu")
+    found = render_terminal(waiting(), 100, columns="id,run-queue,row-lock,p99,cpu")
     (head,) = [line for line in found if line.startswith("    id")]
     assert head.split() == ["id", "run", "queue", "ms", "row", "lock", "ms", "p99", "ms", "CPU", "%", "statement"]
     (first,) = [line for line in found if "BENCHMARK" in line and "%" not in line]
@@ -183,21 +185,23 @@ def test_columns_that_are_asked_for_are_shown_in_their_order() -> None:
 
 
 def test_a_column_without_figures_has_its_reason() -> None:
-    text = " ".join(lines(waiting(), 400, columns="rows-sent,joules"))
+    text = " ".join(render_terminal(waiting(), 400, columns="rows-sent,joules"))
     assert "?: rows sent/call: the server does not let this user in" in text
     assert "?: J: without an idle floor" in text
     old = msgspec.structs.replace(
         waiting(), statements=[msgspec.structs.replace(one, waits_ms=None) for one in waiting().statements]
     )
-    assert "?: row lock: an older powerprof saved this run without it" in " ".join(lines(old, 400, columns="row-lock"))
+    assert "?: row lock: an older powerprof saved this run without it" in " ".join(
+        render_terminal(old, 400, columns="row-lock")
+    )
     silent = record(tells_locks=False)
-    said = " ".join(lines(silent, 400, columns="waits"))
+    said = " ".join(render_terminal(silent, 400, columns="waits"))
     assert "?: row lock, lock: this server's program does not say what it waits for; its locks are in latch" in said
 
 
 def test_a_column_of_no_name_is_refused_with_the_names() -> None:
     with pytest.raises(UsageError, match="no column is called 'rowlock'") as refused:
-        lines(record(), 80, columns="cpu,rowlock")
+        render_terminal(record(), 80, columns="cpu,rowlock")
     assert "row-lock" in (refused.value.hint or "")
 
 
@@ -224,23 +228,23 @@ def test_rows_by_host_and_by_user_sum_to_the_statements() -> None:
     assert (hosts["web1"].calls, hosts["web2"].calls, len(hosts["web1"].texts)) == (101, None, 2)
     assert hosts["web1"].first.startswith("SELECT BENCHMARK")
     assert sum(group.c0_s for group in group_statements(asked(), "user")) == pytest.approx(0.81)
-    found = lines(asked(), 100, by="user")
+    found = render_terminal(asked(), 100, by="user")
     assert any(line.split()[:1] == ["50.5"] and " app " in line for line in found)
     assert not any("?" in line for line in found if line.startswith("user"))
 
 
 def test_who_asks_is_a_column_and_nobody_has_a_reason() -> None:
-    found = lines(asked(), 100, columns="who,user")
+    found = render_terminal(asked(), 100, columns="who,user")
     assert any("app@web1 +1" in line and "BENCHMARK" in line for line in found)
-    said = " ".join(lines(record(), 200, by="user"))
+    said = " ".join(render_terminal(record(), 200, by="user"))
     assert "user: ?: the server does not let this user in" in said
     with pytest.raises(UsageError, match="--by users is no choice"):
-        lines(record(), 80, by="users")
+        render_terminal(record(), 80, by="users")
 
 
 def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     for width, heads in ((70, ["statement"]), (80, ["id", "statement"]), (200, ["id", "who", "asks", "statement"])):
-        found = lines(asked(), width)
+        found = render_terminal(asked(), width)
         (head,) = [line for line in found if line.startswith("CPU %")]
         assert head.split()[8:] == heads
         assert all(len(line) <= width for line in found)
@@ -250,6 +254,6 @@ def test_the_usual_table_has_the_id_and_who_asks_where_there_is_room() -> None:
     assert row[:at].split()[-2:] == [first.id, "app@web1"]
     assert row[at:] == first.text
     # Nobody is known: no empty column.
-    assert not any("who asks" in line for line in lines(record(), 200))
-    piped = lines(asked(), 80, is_whole=True)
+    assert not any("who asks" in line for line in render_terminal(record(), 200))
+    piped = render_terminal(asked(), 80, is_whole=True)
     assert any(line.endswith("who asks     statement") for line in piped)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.report import attribution
-from powerprof.report.wakeups import blamed, function_of, headline
+from powerprof.report.wakeups import answer_of, blamed, function_of
 from tests.unit.report import sample_records
 
 
@@ -26,7 +26,7 @@ def frames(*names: str | None, module: str = "mariadbd") -> list[StackFrame]:
 
 
 def test_the_first_sentence_names_function_and_thread() -> None:
-    assert headline(sample_records.attribution()).startswith(
+    assert answer_of(sample_records.attribution()).startswith(
         "mariadbd (8123) wakes the CPUs 6.8 times a second (17.8 % of all idle exits): "
         "2.5 by mysys/statement_timer in timer_handler, every 400 ms; 2.0 by innodb/thread_pool_thread in "
     )
@@ -75,12 +75,12 @@ def test_of_several_processes_each_thread_says_whose_it_is() -> None:
         for row, name in zip(record.wakeups, ("redis", "mariadbd", "redis", "nginx", "nginx", "redis"), strict=False)
     ]
     whole = replace(record, wakeups=several, target=replace(record.target, system=True, label="the host", pid=None))
-    assert headline(whole).startswith("The host wakes the CPUs ")
-    assert "by redis: mysys/statement_timer in " in headline(whole)
+    assert answer_of(whole).startswith("The host wakes the CPUs ")
+    assert "by redis: mysys/statement_timer in " in answer_of(whole)
 
 
 def test_a_target_that_woke_nothing_says_so() -> None:
-    assert headline(replace(sample_records.attribution(), wakeups=[])) == "mariadbd (8123) woke no idle CPU in 10.0 s."
+    assert answer_of(replace(sample_records.attribution(), wakeups=[])) == "mariadbd (8123) woke no idle CPU in 10.0 s."
 
 
 def test_stacks_of_one_function_are_one_in_the_first_sentence() -> None:
@@ -91,7 +91,7 @@ def test_stacks_of_one_function_are_one_in_the_first_sentence() -> None:
         replace(first, stack=frames(wait, "ha_commit_trans(THD*, bool)", "main"), rate_hz=rate, count=int(10 * rate))
         for wait, rate in (("__futex_a", 3.0), ("__futex_b", 2.0))
     ]
-    said = headline(replace(record, wakeups=rows))
+    said = answer_of(replace(record, wakeups=rows))
     assert ": 5.0 by mysys/statement_timer in ha_commit_trans" in said and "THD" not in said
 
 
@@ -121,15 +121,15 @@ def deep(count: int) -> list[StackFrame]:
 def test_a_deep_stack_ends_in_the_count_of_the_rest() -> None:
     record = sample_records.attribution()
     row = replace(record.wakeups[0], stack=deep(60), waker=None)
-    shown = attribution.lines(replace(record, wakeups=[row]), 80)
+    shown = attribution.render_terminal(replace(record, wakeups=[row]), 80)
     stack = [line for line in shown[3:] if "a_function_with_a_long_name" in line]
     assert len(stack) == 8 and stack[-1].endswith("_07 ← 52 more") and max(map(len, stack)) <= 80
-    few = attribution.lines(replace(record, wakeups=[replace(row, stack=deep(8))]), 80)
+    few = attribution.render_terminal(replace(record, wakeups=[replace(row, stack=deep(8))]), 80)
     assert sum(line.endswith("a_function_with_a_long_name_07") for line in few) == 1  # the outermost of eight is shown
 
 
 def test_evidence_is_a_foot_of_three_lines() -> None:
-    shown = attribution.lines(sample_records.attribution(), 80)
+    shown = attribution.render_terminal(sample_records.attribution(), 80)
     at = next(number for number, line in enumerate(shown) if " classified + " in line)
     assert shown[at + 1].startswith("Complete stacks: ") and shown[at + 2].startswith("powerprof itself: ")
     assert not any(" 0 ms" in line or " 0.000 J" in line for line in shown)

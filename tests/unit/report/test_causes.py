@@ -6,7 +6,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from powerprof.model.records import Cause, IdleRun, Mechanism
-from powerprof.report.idle import lines
+from powerprof.report.idle import render_terminal
 from powerprof.report.table import Places
 from powerprof.report.wakeups import causes_table, same_sleepers
 from tests.unit.report import sample_records
@@ -57,7 +57,7 @@ def test_names_are_whole_where_a_period_stands_beside_them() -> None:
     sleeper = replace(
         _cause("timer", 9.0, None, "hrtimer_wakeup", "a_process_of_16c"), process="mariadbd:worker12", period_ms=50.2
     )
-    printed = lines(_run(sleeper, *CAUSES), 80)
+    printed = render_terminal(_run(sleeper, *CAUSES), 80)
     row = next(line for line in printed if "mariadbd:worker12" in line)
     assert row.split() == ["9.0", "9.0", "timer", "mariadbd:worker12", "50.2", "ms"]
     heading = next(line for line in printed if line.split()[:1] == ["/s"])

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.model.attribution import Attribution, StackFrame
-from powerprof.report.attribution import helps, lines, render
+from powerprof.report.attribution import helps, render_html, render_terminal
 from powerprof.report.html.page import Extras
 from tests.unit.report.sample_records import attribution
 
@@ -58,7 +58,7 @@ def test_sleeps_that_are_not_regular_are_a_bound() -> None:
 )
 def test_nothing_is_said_where_nothing_holds(record: Attribution) -> None:
     assert helps(record) == []
-    assert "What would help most" not in "\n".join(lines(record))
+    assert "What would help most" not in "\n".join(render_terminal(record))
 
 
 def test_idle_exits_bound_nothing_where_others_kept_the_cpus_busy() -> None:
@@ -69,8 +69,8 @@ def test_idle_exits_bound_nothing_where_others_kept_the_cpus_busy() -> None:
 
 def test_it_stands_in_the_report_and_on_the_page() -> None:
     record = polling("poll", "loop")
-    printed = "\n".join(lines(record))
+    printed = "\n".join(render_terminal(record))
     assert "\nWhat would help most\n  poller: with 50 ms of timer slack" in printed
-    page = render(record, Extras())
+    page = render_html(record, Extras())
     assert "<h2>What would help most</h2>" in page
     assert "--thread 77 --slack 50ms" in page.replace("\u2011", "-")

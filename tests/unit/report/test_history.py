@@ -17,7 +17,7 @@ from powerprof.model.runs import About, RunInfo, RunStore, check_label
 from powerprof.report import history, sweep_comparison
 from powerprof.report.html.page import Extras
 from powerprof.report.kinds import word_record as worded
-from powerprof.report.sweep_comparison import render_trend as render
+from powerprof.report.sweep_comparison import render_trend_html as render_html
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
 
@@ -144,10 +144,10 @@ def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None
     )
     verdicts = [point.step and point.step.verdict for point in found.points]
     assert verdicts == [None, "inconclusive", "b_higher", "inconclusive"]
-    lines = sweep_comparison.trend_lines(found, 80)
+    lines = sweep_comparison.render_trend_terminal(found, 80)
     assert any("+29.9 %, worse" in line and line.endswith("v3") for line in lines)
     assert max(map(len, lines)) <= 80
-    page = render(found, Extras())
+    page = render_html(found, Extras())
     assert "rose by" in page and 'data-at="/points/2/step/difference/percent"' in page
 
 

@@ -8,7 +8,7 @@ import msgspec
 from powerprof.attribution.symbols import SymbolFile, Symbols
 from powerprof.model.records import Cause, Note
 from powerprof.report import attribution
-from powerprof.report.catalogue import lines
+from powerprof.report.catalogue import symbols_lines
 from powerprof.report.labels import texts, wrapped
 from tests.unit.report import sample_records
 
@@ -32,7 +32,7 @@ RECORD = Symbols(
 
 
 def test_the_share_of_wake_ups_comes_first_and_the_command_is_one_line() -> None:
-    printed = lines(RECORD, 60)
+    printed = symbols_lines(RECORD, 60)
     assert printed[:2] == [
         "20.0 % of 1,000 wake-ups of mariadbd are for a function with",
         "a name; names are complete in 0 of 1 file.",
@@ -44,7 +44,7 @@ def test_the_share_of_wake_ups_comes_first_and_the_command_is_one_line() -> None
 def test_without_a_trace_nothing_is_said_of_wake_ups() -> None:
     file = msgspec.structs.replace(FILE, wakeups_percent=None, unnamed_wakeups_percent=None, package=None)
     record = msgspec.structs.replace(RECORD, files=[file], wakeups_count=None, wakeups_named_percent=None, command=None)
-    printed = lines(record, 80)
+    printed = symbols_lines(record, 80)
     assert printed[0] == "Names of mariadbd are complete in 0 of 1 file."
     assert not any("wake-up" in line or "debug package" in line for line in printed)
     assert printed[-1] == "No package and no server is known to have the missing names."
@@ -73,5 +73,5 @@ def test_of_a_whole_system_kernel_threads_are_shown_by_their_work() -> None:
         count=20,
     )
     target = msgspec.structs.replace(record.target, system=True)
-    printed = attribution.lines(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
+    printed = attribution.render_terminal(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
     assert "Other causes: kernel kworker vmstat_update 2.0/s." in printed

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from powerprof.report import markdown
 from powerprof.report import table as terminal
-from powerprof.report.comparison import lines
+from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
 from powerprof.report.html.page import table as html_table
 from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
@@ -60,8 +60,8 @@ def test_missing_form_names_the_available_files() -> None:
 def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
-    assert answer_and_context(lines, doubtful) == answer_and_context(lines, record)
-    assert answer_and_context(lines, record)[1].startswith("12 pairs, ABBA")
+    assert answer_and_context(render_terminal, doubtful) == answer_and_context(render_terminal, record)
+    assert answer_and_context(render_terminal, record)[1].startswith("12 pairs, ABBA")
 
 
 def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:

@@ -80,15 +80,15 @@ def _busy(counts: Sequence[int]) -> Attribution:
 
 def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
     busy = _busy([250])
-    printed = "\n".join(report.lines(busy))
+    printed = "\n".join(report.render_terminal(busy))
     said = "was woken 25.0 times a second, while CPUs ran anyway: 25.0 by mysys/statement_timer in "
     assert said in " ".join(printed.split())
     assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
     assert "timer_handler" in printed
     for text in (render_html(busy), render_markdown(busy)):
         assert "25.0" in text and "timer_handler" in text and "quieter host" in text
-    assert "quieter host" not in "\n".join(report.lines(replace(busy, wakings_without_exit=[])))
-    assert not any("more" in line for line in report.lines(busy))
+    assert "quieter host" not in "\n".join(report.render_terminal(replace(busy, wakings_without_exit=[])))
+    assert not any("more" in line for line in report.render_terminal(busy))
 
 
 def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
@@ -96,7 +96,7 @@ def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
     first, second = busy.wakings_without_exit
     twin = replace(second, stack=first.stack, origin="device", detail="virtio0")
     one = replace(busy, wakings_without_exit=[first, twin])
-    printed = "\n".join(report.lines(one))
+    printed = "\n".join(report.render_terminal(one))
     assert re.search(r"^ +30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
     assert render_markdown(one).count("timer_handler") == 1
 
@@ -104,7 +104,9 @@ def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
 def test_rows_beyond_a_limit_are_counted_not_dropped() -> None:
     busy = _busy(range(300, 170, -1))
     left = f"{sum(range(171, 281)) / 10:,.1f}"
-    assert any(re.fullmatch(rf" +{left} +110 more \(--top N, or --json\)", line) for line in report.lines(busy))
+    assert any(
+        re.fullmatch(rf" +{left} +110 more \(--top N, or --json\)", line) for line in report.render_terminal(busy)
+    )
     assert "105 more rows with" in render_markdown(busy)
     assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
     record = attribution()
@@ -118,7 +120,7 @@ def test_rows_beyond_a_limit_are_counted_not_dropped() -> None:
     )
     assert "76 more rows with 152 idle exits." in render_markdown(many)
     assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
-    grouped = report.lines(record, by="thread", top=1)
+    grouped = report.render_terminal(record, by="thread", top=1)
     assert any(re.search(r"^ +\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped
 
 
@@ -210,7 +212,7 @@ def test_doubts_stand_beside_the_answer_in_every_form() -> None:
     verdict = replace(record.verdict, doubts=["steal 7 %", "idle baseline drift −3 points of C0"])
     doubted = replace(record, verdict=verdict)
     told = "Caution: steal 7 %; idle baseline drift −3 points of C0."
-    printed = " ".join(" ".join(compare.lines(doubted)).split())
+    printed = " ".join(" ".join(compare.render_terminal(doubted)).split())
     assert told in printed
     assert printed.startswith(record.verdict.text[:40])
     lines = render_markdown(doubted).splitlines()

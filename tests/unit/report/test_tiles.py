@@ -111,14 +111,14 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
     # 1 W all year is 8.76 kWh.
     watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0), verdict="b_lower")
     sample = replace(record, metrics=[watt])
-    said = energy.sentence(sample, energy.terms("0.5EUR", 400))
+    said = energy.yearly_sentence(sample, energy.parse_terms("0.5EUR", 400))
     assert said == (
         "Derived, not measured: no-index draws 1 W (estimated) less than index; all year round that is 8.76 kWh, "
         "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
     )
     unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
-    assert energy.sentence(unsure, energy.terms(None, 400)).startswith("No yearly figure")
-    assert "the host draws" in energy.sentence(load_run(), energy.terms("1USD", None)) or not [
+    assert energy.yearly_sentence(unsure, energy.parse_terms(None, 400)).startswith("No yearly figure")
+    assert "the host draws" in energy.yearly_sentence(load_run(), energy.parse_terms("1USD", None)) or not [
         one for one in load_run().metrics if one.name == "watts"
     ]
     kind = kind_of(sample)
@@ -130,10 +130,10 @@ def test_a_year_is_derived_from_what_was_stated_and_says_so() -> None:
 @pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
 def test_what_is_no_price_is_refused(price: str) -> None:
     with pytest.raises(UsageError, match="is not a price per kWh"):
-        energy.terms(price, None)
+        energy.parse_terms(price, None)
 
 
 @pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
 def test_what_is_no_grid_is_refused(grid: float) -> None:
     with pytest.raises(UsageError, match="is not a grid intensity"):
-        energy.terms(None, grid)
+        energy.parse_terms(None, grid)

@@ -20,7 +20,9 @@ from tests.unit.report.sample_records import filled
 def test_of_an_estimate_one_doubt_stands_for_all() -> None:
     source = EnergySource(metered=False, why="no meter on this host: rapl: none", doubts=["a", "b"])
     said = "\n".join(
-        attribution.lines(replace(sample_records.attribution(), energy_source=source, notes=["libx.so: no such file"]))
+        attribution.render_terminal(
+            replace(sample_records.attribution(), energy_source=source, notes=["libx.so: no such file"])
+        )
     )
     assert said.count("Note: ") == 2
     assert "Note: estimated (no meter): a (powerprof energy).\nNote: libx.so: no such file." in said
@@ -28,7 +30,7 @@ def test_of_an_estimate_one_doubt_stands_for_all() -> None:
     assert "energy: rapl: package-0" in labels.all_of(metered)
     # Runs of before have them among their notes, as they are.
     before = replace(sample_records.attribution(), notes=["estimate: a", "estimate: b"])
-    assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(attribution.lines(before))
+    assert "Note: estimate: a.\nNote: estimate: b." in "\n".join(attribution.render_terminal(before))
 
 
 def test_a_step_without_a_table_has_no_question_marks() -> None:
@@ -40,16 +42,16 @@ def test_a_step_without_a_table_has_no_question_marks() -> None:
 def test_one_function_is_called_by_its_name() -> None:
     row = sample_records.filled(FunctionRow, function="dispatch_command", calls_count=300)
     one = sample_records.filled(FunctionProfile, label="mariadbd", pattern="dispatch*", window_s=3.0, functions=[row])
-    assert profile.functions_headline(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
+    assert profile.functions_answer(one) == "mariadbd called dispatch_command 300 times in 3.0 s."
     two = replace(one, functions=[row, replace(row, function="dispatch_end", calls_count=1)])
-    assert profile.functions_headline(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
+    assert profile.functions_answer(two) == "mariadbd called 2 functions of dispatch* 301 times in 3.0 s."
 
 
 def test_only_what_the_baseline_drifted_as_far_as_is_said_to_be_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     drifted = Claim("wakeups_hz", Estimate(mean=925.3, low=729.9, high=1120.7), "drift")
     below = Claim("c0_percent", Estimate(mean=-24.57, low=-35.66, high=-13.48), "nothing")
     monkeypatch.setattr(idle, "claims", lambda *_: [drifted, below])
-    assert idle.headline(sample_records.idle_run()) == (
+    assert idle.answer_of(sample_records.idle_run()) == (
         "No answer: the host changed meanwhile: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as far; the rest is "
         "inconclusive: −24.57 ± 11.09 points of C0. Measure again when it is quiet."
     )
@@ -59,7 +61,7 @@ def test_a_cost_that_was_not_found_is_reported_as_its_bound(monkeypatch: pytest.
     wakeups = Claim("wakeups_hz", Estimate(mean=-4.0, low=-17.5, high=9.5), "nothing")
     c0 = Claim("c0_percent", Estimate(mean=0.04, low=-0.98, high=1.06), "nothing")
     monkeypatch.setattr(idle, "claims", lambda *_: [wakeups, c0])
-    said = idle.headline(sample_records.idle_run())
+    said = idle.answer_of(sample_records.idle_run())
     assert said.endswith(" no measurable cost: less than +9.5 wake-ups/s and +1.1 points of C0 (95 %).")
     assert " has no measurable" in said or " have no measurable" in said
 
@@ -68,7 +70,7 @@ def test_an_interval_that_excludes_nothing_is_no_answer(monkeypatch: pytest.Monk
     wakeups = Claim("wakeups_hz", Estimate(mean=2342.0, low=-13085.6, high=17769.6), "nothing")
     c0 = Claim("c0_percent", Estimate(mean=-14.2, low=-64.89, high=36.49), "nothing")
     monkeypatch.setattr(idle, "claims", lambda *_: [wakeups, c0])
-    said = idle.headline(sample_records.idle_run())
+    said = idle.answer_of(sample_records.idle_run())
     assert said.startswith("No answer: the host's windows differ too much: up to +17,769.6 wake-ups/s and +36.5 points")
 
 
@@ -103,7 +105,7 @@ def _rate(mean: float, half: float) -> Estimate:
     ],
 )
 def test_the_answer_of_idle_is_the_servers_own_count(alone: Estimate, connected: Estimate, answer: str) -> None:
-    said = idle.headline(_counted(sample_records.idle_run(), alone, connected))
+    said = idle.answer_of(_counted(sample_records.idle_run(), alone, connected))
     assert said.startswith(f"An idle MariaDB 10.11 wakes the CPUs {alone.mean} ± ")
     assert " times a second" in said
     assert said.endswith(answer)
@@ -111,14 +113,14 @@ def test_the_answer_of_idle_is_the_servers_own_count(alone: Estimate, connected:
 
 def test_a_server_that_sleeps_has_a_bound() -> None:
     quiet = Estimate(mean=0.0, low=0.0, high=0.23)
-    said = idle.headline(_counted(sample_records.idle_run(), quiet, quiet))
+    said = idle.answer_of(_counted(sample_records.idle_run(), quiet, quiet))
     assert said == (
         "An idle MariaDB 10.11 wakes no CPU (less than 0.2 times a second); 16 silent connections add none (0.0 ± 0.2)."
     )
 
 
 def test_a_host_that_was_busy_before_has_no_answer() -> None:
-    said = idle.headline(_counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2), c0_percent=98.2))
+    said = idle.answer_of(_counted(sample_records.idle_run(), _rate(4.6, 0.2), _rate(4.6, 0.2), c0_percent=98.2))
     assert said == (
         "No answer: the CPUs were 98 % busy before the server started. Measure again when the host is quiet."
     )
@@ -138,7 +140,7 @@ def test_a_busy_host_still_knows_how_often_the_servers_threads_wake() -> None:
         else phase
         for phase in run.phases
     ]
-    assert idle.headline(replace(run, phases=phases)) == (
+    assert idle.answer_of(replace(run, phases=phases)) == (
         "The threads of an idle MariaDB 10.11 wake 4.9 times a second (3.6 of them its thread mysys/statement_timer), "
         "5.0 with 16 silent connections. What this costs is unknown: the CPUs were 98 % busy before the server "
         "started. Measure again when the host is quiet."
@@ -164,12 +166,12 @@ def test_a_host_that_was_busy_while_the_server_was_traced_says_nothing_of_connec
         ]
         return replace(run, phases=phases)
 
-    said = idle.headline(busy(server=60.0, clients=2.0))
+    said = idle.answer_of(busy(server=60.0, clients=2.0))
     assert said.endswith(
         " The CPUs were up to 98 % busy meanwhile: an idle host may show more, and what connections add is unknown."
     )
     assert "16 silent" not in said
-    said = idle.headline(busy(server=1.0, clients=0.5))
+    said = idle.answer_of(busy(server=1.0, clients=0.5))
     assert said == "No answer: the CPUs were 99 % busy all the time. Measure again when the host is quiet."
 
 
@@ -178,7 +180,7 @@ def test_lines_are_shown_where_they_are_asked_for_and_outlive_long_names() -> No
     long = StackFrame(function="f" * 200, module="m", address="0x1", source="/src/deep/main.rs:62")
     row = replace(record.wakeups[0], stack=[long])
     record = replace(record, wakeups=[row])
-    assert "main.rs:62" not in "\n".join(attribution.lines(record))
-    shown = "\n".join(attribution.lines(record, sources=True))
+    assert "main.rs:62" not in "\n".join(attribution.render_terminal(record))
+    shown = "\n".join(attribution.render_terminal(record, sources=True))
     assert "fff… (main.rs:62)" in shown
     assert "/src/deep" not in shown
