@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibrates a power model on a metered host: steps of idle and load, one metered window each, a fit, a TOML file."""
+"""Calibration of a power model on a metered host: one metered window per step of idle or load, a fit, a TOML file."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ if TYPE_CHECKING:
     Matrix = npt.NDArray[np.float64]
 
 
-# Fits watts by idle state and joules by wake-up to metered windows: least squares with intervals. Pure.
+# The fit of watts by idle state and joules by wake-up to metered windows: least squares with intervals. Pure.
 #
 # watts of the host = Σ state watts · CPUs in that state + running watts · CPUs in C0 + joules · wake-ups/s. The
-# residencies of a CPU sum to one, so what the package draws in any case is part of every state's watts. Intervals
-# are Student's t with n − k degrees of freedom, and simultaneous (Bonferroni): all of a fit's figures lie within
-# theirs in 95 of 100 calibrations, not each of them by itself.
+# residencies of a CPU sum to one, so the constant power of the package is part of every state's watts. Intervals are
+# Student's t with n − k degrees of freedom, and simultaneous (Bonferroni): in 95 of 100 calibrations all figures of a
+# fit are within their intervals.
 
 RUNNING = "C0"
 WAKEUP = "wake-up"
 _CONFIDENCE = 0.95
-# A state that never held this share of the CPUs' time in any window cannot be separated from noise.
+# A state below this share of the CPUs' time in every window cannot be separated from noise.
 _SEEN = 0.02
 # Scaled columns beyond this condition number multiply the meter's noise a hundredfold.
 _WORST_CONDITION = 100.0
@@ -56,7 +56,10 @@ _WORST_CONDITION = 100.0
 
 @dataclass(frozen=True)
 class MeteredWindow:
-    """One window of a calibration. `states` are CPUs' worth of time in each idle state (2 CPUs, half: 1.0)."""
+    """One window of a calibration.
+
+    `running_cpus` and `states` are in CPUs' worth of time: two CPUs for half of the window are 1.0.
+    """
 
     level: str
     window_s: float
@@ -77,9 +80,9 @@ class Coefficient:
 
 @dataclass(frozen=True)
 class Fit:
-    """Watts by state (C0 among them), energy of a wake-up where it could be separated from them, and how good it is.
+    """Watts by state, C0 included, and the energy of a wake-up if the windows separate it.
 
-    `cross_validated_percent`: mean error on whole levels that the fit had not seen, as a share of their watts.
+    `cross_validated_percent` is the mean error on whole levels outside the fit, as a share of their watts.
     """
 
     states: Mapping[str, Coefficient]
@@ -91,23 +94,23 @@ class Fit:
 
 
 def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
-    """Fit all states that were seen. Raises PowerprofError where the windows cannot tell anything apart."""
+    """Return the fit of all observed states. Raise PowerprofError if the windows cannot separate them."""
     import numpy as np
 
     notes: list[str] = []
-    names = _columns(windows, notes)
+    names = _choose_columns(windows, notes)
     watts = np.array([w.joules / w.window_s for w in windows])
     if len(windows) <= len(names):
         raise PowerprofError(f"{len(windows)} windows cannot fit {len(names)} unknowns", "add levels or --repeats")
-    names = _solvable(windows, names, notes)
+    names = _choose_solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
         values, errors, residual, quantile = _least_squares(_design(windows, names), watts)
         worst = int(np.argmin(values))
         if values[worst] >= 0:
             break
-        # No state gives energy back: a negative figure is noise around 0. Fitting goes on without it, and what
-        # its interval had above 0 stays.
+        # No state returns energy: a negative figure is noise around 0. Fit again without it, and keep the part of its
+        # interval above 0.
         notes.append(f"{names[worst]} came out below 0 and is set to 0")
         high = max(float(values[worst] + quantile * errors[worst]), 0.0)
         zero[names[worst]] = Coefficient(0.0, 0.0, high)
@@ -123,21 +126,21 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
         {name: c for name, c in coefficients.items() if name != WAKEUP},
         coefficients.get(WAKEUP),
         residual,
-        _cross_validated(windows, names),
+        _cross_validate(windows, names),
         len(windows),
         tuple(notes),
     )
 
 
-def _columns(windows: Sequence[MeteredWindow], notes: list[str]) -> list[str]:
-    """Running, every idle state that was seen, wake-ups."""
+def _choose_columns(windows: Sequence[MeteredWindow], notes: list[str]) -> list[str]:
+    """Return the unknowns of the fit: C0, every observed idle state, and wake-ups."""
     cpus = max(w.running_cpus + sum(w.states.values()) for w in windows)
     states = list(dict.fromkeys(name for w in windows for name in w.states))
-    seen = [name for name in states if max(w.states.get(name, 0.0) for w in windows) >= _SEEN * cpus]
-    notes += [f"{name} was hardly entered and is not fitted" for name in states if name not in seen]
+    observed = [name for name in states if max(w.states.get(name, 0.0) for w in windows) >= _SEEN * cpus]
+    notes += [f"{name} was hardly entered and is not fitted" for name in states if name not in observed]
     if max(w.running_cpus for w in windows) < _SEEN * cpus:
         raise PowerprofError("the CPUs hardly ran in any window", "let the calibration load them")
-    return [RUNNING, *seen, WAKEUP]
+    return [RUNNING, *observed, WAKEUP]
 
 
 def _design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
@@ -150,8 +153,8 @@ def _design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
     return np.array(rows, dtype=np.float64)
 
 
-def _solvable(windows: Sequence[MeteredWindow], names: list[str], notes: list[str]) -> list[str]:
-    """Leave out wake-ups, then merge no further: columns that move together cannot be separated."""
+def _choose_solvable(windows: Sequence[MeteredWindow], names: list[str], notes: list[str]) -> list[str]:
+    """Return the columns without wake-ups if they cannot be separated. Raise PowerprofError if that is not enough."""
     if _condition(_design(windows, names)) <= _WORST_CONDITION:
         return names
     without = [name for name in names if name != WAKEUP]
@@ -169,7 +172,7 @@ def _condition(design: Matrix) -> float:
 
 
 def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float, float]:
-    """Values, their standard errors, the residuals' standard deviation, and the simultaneous t quantile."""
+    """Return the values, their standard errors, the residuals' standard deviation, and the simultaneous t quantile."""
     import numpy as np
     from scipy import special
 
@@ -178,15 +181,15 @@ def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float
     values = np.asarray(np.linalg.lstsq(design, watts, rcond=None)[0], dtype=np.float64)
     residuals = watts - design @ values
     variance = float(residuals @ residuals) / freedom
-    # (XᵀX)⁻¹ = R⁻¹R⁻ᵀ by QR, which keeps the digits that forming XᵀX would lose.
+    # (XᵀX)⁻¹ = R⁻¹R⁻ᵀ by QR keeps the digits that forming XᵀX loses.
     inverse = np.linalg.inv(np.linalg.qr(design)[1])
     errors = np.sqrt(variance * (inverse**2).sum(axis=1))
     quantile = float(special.stdtrit(freedom, 1 - (1 - _CONFIDENCE) / (2 * unknowns)))
     return values, np.asarray(errors, dtype=np.float64), variance**0.5, quantile
 
 
-def _cross_validated(windows: Sequence[MeteredWindow], names: Sequence[str]) -> float | None:
-    """Mean |error| in percent on each level, fitted on the others; None with fewer than three levels."""
+def _cross_validate(windows: Sequence[MeteredWindow], names: Sequence[str]) -> float | None:
+    """Return the mean |error| in percent of each level, fitted on the others. None for fewer than three levels."""
     import numpy as np
 
     levels = list(dict.fromkeys(w.level for w in windows))
@@ -197,7 +200,7 @@ def _cross_validated(windows: Sequence[MeteredWindow], names: Sequence[str]) -> 
         rest: list[Any] = [w for w in windows if w.level != level]
         design = _design(rest, names)
         if len(rest) < len(names) or np.linalg.matrix_rank(design) < len(names):
-            continue  # only this level enters some state: nothing can predict it
+            continue  # a state that only this level enters cannot be predicted
         values, *_ = np.linalg.lstsq(design, np.array([w.joules / w.window_s for w in rest]), rcond=None)
         for window in (w for w in windows if w.level == level):
             actual = window.joules / window.window_s
@@ -206,7 +209,7 @@ def _cross_validated(windows: Sequence[MeteredWindow], names: Sequence[str]) -> 
     return sum(errors) / len(errors) if errors else None
 
 
-# Works for argv[1] µs, sleeps for argv[2] µs, and again until it is killed. A sleep of 0 never sleeps.
+# Works for argv[1] µs, sleeps for argv[2] µs, and repeats until it is killed. With 0 it never sleeps.
 _SPINNER = """
 import sys, time
 work, rest = int(sys.argv[1]) * 1000, int(sys.argv[2]) / 1e6
@@ -224,7 +227,7 @@ _LONGEST_NAME = 120
 
 @dataclass(frozen=True)
 class Level:
-    """A step: each of `share` of the CPUs works for `work_us` and sleeps for `rest_us`, again and again."""
+    """A step: `share` of the CPUs run a loop of `work_us` of work and `rest_us` of sleep."""
 
     name: str
     share: float
@@ -232,8 +235,8 @@ class Level:
     rest_us: int
 
 
-# Short rests end in shallow states, long ones in deep states: that, not the load, is what tells states apart. Idle
-# comes several times over, because it is the state that matters most here.
+# Short rests end in shallow states, long ones in deep states. This separates the states; the load does not. Idle occurs
+# several times because its figure matters most.
 LEVELS = (
     Level("idle", 0.0, 0, 0),
     Level("idle again", 0.0, 0, 0),
@@ -254,21 +257,20 @@ LEVELS = (
 
 @contextmanager
 def run_load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
-    """Keep the first `share` of `cpus` at that duty cycle; the loads are gone afterwards."""
-    chosen = list(cpus)[: round(level.share * len(cpus))]
-    running = []
+    """Run the loop of a level on the first `share` of `cpus`. The processes end with the context."""
+    processes = []
     try:
-        for cpu in chosen:
+        for cpu in cpus[: round(level.share * len(cpus))]:
             argv = programs.python("-c", _SPINNER, str(level.work_us), str(level.rest_us), site=False)
-            running.append(programs.start(argv, affinity=[cpu]))
+            processes.append(programs.start(argv, affinity=[cpu]))
         yield
     finally:
-        for process in running:
+        for process in processes:
             programs.stop(process, patience_s=2.0)
 
 
 def make_metered_window(window: Window, level: str) -> MeteredWindow | None:
-    """A window as the fit needs it; None where it has no measured energy or no C0."""
+    """Return a window as the fit needs it. None without measured energy or C0."""
     total = host_energy(window.energy)
     if total.joules is None or total.kind != "measured" or window.c0_percent is None or not window.window_s:
         return None
@@ -288,12 +290,12 @@ def calibrate(
     seed: int = 1,
     progress: Callable[[str], None] | None = None,
 ) -> tuple[Fit, str]:
-    """Meter this host through all levels in random order; the fit, and what was metered (`package-0 by rapl`).
+    """Meter this host through all levels in random order. Return the fit and the metered domains (`package-0 by rapl`).
 
-    Raises CapabilityError where this host has no meter, PowerprofError where the fit separates nothing.
+    Raise CapabilityError on a host without a meter, PowerprofError if the fit cannot separate the states.
     """
     plan = [level for level in levels for _ in range(repeats)]
-    random.Random(seed).shuffle(plan)  # noqa: S311 - an order, not a secret; drift must not look like a level
+    random.Random(seed).shuffle(plan)  # noqa: S311 - an order, not a secret: drift must not look like a level
     windows: list[MeteredWindow] = []
     scopes: set[str] = set()
     with open_meters(choice, meter_log=meter_log) as meters:
@@ -309,13 +311,13 @@ def calibrate(
             with run_load(level, cpus), WindowMeter(meters=meters) as meter:
                 time.sleep(_SETTLE_S)
                 window = meter.measure(step_s)
-            made = make_metered_window(window, level.name)
-            if made is None:
-                why = "; ".join(meters.notes()) or "no figure"
-                raise PowerprofError(f"step {level.name!r} has no measured energy ({why})", "use a longer --step")
+            metered = make_metered_window(window, level.name)
+            if metered is None:
+                reason = "; ".join(meters.notes()) or "no figure"
+                raise PowerprofError(f"step {level.name!r} has no measured energy ({reason})", "use a longer --step")
             total = host_energy(window.energy)
             scopes.add(f"{' + '.join(total.domains)} by {total.source}")
-            windows.append(made)
+            windows.append(metered)
     if len(scopes) > 1:
         raise PowerprofError(
             f"the meters changed between steps ({'; '.join(sorted(scopes))})", "name one meter with --energy-source"
@@ -324,7 +326,7 @@ def calibrate(
 
 
 def make_model(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> PowerModel:
-    """A fit as a model for CPUs of that kind. Raises PowerprofError where no idle state could be fitted."""
+    """Return the model of a fit for CPUs of this kind. Raise PowerprofError if no idle state could be fitted."""
     idle = {state: c for state, c in fit.states.items() if state != RUNNING}
     if not idle:
         raise PowerprofError("no idle state was entered: there is nothing to calibrate", "use an idle host")
@@ -360,9 +362,9 @@ def make_model(fit: Fit, name: str, cpu: CpuIdentity, scope: str, when: str) -> 
 
 
 def choose_target(name: str, output: Path | None) -> Path:
-    """Where a model of that name is going to be written: `output`, or a file among the user's models.
+    """Return the file for a model of this name: `output`, or a file in the folder of the user's models.
 
-    Raises UsageError for a name that is none and a file that is there; whether it can be written is not asked here.
+    Raise UsageError for an invalid name and for an existing file. The check of write permission comes later.
     """
     if not 0 < len(name.strip()) <= _LONGEST_NAME or not name.isprintable():
         raise UsageError(f"--name must have 1 to {_LONGEST_NAME} characters that can be printed", "such as rack-7")
@@ -374,7 +376,7 @@ def choose_target(name: str, output: Path | None) -> Path:
 
 
 def save_model(model: PowerModel, target: Path) -> None:
-    """Write a model. An existing file is never overwritten: UsageError."""
+    """Write a model. Raise UsageError if the file exists, PowerprofError if it cannot be written."""
     try:
         with as_caller():
             folder, name = locate(target)
@@ -383,17 +385,15 @@ def save_model(model: PowerModel, target: Path) -> None:
     except FileExistsError:
         raise _exists(target) from None
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise PowerprofError(
+            f"cannot write {target} ({reason_of(error)})", "name another place with --output FILE"
+        ) from error
 
 
 def _exists(target: Path) -> UsageError:
     return UsageError(f"{target} exists", "choose another name: --name NAME or --output FILE")
 
 
-def _cannot_write(target: Path, error: OSError) -> PowerprofError:
-    return PowerprofError(f"cannot write {target} ({reason_of(error)})", "name another place with --output FILE")
-
-
 def make_default_name(cpu: CpuIdentity | None = None) -> str:
-    """`GenuineIntel family 6 model 207, calibrated 2026-01-31`."""
+    """Return a name such as `GenuineIntel family 6 model 207, calibrated 2026-01-31`."""
     return f"{cpu or this_cpu()}, calibrated {format_now()[:10]}"

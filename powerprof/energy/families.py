@@ -1,83 +1,198 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models that come with powerprof, from published results of whole servers: one a generation of CPUs,
-and one a kind of CPU for hosts that say which they have."""
+"""Published results of whole servers, and the models that follow from them: one per generation of CPUs, one per kind.
+
+A server with a known kind of CPU is predicted from the results of that kind, another one from those of its generation.
+Both are prediction intervals of the logarithms (mean ± t · s · √(1 + 1/n), as in any textbook on regression). Few
+results of a kind, and few kinds of a generation, look more alike than they are. Their variance is pooled with that of
+all kinds and generations (`Deviations`), each weighted by its number. No interval is narrower than the middle nine
+tenths of the published results. Leave-one-out tests check the coverage, of a result (`measure_coverage`) and of a whole
+kind (`measure_new_kind_coverage`).
+"""
 
 from __future__ import annotations
 
 import difflib
 import math
 import re
-import statistics
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import fsum
+from pathlib import Path
+from statistics import fmean, median, stdev
 
 import msgspec
 
-from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, estimate_range_of
-from powerprof.energy.results import (
-    Deviations,
-    PowerResult,
-    Spread,
-    compute_deviations,
-    group_by_kind,
-    parse_results,
-    predict_known_kind,
-    predict_new_kind,
-)
-from powerprof.model.records import EstimateRange
+from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, bound_over_range, estimate_range_of
 from powerprof.model.text import join_words, shorten
-from powerprof.system.errors import UsageError
+from powerprof.statistics.intervals import two_sided
+from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import printable
 
-# What the model does not know, taken together: which pairs of idle watts and slope are possible. Pure.
-#
-# Three intervals are known: of the idle watts, of the slope (what a running CPU draws above an idle one) and of their
-# ratio. A server lies in all three, so the pairs that are possible fill a polygon. A difference or a ratio between two
-# loads is judged with one pair for both, never with one end for one of them and the other end for the other: that is
-# why it is known better than the watts themselves. Joules are linear in the pair, and the quotient of two linear
-# functions has its extremes where they have theirs, so that the corners are enough.
-
-# Idle watts and slope.
-Pair = tuple[float, float]
+_CONFIDENCE = 0.95
+_OUTER = 0.05
+# The weight of all generations (kinds) in the pooled variance, as a number of kinds (results of a kind).
+_PRIOR_KINDS = 6
+_PRIOR_RESULTS = 4
+QUANTITIES = ("idle", "full", "slope", "odds")
 
 
-def find_corners(span: EstimateRange) -> list[Pair]:
-    """The corners of what is possible; those of the box where the ratio's interval is unknown or contradicts it."""
-    box = [
-        (span.idle_low_watts, span.slope_low_watts),
-        (span.idle_high_watts, span.slope_low_watts),
-        (span.idle_high_watts, span.slope_high_watts),
-        (span.idle_low_watts, span.slope_high_watts),
+@dataclass(frozen=True)
+class PowerResult:
+    """One server: watts at the wall when idle and at full load, its logical CPUs, and the threads per core."""
+
+    cpu: str
+    cpus: int
+    idle_watts: float
+    full_watts: float
+    threads: int = 1
+
+    def per_cpu(self, what: str) -> float:
+        """Return the watts of one logical CPU: `idle`, `full`, or `slope` (running above idle).
+
+        `odds` is idle ÷ slope. It has no unit and does not depend on the number of CPUs.
+        """
+        slope = self.full_watts - self.idle_watts
+        if what == "odds":
+            return self.idle_watts / slope
+        return {"idle": self.idle_watts, "full": self.full_watts, "slope": slope}[what] / self.cpus
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The typical value (geometric mean) and the 95 % prediction interval of one more server."""
+
+    typical: float
+    low: float
+    high: float
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+def parse_results(text: str, path: Path | str) -> dict[str, list[PowerResult]]:
+    """Return results by generation, from lines `CPU CORES THREADS_PER_CORE: IDLE/FULL …`. Raise DataError with the
+    line.
+    """
+    families: dict[str, list[PowerResult]] = {}
+    family: list[PowerResult] | None = None
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("["):
+            family = families.setdefault(line[1:-1], [])
+            continue
+        try:
+            head, _, figures = line.partition(":")
+            cpu, cores, threads = head.split()
+            pairs = [figure.split("/") for figure in figures.split()]
+            threads_per_core = int(threads)
+            servers = [
+                PowerResult(cpu, int(cores) * threads_per_core, float(idle), float(full), threads_per_core)
+                for idle, full in pairs
+            ]
+        except ValueError:
+            raise DataError(path, "not a line of results", number) from None
+        if family is None or any(not 0 < result.idle_watts < result.full_watts for result in servers):
+            raise DataError(path, "a result without a generation, or with impossible watts", number)
+        family += servers
+    return families
+
+
+@dataclass(frozen=True)
+class Deviations:
+    """Standard deviations of the logarithms by quantity.
+
+    Attributes:
+        between: between the kinds of one generation: the median of the generations with three kinds or more.
+        within: within one kind, over all kinds.
+    """
+
+    between: Mapping[str, float]
+    within: Mapping[str, float]
+
+
+def compute_deviations(generations: Iterable[Sequence[PowerResult]]) -> Deviations:
+    """Return the deviations of all these generations."""
+    between: dict[str, float] = {}
+    within: dict[str, float] = {}
+    kinds = [list(group_by_kind(results).values()) for results in generations]
+    for what in QUANTITIES:
+        logs = [[_logs(kind, what) for kind in generation] for generation in kinds]
+        between[what] = median(stdev([fmean(kind) for kind in family]) for family in logs if len(family) > 2)
+        squares = fsum((x - fmean(kind)) ** 2 for generation in logs for kind in generation for x in kind)
+        within[what] = math.sqrt(squares / sum(len(kind) - 1 for generation in logs for kind in generation))
+    return Deviations(between, within)
+
+
+def group_by_kind(results: Iterable[PowerResult]) -> dict[str, list[PowerResult]]:
+    """Return the results of each kind of CPU."""
+    kinds: dict[str, list[PowerResult]] = {}
+    for result in results:
+        kinds.setdefault(result.cpu, []).append(result)
+    return kinds
+
+
+def predict_new_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
+    """Predict a server with a CPU of this generation, of any kind."""
+    means = [fmean(_logs(kind, what)) for kind in group_by_kind(results).values()]
+    freedom = _PRIOR_KINDS + len(means) - 1
+    middle = fmean(means)
+    squares = _PRIOR_KINDS * known.between[what] ** 2 + fsum((mean - middle) ** 2 for mean in means)
+    variance = squares / freedom * (1 + 1 / len(means)) + known.within[what] ** 2
+    return _spread(_logs(results, what), two_sided(_CONFIDENCE, freedom) * math.sqrt(variance))
+
+
+def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
+    """Predict one more server with the same CPU."""
+    logs = _logs(results, what)
+    freedom = _PRIOR_RESULTS + len(logs) - 1
+    squares = _PRIOR_RESULTS * known.within[what] ** 2 + fsum((x - fmean(logs)) ** 2 for x in logs)
+    return _spread(logs, two_sided(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
+
+
+def _logs(results: Iterable[PowerResult], what: str) -> list[float]:
+    return [math.log(result.per_cpu(what)) for result in results]
+
+
+def _spread(logs: Sequence[float], half: float) -> Spread:
+    mean = fmean(logs)
+    low, high = min(mean - half, _quantile(logs, _OUTER)), max(mean + half, _quantile(logs, 1 - _OUTER))
+    return Spread(math.exp(mean), math.exp(low), math.exp(high))
+
+
+def _quantile(values: Sequence[float], share: float) -> float:
+    """Return a quantile by linear interpolation of the ordered values (Hyndman and Fan's type 7)."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    below = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
+    return ordered[below] + (position - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
+
+
+Predict = Callable[[Sequence[PowerResult]], Spread]
+
+
+def measure_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
+    """Return the share of results, in percent, inside the interval that the other results predict."""
+    inside = [
+        predict([*results[:i], *results[i + 1 :]]).holds(result.per_cpu(what)) for i, result in enumerate(results)
     ]
-    if span.odds_low is None or span.odds_high is None:
-        return box
-    low, high = span.odds_low, span.odds_high
-    cut = _clipped(box, lambda pair: pair[0] - low * pair[1])
-    return _clipped(cut, lambda pair: high * pair[1] - pair[0]) or box
+    return 100 * sum(inside) / len(inside)
 
 
-def _clipped(polygon: list[Pair], inside: Callable[[Pair], float]) -> list[Pair]:
-    """The part of a convex polygon where a linear function is not below 0 (Sutherland and Hodgman)."""
-    kept: list[Pair] = []
-    for number, here in enumerate(polygon):
-        before = polygon[number - 1]
-        this, last = inside(here), inside(before)
-        if (this >= 0) != (last >= 0):
-            part = last / (last - this)
-            kept.append((before[0] + part * (here[0] - before[0]), before[1] + part * (here[1] - before[1])))
-        if this >= 0:
-            kept.append(here)
-    return kept
+def measure_new_kind_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
+    """Return the share of results, in percent, inside the interval that the other kinds of CPU predict."""
+    inside = 0
+    for name, kind in group_by_kind(results).items():
+        predicted = predict([result for result in results if result.cpu != name])
+        inside += sum(predicted.holds(result.per_cpu(what)) for result in kind)
+    return 100 * inside / len(results)
 
 
-def bound_over_range(span: EstimateRange, of: Callable[[float, float], float]) -> tuple[float, float]:
-    """The least and the most that a function of idle watts and slope can be: joules, or a quotient of joules."""
-    values = [of(idle, slope) for idle, slope in find_corners(span)]
-    return min(values), max(values)
-
+# The shipped models.
 
 GENERIC = "generic"
 _SOURCE = (
@@ -107,7 +222,7 @@ class _Families(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 @cache
 def published_results() -> dict[str, list[PowerResult]]:
-    """Single results by generation."""
+    """Return the published results by generation."""
     return parse_results(_text("results.txt"), "results.txt")
 
 
@@ -117,7 +232,7 @@ def _families() -> _Families:
 
 
 def list_generations() -> list[tuple[str, list[CpuMatch]]]:
-    """The names of the generations, and the CPUs that are of them."""
+    """Return the name and the CPUs of every generation."""
     return [(family.name, family.cpus) for family in _families().family]
 
 
@@ -127,45 +242,49 @@ def _text(name: str) -> str:
 
 @cache
 def published_deviations() -> Deviations:
-    """What all published results show of one kind of CPU and of one generation."""
+    """Return the deviations within one kind of CPU and within one generation, over all published results."""
     return compute_deviations(published_results().values())
 
 
 @cache
 def delivered_ratio() -> float:
-    """How many times as much as the typical published server of its generation a server drew idle as delivered, by
-    logical CPU: for a host of which no more than the generation is known.
+    """Return the largest ratio of a delivered server's idle watts per CPU to the typical published server of its
+    generation.
 
-    The largest of those that were metered: benchmarks are run on servers that are tuned to idle well.
+    It applies to hosts with a known generation only. Benchmarks run on servers that are tuned to idle well, so the
+    largest metered ratio counts.
     """
     results = published_results()
-    typical = {name: _typical([one.per_cpu("idle") for one in mine]) for name, mine in results.items()}
+    results = published_results()
+    typical = {name: _geometric_mean([result.per_cpu("idle") for result in family]) for name, family in results.items()}
     return max(server.idle_watts / server.cpus / typical[server.family] for server in _families().delivered)
 
 
 @cache
 def delivered_excess() -> float:
-    """As `delivered_ratio`, of a whole server beside the published one of as many chips: where the kind is known, the
-    number of its cores is no doubt any more."""
-    every = [result for results in published_results().values() for result in results]
-    found = []
+    """Return the largest ratio of a delivered server's idle watts to a published server with the same CPUs.
+
+    It applies to hosts with a known kind of CPU: the number of cores is then certain.
+    """
+    published = [result for results in published_results().values() for result in results]
+    ratios = []
     for server in _families().delivered:
-        beside = [one.idle_watts for one in every if (one.cpu, one.cpus) == server.beside]
-        found.append(server.idle_watts / _typical(beside))
-    return max(found)
+        same = [result.idle_watts for result in published if (result.cpu, result.cpus) == server.beside]
+        ratios.append(server.idle_watts / _geometric_mean(same))
+    return max(ratios)
 
 
-def _typical(values: Sequence[float]) -> float:
-    return math.exp(statistics.fmean(math.log(value) for value in values))
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(fmean(math.log(value) for value in values))
 
 
 def model_generation(
     name: str, results: Sequence[PowerResult], cpus: list[CpuMatch], threads_per_core: int, known: Deviations
 ) -> PowerModel:
-    """The model of a generation with these results, for CPUs of whatever kind.
+    """Return the model of a generation with these results, for CPUs of any kind.
 
-    A server as delivered may idle at `delivered_ratio` times the typical figure, but at no more than others draw
-    under full load.
+    A delivered server may idle at `delivered_ratio` times the typical watts, but at no more than others draw at full
+    load.
     """
     idle = predict_new_kind(results, "idle", known)
     full, slope, odds = (predict_new_kind(results, what, known) for what in ("full", "slope", "odds"))
@@ -174,15 +293,16 @@ def model_generation(
 
 
 def model_kind(name: str, results: Sequence[PowerResult], known: Deviations | None = None) -> PowerModel:
-    """The model of one kind of CPU with these results; as delivered it may idle at `delivered_excess` times as much."""
-    among = known or published_deviations()
-    idle, slope, odds = (predict_known_kind(results, what, among) for what in ("idle", "slope", "odds"))
-    return _model(name, results, _delivered_too(idle), slope, odds, max(result.threads for result in results), [])
+    """Return the model of one kind of CPU. Delivered servers may idle at `delivered_excess` times the typical watts."""
+    deviations = known or published_deviations()
+    idle, slope, odds = (predict_known_kind(results, what, deviations) for what in ("idle", "slope", "odds"))
+    return _model(name, results, _widen_as_delivered(idle), slope, odds, max(result.threads for result in results), [])
 
 
-def _delivered_too(idle: Spread) -> Spread:
-    """Two doubts that have nothing to do with each other: of the tuning and of the server. Their logarithms add up as
-    squares do."""
+def _widen_as_delivered(idle: Spread) -> Spread:
+    """Return a spread with the doubt about tuning. It is independent of the doubt about the server: logarithms add as
+    squares.
+    """
     doubt = math.hypot(math.log(idle.high / idle.typical), math.log(delivered_excess()))
     return Spread(idle.typical, idle.low, idle.typical * math.exp(doubt))
 
@@ -196,7 +316,7 @@ def _model(
     threads_per_core: int,
     cpus: list[CpuMatch],
 ) -> PowerModel:
-    odds = _delivered_too(odds)
+    odds = _widen_as_delivered(odds)
     model = PowerModel(
         name=name,
         idle_watts=idle.typical,
@@ -211,7 +331,7 @@ def _model(
         cpus=cpus,
         source=_SOURCE.format(count=len(results), kinds=len({result.cpu for result in results})),
     )
-    # What is possible under full load is less than the sum of the ends.
+    # The possible power at full load is less than the sum of the two ends.
     return msgspec.structs.replace(
         model, full_range_watts=bound_over_range(estimate_range_of(model), lambda idle, slope: idle + slope)
     )
@@ -219,7 +339,7 @@ def _model(
 
 @cache
 def shipped_models() -> tuple[PowerModel, ...]:
-    """One model a generation; the last is for every other CPU, with the widest interval."""
+    """Return one model per generation. The last one is for all other CPUs, with the widest interval."""
     results = published_results()
     models = [
         model_generation(
@@ -236,8 +356,8 @@ def _generic(models: Sequence[PowerModel]) -> PowerModel:
 
     return PowerModel(
         name=GENERIC,
-        idle_watts=statistics.median(m.idle_watts for m in models),
-        full_watts=statistics.median(m.full_watts for m in models),
+        idle_watts=median(m.idle_watts for m in models),
+        full_watts=median(m.full_watts for m in models),
         slope_range_watts=widest([m.slope_range_watts for m in models if m.slope_range_watts]),
         idle_range_watts=widest([m.idle_range_watts for m in models]),
         full_range_watts=widest([m.full_range_watts for m in models]),
@@ -247,11 +367,10 @@ def _generic(models: Sequence[PowerModel]) -> PowerModel:
     )
 
 
-# Kinds of CPU by name: which published results are of the CPU that a host shows or that a person names.
-
+# Kinds of CPU by name.
 _LONGEST = 120
 _SHOWN = 4
-# What makers write beside the number: marks, words of the brand, the clock and the number of cores.
+# Makers add marks, brand words, the clock and the number of cores to the number.
 _NOISE = re.compile(r"\((r|tm|c)\)|[®™]|@.*|\b\d+-core\b|\b(cpu|processor|genuine)\b", re.I)
 _BRANDS = {
     "AMD": ("AMD", "EPYC"),
@@ -262,7 +381,7 @@ _BRANDS = {
 
 @dataclass(frozen=True)
 class CpuKind:
-    """One kind of CPU of the table, and its published results, of servers of one size where that was asked for."""
+    """One kind of CPU with its published results. `cpus` is set if they are limited to servers of this size."""
 
     name: str
     generation: str
@@ -271,15 +390,16 @@ class CpuKind:
 
     @property
     def title(self) -> str:
+        """The name, generation and size for reports."""
         size = f", servers of {self.cpus} CPUs" if self.cpus is not None else ""
         return f"{_full_name(self.name, self.generation)} ({self.generation}{size})"
 
     def model(self) -> PowerModel:
-        """What the results say of one more server with this CPU."""
+        """Return the prediction for one more server with this CPU."""
         return model_kind(self.title, self.results)
 
     def doubts_on(self, cpu: CpuIdentity) -> tuple[str, ...]:
-        """What speaks against it on a host that shows this CPU."""
+        """Return the reasons against this kind on a host that shows `cpu`."""
         here = next((name for name, cpus in list_generations() if any(match.holds(cpu) for match in cpus)), None)
         if here is None or here == self.generation:
             return ()
@@ -289,24 +409,26 @@ class CpuKind:
 @cache
 def _kinds() -> dict[str, CpuKind]:
     return {
-        name.upper(): CpuKind(name, generation, tuple(mine))
+        name.upper(): CpuKind(name, generation, tuple(kind))
         for generation, results in published_results().items()
-        for name, mine in group_by_kind(results).items()
+        for name, kind in group_by_kind(results).items()
     }
 
 
 def find_kind(text: str) -> CpuKind:
-    """The CPU that a person names: `EPYC 7763`, `xeon e5-2699 v4`, as /proc/cpuinfo has it, or by the number alone.
+    """Return the kind with the given name: `EPYC 7763`, `xeon e5-2699 v4`, as in /proc/cpuinfo, or the number alone.
 
-    With `:256` behind it only servers of so many logical CPUs. Raises UsageError, with names that are near.
+    A suffix `:256` selects servers with this number of logical CPUs. Raise UsageError with similar names.
     """
     shown = shorten(printable(text), _LONGEST)
     named, colon, size = text.rpartition(":")
     if not colon:
         named = text
-    kind = _kinds().get(_number(named)) if len(text) <= _LONGEST else None
+    kind = _kinds().get(_model_number(named)) if len(text) <= _LONGEST else None
     if kind is None or not _brand_fits(named, kind.generation):
-        raise UsageError(f'--cpu-model "{shown}": no published result is of such a CPU', _near(named[:_LONGEST]))
+        raise UsageError(
+            f'--cpu-model "{shown}": no published result is of such a CPU', _suggest_kinds(named[:_LONGEST])
+        )
     if not colon:
         return kind
     sizes = sorted({result.cpus for result in kind.results})
@@ -317,14 +439,14 @@ def find_kind(text: str) -> CpuKind:
             "published server",
             f"published are servers of {published}; or leave out the colon and what follows",
         )
-    mine = tuple(result for result in kind.results if result.cpus == int(size))
-    return CpuKind(kind.name, kind.generation, mine, int(size))
+    results = tuple(result for result in kind.results if result.cpus == int(size))
+    return CpuKind(kind.name, kind.generation, results, int(size))
 
 
 def identify_kind(cpu: CpuIdentity) -> CpuKind | None:
-    """The kind that this CPU says it is; None where a guest hides the name, or no result is published."""
+    """Return the kind of a CPU by its name. None if a guest hides the name, or no result is published."""
     name = (cpu.name or "")[:_LONGEST]
-    kind = _kinds().get(_number(name))
+    kind = _kinds().get(_model_number(name))
     if kind is None or not _brand_fits(name, kind.generation) or kind.doubts_on(cpu):
         return None
     return kind
@@ -334,18 +456,18 @@ def _words(text: str) -> list[str]:
     return _NOISE.sub(" ", text).upper().split()
 
 
-def _number(text: str) -> str:
-    """What is left of a name without its brand: `E5-2699V4`, `7763`."""
+def _model_number(text: str) -> str:
+    """Return a CPU's name without its brand: `E5-2699V4`, `7763`."""
     brands = {word for words in _BRANDS.values() for word in words}
-    # Intel wrote a 0 behind the number where later CPUs have a v2, and a class before it (Core Ultra 7 255H).
+    # Intel wrote a 0 after the number where later CPUs have a v2, and a class before it (Core Ultra 7 255H).
     words = [word for word in _words(text) if word not in brands and not re.fullmatch(r"[0-9]", word)]
     return "".join(words)
 
 
 def _brand_fits(text: str, generation: str) -> bool:
-    """Whether the brand's words, where there are any, are of that generation's maker."""
-    mine = _BRANDS[generation.split(maxsplit=1)[0]]
-    others = {word for words in _BRANDS.values() for word in words} - set(mine)
+    """Return whether the brand words of a name, if any, belong to the maker of that generation."""
+    brands = _BRANDS[generation.split(maxsplit=1)[0]]
+    others = {word for words in _BRANDS.values() for word in words} - set(brands)
     return not others & set(_words(text))
 
 
@@ -355,16 +477,16 @@ def _full_name(name: str, generation: str) -> str:
     return f"{'EPYC' if generation.startswith('AMD') else 'Altra'} {name}"
 
 
-def _near(text: str) -> str:
-    """A remedy that names CPUs which the text may mean: alike by their numbers, or of the generation that it names."""
+def _suggest_kinds(text: str) -> str:
+    """Return a remedy that names CPUs with a similar number, or of the named generation."""
     kinds = _kinds()
-    alike = difflib.get_close_matches(_number(text), list(kinds), _SHOWN, 0.5)
+    similar = difflib.get_close_matches(_model_number(text), list(kinds), _SHOWN, 0.5)
     words = set(_words(text))
-    found: Sequence[CpuKind] = [kinds[name] for name in alike if _brand_fits(text, kinds[name].generation)]
-    if not found:
-        found = [kind for kind in kinds.values() if words & set(kind.generation.upper().split()[1:])]
-        found = sorted(found, key=lambda kind: -len(kind.results))[:_SHOWN]
-    if not found:
+    matches: Sequence[CpuKind] = [kinds[name] for name in similar if _brand_fits(text, kinds[name].generation)]
+    if not matches:
+        matches = [kind for kind in kinds.values() if words & set(kind.generation.upper().split()[1:])]
+        matches = sorted(matches, key=lambda kind: -len(kind.results))[:_SHOWN]
+    if not matches:
         return 'write the CPU\'s number as its maker does: --cpu-model "EPYC 7763", or leave --cpu-model out'
-    names = join_words([_full_name(kind.name, kind.generation) for kind in found])
+    names = join_words([_full_name(kind.name, kind.generation) for kind in matches])
     return f"near are {names}; a CPU without results is estimated by its generation: leave --cpu-model out"

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A guest's share of its host's energy, as the host offers it: a powercap tree that it shares, or a metrics page.
+"""A guest's share of its host's energy, as the host offers it: a shared powercap tree or a metrics page.
 
-Scaphandre's qemu exporter keeps `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, in a folder
-that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler, and an
-exporter like it, offer counters in joules in Prometheus' text format, those of a guest with its name or id. Figures
-that name no guest are the whole host's, and are kept separate.
+Scaphandre's qemu exporter writes `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, to a folder
+that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler and
+similar exporters offer counters in joules in Prometheus' text format; those of a guest carry its name or id. Figures
+without a guest are the whole host's and are kept separate.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.energy.meter import DomainEnergy
-from powerprof.measure.counters import CounterSample, counter_energy, drop_old_samples
+from powerprof.energy.meter import DomainEnergy, SampledMeter, is_any_moving
+from powerprof.measure.counters import CounterSample, counter_energy
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.fetching import fetch
 from powerprof.system.files import not_understood, printable, read_outside_text, whole
@@ -25,18 +25,18 @@ from powerprof.system.files import not_understood, printable, read_outside_text,
 _INTERVAL_S = 5.0
 _TIMEOUT_S = 5.0
 _LIMIT_BYTES = 8 << 20
-# A host of many sockets; a guest of it cannot have more.
+# The largest host of many sockets. A guest cannot exceed it.
 _HOST_WATTS = 20_000.0
-# A megawatt for thirty years; a figure beyond it, or an infinite one, is no counter of joules.
+# A megawatt for thirty years. A larger or infinite figure is not a counter of joules.
 _MOST_JOULES = 1e15
-# Each is tried at one place only, where the one before it ended: a page takes time with its length.
+# Each pattern is matched at one position, the end of the match before: the time is linear in the length of the page.
 _NAME = re.compile(r"[A-Za-z_:][A-Za-z0-9_:]*")
 _LABEL = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_]*)\s*=\s*"([^"\\]*(?:\\.[^"\\]*)*)"\s*,?')
 _VALUE = re.compile(r"\s+([0-9.eE+-]{1,64})(?:\s+-?\d{1,20})?")
-# Of all that a page may hold, what is looked at.
+# The relevant lines of a page.
 _JOULES = "joules_total"
 _MOST_SAMPLES = 100_000
-# Kepler's names, old and new (docs/user/metrics.md): package and dram lie beside each other.
+# Kepler's names, old and new (docs/user/metrics.md). Package and dram are next to each other.
 _OF_GUESTS = re.compile(r"kepler_vm_(?:cpu|package|dram|platform|other)?_?joules_total")
 _OF_HOST = re.compile(r"kepler_node_(?:cpu|package|dram|platform|other)?_?joules_total|powerprof_energy_joules_total")
 _NAMES = ("vm_name", "vm_id", "name", "domain_name")
@@ -54,13 +54,13 @@ class MetricSample:
 
 
 def parse_metrics(text: str) -> list[MetricSample]:
-    """The counters of joules of a page in Prometheus' text format; lines that are none are left out.
+    """Return the joule counters of a page in Prometheus' text format. Other lines are ignored.
 
-    Raises PowerprofError for more than a host can have.
+    Raise PowerprofError for more counters than a host can have.
     """
     samples = []
     for line in text.split("\n"):
-        if _JOULES not in line or line.startswith("#") or (sample := _sample(line.strip())) is None:
+        if _JOULES not in line or line.startswith("#") or (sample := _parse_sample(line.strip())) is None:
             continue
         samples.append(sample)
         if len(samples) > _MOST_SAMPLES:
@@ -68,7 +68,7 @@ def parse_metrics(text: str) -> list[MetricSample]:
     return samples
 
 
-def _sample(line: str) -> MetricSample | None:
+def _parse_sample(line: str) -> MetricSample | None:
     name = _NAME.match(line)
     if name is None:
         return None
@@ -90,20 +90,20 @@ def _sample(line: str) -> MetricSample | None:
 
 
 def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str, list[MetricSample]]:
-    """The domain and the counters that are to be summed: those of one guest, or else the host's.
+    """Return the domain and the counters to sum: those of one guest, or else of the host.
 
-    Raises CapabilityError where the page has none, or several guests and none is named.
+    Raise CapabilityError if the page has none, or several guests and `guest` is None.
     """
     guests = [sample for sample in samples if _OF_GUESTS.fullmatch(sample.name)]
-    names = sorted({name for sample in guests if (name := _name_of(sample))})
+    names = sorted({name for sample in guests if (name := _guest_name(sample))})
     if guest is not None:
-        mine = [sample for sample in guests if guest in sample.labels.values()]
-        if not mine:
-            known = f": {', '.join(names[:8])}" if names else ""
-            raise CapabilityError(f"host: its page has no guest {guest!r}{known}", "name one of those: host:URL#NAME")
-        return "share of host", _whole(mine)
+        samples_of_guest = [sample for sample in guests if guest in sample.labels.values()]
+        if not samples_of_guest:
+            others = f": {', '.join(names[:8])}" if names else ""
+            raise CapabilityError(f"host: its page has no guest {guest!r}{others}", "name one of those: host:URL#NAME")
+        return "share of host", _select_outer_zones(samples_of_guest)
     if len(names) == 1:
-        return "share of host", _whole(guests)
+        return "share of host", _select_outer_zones(guests)
     if names:
         raise CapabilityError(
             f"host: its page has {len(names)} guests ({', '.join(names[:8])})", "name this one: host:URL#NAME"
@@ -115,15 +115,15 @@ def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str,
             "host: its page has no joules of a guest or of the host",
             "it should have kepler_vm_…_joules_total, kepler_node_…_joules_total or powerprof_energy_joules_total",
         )
-    return "host", _whole(host)
+    return "host", _select_outer_zones(host)
 
 
-def _name_of(sample: MetricSample) -> str | None:
+def _guest_name(sample: MetricSample) -> str | None:
     return next((sample.labels[key] for key in _NAMES if key in sample.labels), None)
 
 
-def _whole(samples: list[MetricSample]) -> list[MetricSample]:
-    """Without zones that are part of others; psys or the platform alone where they are there, for they hold all."""
+def _select_outer_zones(samples: list[MetricSample]) -> list[MetricSample]:
+    """Return the samples without zones inside others. If psys or the platform is present, it includes all others."""
     zones = {
         id(sample): (sample.labels.get("zone") or sample.labels.get("domain") or sample.name) for sample in samples
     }
@@ -131,60 +131,50 @@ def _whole(samples: list[MetricSample]) -> list[MetricSample]:
     return outer or [s for s in samples if zones[id(s)].rsplit("/", 1)[-1].rstrip("0123456789-") not in _PARTS]
 
 
-class HostMeter:
-    """What the host says, read every few seconds. `read` gives joules so far and the domain that they are of."""
+class HostMeter(SampledMeter[CounterSample]):
+    """The host's counter, read every few seconds. `read` returns the domain and its joules so far."""
 
     name = "host"
     max_interval_s: float | None = _INTERVAL_S
 
     def __init__(self, where: str, read: Callable[[], tuple[str, float]]) -> None:
-        self._where = where
-        self._read = read
         self._domain = read()[0]
-        self._samples: list[CounterSample] = []
+        scope = (
+            "this guest's share of its host" if self._domain == "share of host" else "the whole host, other guests too"
+        )
+        super().__init__(
+            1, [f"host: measured there, {scope}, as {where} says; seconds old: use windows of 30 s and more"]
+        )
+        self._read = read
 
     def sample(self, now_s: float) -> None:
         try:
             value: int | None = round(self._read()[1] * 1e6)
         except PowerprofError:
             value = None
-        self._samples.append(CounterSample(now_s, value, None if value is not None else "unreadable"))
+        self._samples[0].append(CounterSample(now_s, value, None if value is not None else "unreadable"))
 
     def is_counting(self) -> bool | None:
-        values = {sample.value for sample in self._samples if sample.value is not None}
-        return None if len(self._samples) < 2 else len(values) > 1
+        return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        # The host's counter stands still between its refreshes: only where it moved does it say something of time.
+        # The host's counter stands still between its refreshes. Only samples at which it moved have a known time.
+        samples = self._samples[0]
         moved = [
-            sample
-            for index, sample in enumerate(self._samples)
-            if index == 0 or sample.value != self._samples[index - 1].value
+            sample for index, sample in enumerate(samples) if index == 0 or sample.value != samples[index - 1].value
         ]
         energy = counter_energy(moved, start_s, end_s, joules_per_unit=1e-6, modulus=None, limit_watts=_HOST_WATTS)
         return [DomainEnergy(self._domain, "server", energy)]
 
-    def drop_samples(self, before_s: float) -> None:
-        drop_old_samples(self._samples, before_s)
-
-    def notes(self) -> list[str]:
-        whose = (
-            "this guest's share of its host" if self._domain == "share of host" else "the whole host, other guests too"
-        )
-        return [f"host: measured there, {whose}, as {self._where} says; seconds old: use windows of 30 s and more"]
-
-    def close(self) -> None:
-        self._samples = []
-
 
 def open_host(where: str) -> HostMeter:
-    """The host's figures at a URL (`http://HOST:PORT/metrics#GUEST`) or in a folder. Raises CapabilityError."""
+    """Open the host's figures at a URL (`http://HOST:PORT/metrics#GUEST`) or in a folder. Raise CapabilityError."""
     try:
         if where.startswith(("http://", "https://")):
             url, _, guest = where.partition("#")
-            return HostMeter(url, lambda: _from_page(url, guest or None))
-        file = _counter_in(Path(where))
-        return HostMeter(str(file), lambda: _from_file(file))
+            return HostMeter(url, lambda: _read_page(url, guest or None))
+        file = _find_counter(Path(where))
+        return HostMeter(str(file), lambda: _read_file(file))
     except CapabilityError:
         raise
     except PowerprofError as error:
@@ -193,8 +183,8 @@ def open_host(where: str) -> HostMeter:
         ) from error
 
 
-def _counter_in(path: Path) -> Path:
-    """The counter of a shared tree: the file itself, or the first package's below a folder."""
+def _find_counter(path: Path) -> Path:
+    """Return the counter of a shared tree: the file itself, or the first package's below a folder."""
     if path.is_file():
         return path
     counters = sorted([*path.glob("intel-rapl:0/energy_uj"), *path.glob("*/intel-rapl:0/energy_uj")])
@@ -208,7 +198,7 @@ def _counter_in(path: Path) -> Path:
     return counters[0]
 
 
-def _from_file(file: Path) -> tuple[str, float]:
+def _read_file(file: Path) -> tuple[str, float]:
     text = read_outside_text(file, _LIMIT_BYTES)
     if _JOULES in text:
         domain, chosen = choose_samples(parse_metrics(text), None)
@@ -219,8 +209,8 @@ def _from_file(file: Path) -> tuple[str, float]:
     return "share of host", energy_uj * 1e-6
 
 
-def _from_page(url: str, guest: str | None) -> tuple[str, float]:
-    # Who serves the page may be anybody: a child without rights reads it, of that host only, up to one deadline.
+def _read_page(url: str, guest: str | None) -> tuple[str, float]:
+    # The server of the page is not trusted: a child without privileges reads it, from that host only, with a deadline.
     page = os.memfd_create("host", os.MFD_CLOEXEC)
     try:
         fetch(url, page, limit_bytes=_LIMIT_BYTES, total_s=_TIMEOUT_S, elsewhere=False)

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every energy meter is to the rest: something that can be sampled, and energies by domain afterwards."""
+"""The interface of energy meters: sample them now, and read the energy of each domain afterwards."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from powerprof.measure.counters import EnergySeries
+from powerprof.measure.counters import CounterSample, EnergySeries, PowerSample, drop_old_samples
 from powerprof.model.records import Scope
+from powerprof.system import paths
+from powerprof.system.errors import CapabilityError
+
+SampleT = TypeVar("SampleT", CounterSample, PowerSample)
 
 
 @dataclass(frozen=True)
 class DomainEnergy:
-    """Energy of one domain of one meter. `inside` names the domain of the same meter that includes it.
+    """The energy of one domain of one meter.
 
-    `scope` is what the domain is known to measure: sums go by it, never by the name.
+    Attributes:
+        scope: the measured part of the host. Sums select domains by scope, never by name.
+        inside: the domain of the same meter that includes this one.
     """
 
     domain: str
@@ -25,7 +32,7 @@ class DomainEnergy:
 
 
 class Meter(Protocol):
-    """One meter of this host, opened. Times are those of CLOCK_MONOTONIC in seconds."""
+    """An open meter of this host. Times are CLOCK_MONOTONIC seconds."""
 
     @property
     def name(self) -> str: ...
@@ -36,13 +43,13 @@ class Meter(Protocol):
     def sample(self, now_s: float) -> None: ...
 
     def is_counting(self) -> bool | None:
-        """Whether some figure moved (a counter) or is not zero (watts) so far; None before there are two samples."""
+        """Return whether a counter moved or a power reading is above 0. None if there are too few samples."""
         ...
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]: ...
 
     def drop_samples(self, before_s: float) -> None:
-        """Let go of what no window after `before_s` needs."""
+        """Drop samples that no window after `before_s` needs."""
         ...
 
     def notes(self) -> list[str]: ...
@@ -50,9 +57,45 @@ class Meter(Protocol):
     def close(self) -> None: ...
 
 
+class SampledMeter(Generic[SampleT]):
+    """A meter that keeps the samples of each of its channels, oldest first."""
+
+    def __init__(self, channels_count: int, notes: Sequence[str] = ()) -> None:
+        self._samples: list[list[SampleT]] = [[] for _ in range(channels_count)]
+        self._notes = list(notes)
+
+    def drop_samples(self, before_s: float) -> None:
+        for samples in self._samples:
+            drop_old_samples(samples, before_s)
+
+    def notes(self) -> list[str]:
+        return list(self._notes)
+
+    def close(self) -> None:
+        for samples in self._samples:
+            samples.clear()
+
+
+def is_any_moving(counters: Sequence[Sequence[CounterSample]]) -> bool | None:
+    """Return whether any counter moved. None before the second sample."""
+    if not counters or len(counters[0]) < 2:
+        return None
+    return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in counters)
+
+
+def require_this_host(reason: str) -> None:
+    """Raise CapabilityError if POWERPROF_SYSFS or POWERPROF_PROCFS names the files of another host."""
+    if not paths.is_this_host():
+        raise CapabilityError(
+            f"{reason}, and POWERPROF_SYSFS or POWERPROF_PROCFS is set", "unset POWERPROF_SYSFS POWERPROF_PROCFS"
+        )
+
+
 def rapl_scope(name: str) -> Scope:
-    """What a RAPL zone of that name measures (powercap's `name` files; later packages have psys-1 or, as written by
-    some kernels, psys-%d)."""
+    """Return the scope of a RAPL zone by its name, as in powercap's `name` files.
+
+    Later packages have zones such as `psys-1`; some kernels write a literal `psys-%d`.
+    """
     if re.fullmatch(r"package-\d+(-die-\d+)?", name):
         return "package"
     if re.fullmatch(r"psys(-(\d+|%d))?", name):
@@ -61,6 +104,6 @@ def rapl_scope(name: str) -> Scope:
 
 
 def distinct_names(domains: list[tuple[str, str | None]]) -> list[str]:
-    """Domain names as the meter gives them; those that occur twice (`dram` of two sockets) get their parent before."""
-    seen = [name for name, _ in domains]
-    return [f"{parent}/{name}" if parent and seen.count(name) > 1 else name for name, parent in domains]
+    """Return unique domain names: a name that occurs twice gets its parent as a prefix (`package-1/dram`)."""
+    names = [name for name, _ in domains]
+    return [f"{parent}/{name}" if parent and names.count(name) > 1 else name for name, parent in domains]

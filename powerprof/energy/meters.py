@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Opens the meters that a person chose, or the best that this host has, and turns their samples to readings."""
+"""Opening of the chosen meters, or of the best of this host, and readings from their samples."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, UsageError
 
-# Energy of a window in which the host was suspended: that of the time it was awake. Pure.
+# The energy of a window in which the host was suspended: that of its time awake. Pure.
 #
-# What a counter shows after a suspend is no window's. Suspended to idle a package draws on, and RAPL counts it;
-# suspended to RAM it has lost its power, and its registers begin at 0 (the driver of powercap brings back the limits
-# alone: intel_rapl_common.c, rapl_pm_callback). Either way that step lies in no time that CLOCK_MONOTONIC knows.
+# The step of a counter across a suspend belongs to no window. In suspend-to-idle a package still draws power, and RAPL
+# counts it. In suspend-to-RAM it loses power, and its registers restart at 0 (powercap's driver restores only the
+# limits: intel_rapl_common.c, rapl_pm_callback). Either way CLOCK_MONOTONIC does not count that time.
 
 # From the last sample before a suspend to the first one after it.
 Gap = tuple[float, float]
@@ -29,7 +29,7 @@ Span = tuple[float, float]
 
 
 def subtract_gaps(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Span]:
-    """The window without the gaps; `gaps` are in order."""
+    """Return the window without the gaps, which are ordered."""
     spans, begin_s = [], start_s
     for gap_start_s, gap_end_s in gaps:
         if gap_end_s <= begin_s or gap_start_s >= end_s:
@@ -39,17 +39,18 @@ def subtract_gaps(start_s: float, end_s: float, gaps: Sequence[Gap]) -> list[Spa
     return [(a, b) for a, b in [*spans, (begin_s, end_s)] if b > a]
 
 
-def joined(
+def join_spans(
     domains: Sequence[tuple[str, Scope, str | None]],
     parts: Sequence[tuple[Span, Sequence[DomainEnergy]]],
     start_s: float,
     end_s: float,
 ) -> list[DomainEnergy]:
-    """The energy of each domain (with its scope and what includes it) from those of the spans awake: their mean power
-    stands for the window, as for any gap. Less than half of the window awake between samples gives no figure.
+    """Return the energy of each domain (name, scope, container) from the spans in which the host was awake.
+
+    Their mean power fills the window, as for any gap. Without samples over half of the window there is no figure.
     """
     window_s = end_s - start_s
-    result = []
+    joined = []
     for domain, scope, inside in domains:
         known_s = joules = edge_joules = 0.0
         dropped, notes = 0, list[str]()
@@ -72,15 +73,15 @@ def joined(
             share = window_s / known_s
             distinct_notes = tuple(dict.fromkeys(notes))
             energy = EnergySeries(joules * share, start_s, end_s, dropped, distinct_notes, edge_joules * share)
-        result.append(DomainEnergy(domain, scope, energy, inside))
-    return result
+        joined.append(DomainEnergy(domain, scope, energy, inside))
+    return joined
 
 
-# What lies inside what and the watts in between, and every figure that is larger than what should contain it. Pure.
+# Containment and the watts between tiers, and every figure above that of its container. Pure.
 
 
 def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
-    """One line for each pair of neighbouring tiers: what lies inside what, and the watts between them."""
+    """Return one line per pair of neighbouring tiers with the watts between them, and lines on contradictions."""
     lines: list[str] = []
     levels: list[tuple[str, float]] = []
     psys = find_refuted_psys(readings)
@@ -96,22 +97,22 @@ def reconcile(readings: Sequence[EnergyReading]) -> list[str]:
     pairs = list(zip(levels[1:], levels, strict=False))
     if len(levels) > 2:
         pairs.append((levels[-1], levels[0]))
-    lines += [_between(inner, outer) for inner, outer in pairs]
-    return lines + _twice_metered(readings) + _children(readings) + _repeated(readings)
+    lines += [_compare_tiers(inner, outer) for inner, outer in pairs]
+    return lines + _note_two_server_meters(readings) + _note_oversized_parts(readings) + _note_repeated(readings)
 
 
-def _twice_metered(readings: Sequence[EnergyReading]) -> list[str]:
-    """A server's own meter and its power supplies measure the same: which of them stands for it."""
-    mine = [r for r in readings if tier(r) in ("server", "supply") and r.kind == "measured"]
-    by_tier = [host_energy([r for r in mine if tier(r) == name]) for name in ("server", "supply")]
-    chosen = host_energy(mine)
+def _note_two_server_meters(readings: Sequence[EnergyReading]) -> list[str]:
+    """Return a line if a server's own meter and its power supplies have figures: only one of them counts."""
+    both = [r for r in readings if tier(r) in ("server", "supply") and r.kind == "measured"]
+    by_tier = [host_energy([r for r in both if tier(r) == name]) for name in ("server", "supply")]
+    chosen = host_energy(both)
     figures = [f"{' + '.join(t.domains)} {t.watts:.1f} W" for t in by_tier if t.watts is not None]
     if len(figures) < 2:
         return []
     return [f"{' and '.join(figures)} both measure this server: {' + '.join(chosen.domains)} counts, never both"]
 
 
-def _between(inner: tuple[str, float], outer: tuple[str, float]) -> str:
+def _compare_tiers(inner: tuple[str, float], outer: tuple[str, float]) -> str:
     (inner_name, inner_watts), (outer_name, outer_watts) = inner, outer
     gap = outer_watts - inner_watts
     if gap >= 0:
@@ -123,8 +124,8 @@ def _between(inner: tuple[str, float], outer: tuple[str, float]) -> str:
     )
 
 
-def _children(readings: Sequence[EnergyReading]) -> list[str]:
-    """Every domain of which the parts of one source draw more than it does."""
+def _note_oversized_parts(readings: Sequence[EnergyReading]) -> list[str]:
+    """Return a line for every domain whose parts, by the same source, draw more than it does."""
     lines = []
     for parent in readings:
         for source in dict.fromkeys(r.source for r in readings):
@@ -146,7 +147,7 @@ def _children(readings: Sequence[EnergyReading]) -> list[str]:
     return lines
 
 
-def _repeated(readings: Sequence[EnergyReading]) -> list[str]:
+def _note_repeated(readings: Sequence[EnergyReading]) -> list[str]:
     lines = []
     for domain in dict.fromkeys(r.domain for r in readings if tier(r) in ("psys", "package", "core")):
         same = [r for r in readings if r.domain == domain and r.watts is not None]
@@ -156,34 +157,33 @@ def _repeated(readings: Sequence[EnergyReading]) -> list[str]:
     return lines
 
 
-# What `auto` tries, and in this order: exact counters of the CPUs first, then wider and coarser meters. turbostat
-# reads the same registers as RAPL's two others and disturbs more; IPMI needs windows of half a minute.
+# The order of `auto`: exact counters of the CPUs first, then wider and coarser meters. turbostat reads the same
+# registers as the two RAPL meters and disturbs more. IPMI needs windows of half a minute.
 _QUICK = ("rapl", "perf_power")
 _AUTO = ("rapl", "perf_power", "turbostat", "hwmon", "battery", "ipmi")
 NAMES = (*_AUTO, "powertop", "meter_log")
 _HOST = "host:"
-# RAPL counters move every millisecond; some firmwares and hypervisors take longer, none that count take this long.
+# RAPL counters move every millisecond. Some firmware and hypervisors take longer, but a working counter moves in this
+# time.
 _PROBE_S = 0.4
 _SHORT_S = 0.1
-# Samples from longer before a window are let go: what runs all day takes no more memory in the evening.
+# Older samples before a window are dropped, so that a run of a day needs no more memory than one of an hour.
 _KEPT_S = 3600.0
 
 
-def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter]]:
-    from powerprof.energy.battery import open_battery
-    from powerprof.energy.hwmon import open_hwmon
+def _list_openers(meter_log: Path | None, is_auto: bool) -> dict[str, Callable[[], Meter]]:
     from powerprof.energy.ipmi import open_ipmi
     from powerprof.energy.meter_log import open_meter_log
-    from powerprof.energy.perf_power import open_perf_power
     from powerprof.energy.program_meters import open_powertop, open_turbostat
-    from powerprof.energy.rapl import open_rapl
+    from powerprof.energy.rapl import open_perf_power, open_rapl
+    from powerprof.energy.sensors import open_battery, open_hwmon
 
     return {
         "rapl": open_rapl,
         "perf_power": open_perf_power,
         "turbostat": open_turbostat,
-        # Of its own accord powerprof takes a chip only where it knows what it measures.
-        "hwmon": lambda: open_hwmon(host_only=auto),
+        # The automatic choice takes only chips with a known meaning.
+        "hwmon": lambda: open_hwmon(host_only=is_auto),
         "battery": open_battery,
         "ipmi": open_ipmi,
         "powertop": open_powertop,
@@ -192,9 +192,9 @@ def _openers(meter_log: Path | None, auto: bool) -> dict[str, Callable[[], Meter
 
 
 class MeterSet(Closeable):
-    """The open meters of a measurement; a context manager that closes them. `names` is empty where none is there.
+    """The open meters of a measurement. A context manager that closes them. `names` is empty without a meter.
 
-    `sample` is to be called at both edges of every window and, within, at least every `max_interval_s`.
+    Call `sample` at both edges of every window and, within it, at least every `max_interval_s`.
     """
 
     def __init__(self, meters: list[Meter], why: str) -> None:
@@ -208,69 +208,69 @@ class MeterSet(Closeable):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sources that are read."""
+        """The sources of the open meters."""
         return tuple(meter.name for meter in self._meters)
 
     @property
     def quick(self) -> bool:
-        """Whether it can measure windows of a fifth of a second: RAPL counts every ms, the others lag behind."""
+        """Whether all meters suit windows of a fifth of a second: RAPL counts every ms, others lag behind."""
         return all(name in _QUICK for name in self.names)
 
     @property
     def max_interval_s(self) -> float | None:
-        """The longest time between two samples that loses nothing; None where only the edges matter."""
+        """The longest time between two samples without a loss. None if only the edges matter."""
         limits = [meter.max_interval_s for meter in self._meters if meter.max_interval_s is not None]
         return min(limits) if limits else None
 
     def sample(self, now_s: float | None = None) -> None:
-        """Read every meter once, now (`now_s` stands in for the clock)."""
-        slept = self._suspended.since_s() > 0
+        """Read every meter once, now (`now_s` replaces the clock)."""
+        was_suspended = self._suspended.since_s() > 0
         for number, meter in enumerate(self._meters):
             at_s = time.monotonic() if now_s is None else now_s
-            if slept and number in self._sampled_s:
+            if was_suspended and number in self._sampled_s:
                 self._gaps.setdefault(number, []).append((self._sampled_s[number], at_s))
             self._sampled_s[number] = at_s
             meter.sample(at_s)
 
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
-        """Energy by domain between two moments of CLOCK_MONOTONIC, from the samples nearest to them.
+        """Return the energy by domain between two moments of CLOCK_MONOTONIC, from the nearest samples.
 
-        A figure that is not available is None and `notes` says why; a counter that stood still is not 0 W.
+        An unavailable figure is None and `notes` gives the reason. A counter that stood still is not 0 W.
         """
         self._notes = []
-        result: list[EnergyReading] = []
+        readings: list[EnergyReading] = []
         for number, meter in enumerate(self._meters):
             meter.drop_samples(start_s - _KEPT_S)
-            energies = self._energies(number, start_s, end_s)
-            made, notes = make_readings(meter.name, energies, start_s, end_s)
-            result += made
-            self._notes_by_source[meter.name] = mine = [*notes, *meter.notes()]
-            self._notes += mine
+            energies = self._sum_awake(number, start_s, end_s)
+            own_readings, notes = make_readings(meter.name, energies, start_s, end_s)
+            readings += own_readings
+            self._notes_by_source[meter.name] = own_notes = [*notes, *meter.notes()]
+            self._notes += own_notes
             if end_s - start_s < _SHORT_S and meter.name in _QUICK:
                 self._notes.append(f"{meter.name}: windows under 100 ms are mostly noise")
-        result = fill_containers(result)
-        self._notes += reconcile(result)
-        return result
+        readings = fill_containers(readings)
+        self._notes += reconcile(readings)
+        return readings
 
-    def _energies(self, number: int, start_s: float, end_s: float) -> list[DomainEnergy]:
-        """Of one meter; where the host was suspended within the window, of the time that it was awake."""
+    def _sum_awake(self, number: int, start_s: float, end_s: float) -> list[DomainEnergy]:
+        """Return the energy of one meter; if the host was suspended in the window, that of its time awake."""
         meter, gaps = self._meters[number], self._gaps.get(number, [])
         whole = meter.energies(start_s, end_s)
         if all(end <= start_s or begin >= end_s for begin, end in gaps):
             return whole
         parts = [(span, meter.energies(*span)) for span in subtract_gaps(start_s, end_s, gaps)]
-        return joined([(item.domain, item.scope, item.inside) for item in whole], parts, start_s, end_s)
+        return join_spans([(item.domain, item.scope, item.inside) for item in whole], parts, start_s, end_s)
 
     def notes(self) -> list[str]:
-        """What is to be known of the last `readings`: dropped samples, gaps, what contains what."""
+        """Return notes on the last `readings`: dropped samples, gaps, containment."""
         return list(dict.fromkeys(self._notes))
 
     def notes_of(self, source: str) -> list[str]:
-        """Those of the last `readings` on one source, which may say why it gave no figure."""
+        """Return the notes on one source's last `readings`, such as the reason for a missing figure."""
         return self._notes_by_source.get(source, [])
 
     def close(self) -> None:
-        """Close all meters; harmless twice."""
+        """Close all meters. A second call has no effect."""
         while self._meters:
             self._meters.pop().close()
 
@@ -278,7 +278,7 @@ class MeterSet(Closeable):
 def make_readings(
     source: str, energies: list[DomainEnergy], start_s: float, end_s: float
 ) -> tuple[list[EnergyReading], list[str]]:
-    """Readings of one source in a window, and their notes. A domain that read 0 throughout has no figure."""
+    """Return the readings of one source in a window, and notes. A domain that read 0 throughout has no figure."""
     readings, notes = [], []
     for item in energies:
         joules, watts = scale_to_window(item.energy, start_s, end_s)
@@ -287,7 +287,7 @@ def make_readings(
             notes.append(f"{source}: {item.domain} is present but does not count (reads 0): no figure")
         else:
             notes += [f"{source}: {item.domain} {note}" for note in item.energy.notes]
-        # What samples at the edges leave open belongs to the figure.
+        # The uncertainty of samples at the edges is part of the figure.
         edge = item.energy.edge_joules / (end_s - start_s) if watts is not None and item.energy.edge_joules else None
         readings.append(
             EnergyReading(
@@ -307,7 +307,7 @@ def make_readings(
 
 
 def parse_energy_source(choice: str) -> list[str]:
-    """The names in `--energy-source`. Raises UsageError for one that there is not, and for what excludes others."""
+    """Return the names in `--energy-source`. Raise UsageError for an unknown name or one that must be alone."""
     words = [word.strip() for word in choice.split(",")]
     known = (*NAMES, "auto", "none", "model")
     unknown = [word for word in words if word not in known and not word.startswith(_HOST)]
@@ -325,12 +325,12 @@ def parse_energy_source(choice: str) -> list[str]:
 
 
 def open_meters(choice: str, *, meter_log: Path | None = None) -> MeterSet:
-    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]; a named log is read in any case.
+    """Open the meters of `--energy-source`: `auto`, `none`, or NAME[,NAME]. A meter log is always opened.
 
-    Raises UsageError on an unknown name, CapabilityError where a named meter is missing or does not count.
+    Raise UsageError for an unknown name, CapabilityError if a named meter is missing or does not count.
     """
     words = parse_energy_source(choice)
-    openers = _openers(meter_log, auto=words == ["auto"])
+    openers = _list_openers(meter_log, is_auto=words == ["auto"])
     meters: list[Meter] = []
     try:
         if words == ["auto"]:
@@ -366,7 +366,7 @@ def _open_best(openers: dict[str, Callable[[], Meter]], meters: list[Meter]) -> 
 
 
 def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
-    """Open a meter and see that it moves while a CPU works; a moved sysfs is another machine's and is not tried."""
+    """Open a meter and check that it moves while a CPU works. Files of another host are not probed."""
     if name.startswith(_HOST):
         from powerprof.energy.host_export import open_host
 
@@ -375,7 +375,7 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     if not paths.is_this_host() or name in ("meter_log", "powertop"):
         return meter
     try:
-        if not _moves(meter):
+        if not _probe(meter):
             raise CapabilityError(
                 f"{name}: present but does not count (reads 0)",
                 "use another meter (--meter-log FILE), or the estimate (--energy-source model)",
@@ -386,12 +386,12 @@ def _open_counting(name: str, openers: dict[str, Callable[[], Meter]]) -> Meter:
     return meter
 
 
-def _moves(meter: Meter) -> bool:
+def _probe(meter: Meter) -> bool:
     end = time.monotonic() + _PROBE_S
     meter.sample(time.monotonic())
     while time.monotonic() < end:
         if meter.is_counting():
             return True
-        sum(range(20_000))  # some half a millisecond of work: an idle package may be too slow to show
+        sum(range(20_000))  # about half a millisecond of work: an idle package may move too slowly
         meter.sample(time.monotonic())
     return bool(meter.is_counting())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The estimate where no meter is: watts from C0 and idle-state residency, and a table of watts a CPU. Pure."""
+"""The estimate without a meter: watts from C0 and idle-state residency by a table of watts per CPU. Pure."""
 
 from __future__ import annotations
 
@@ -7,25 +7,37 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from powerprof.energy.domains import EnergyRequest, Vcpu
-from powerprof.energy.families import GENERIC, bound_over_range, find_kind, identify_kind, shipped_models
-from powerprof.energy.models_file import CpuIdentity, PowerModel, StateWatts, estimate_range_of, this_cpu, user_models
+from powerprof.energy.families import GENERIC, find_kind, identify_kind, shipped_models
+from powerprof.energy.models_file import (
+    CpuIdentity,
+    PowerModel,
+    StateWatts,
+    bound_over_range,
+    estimate_range_of,
+    this_cpu,
+    user_models,
+)
 from powerprof.model.records import EnergyReading, EstimateRange, StateResidency
 from powerprof.system import files, paths
 
 # Typical figures of neighbouring server generations since Broadwell differ by up to 1.9 times (models/results.txt).
 _NEIGHBOUR = 2.0
-# Residency of states that a calibrated model does not know, up to which it is still used.
+# A calibrated model is used up to this residency of states that it does not know.
 _UNKNOWN_STATES_PERCENT = 5.0
-# An interval that is wider than this says little of the absolute figure: reports show differences first.
+# A wider interval makes the absolute figure uncertain: reports show differences first.
 WIDE = 5.0
 
 
 @dataclass(frozen=True)
 class ChosenModel:
-    """A model for one CPU: its title says whose neighbour it is, `doubts` why the figure may be off.
+    """A model for one CPU of this host.
 
-    `widening` divides the lower and multiplies the upper bounds; `scale` multiplies all: one CPU of this host is so
-    many of the model's. `cores_per_cpu` above 1: it may be so many, which only the upper bounds allow for.
+    Attributes:
+        title: names the neighbour if the model stands in for another CPU.
+        doubts: the reasons why the figure may be off.
+        widening: divides the lower and multiplies the upper bounds.
+        cores_per_cpu: one CPU of this host may be this many of the model's. Only the upper bounds allow for it.
+        scale: one CPU of this host is this many of the model's.
     """
 
     model: PowerModel
@@ -36,7 +48,7 @@ class ChosenModel:
     scale: float = 1.0
 
     def span(self, cpus: int = 1) -> EstimateRange:
-        """What an estimate for so many CPUs of this host goes by."""
+        """Return the range of an estimate for a number of CPUs of this host."""
         typical = self.scale * cpus
         return estimate_range_of(
             self.model, low=typical / self.widening, typical=typical, high=typical * self.widening * self.cores_per_cpu
@@ -44,7 +56,7 @@ class ChosenModel:
 
 
 def load_models() -> list[PowerModel]:
-    """The user's models, then the shipped ones. Raises DataError where a user's file is damaged."""
+    """Return the user's models, then the shipped ones. Raise DataError for a damaged user file."""
     return [*user_models(), *shipped_models()]
 
 
@@ -56,37 +68,37 @@ def choose_model(
     cpu_model: str | None = None,
     vcpu: Vcpu | None = None,
 ) -> ChosenModel:
-    """The model of the CPU that is named, else the first model for exactly this CPU, or a neighbour's, or the generic
-    one with the widest interval.
+    """Return the model of the named CPU, else the first model of exactly this CPU, of a neighbour, or the generic
+    model.
 
-    `smt`: whether this host's CPUs are seen to be threads that share a core; None where unknown. `cpu_model` and `vcpu`
-    are what the caller says of it. Raises UsageError where `cpu_model` names no CPU of the table.
+    `smt` is whether CPUs of this host are threads that share a core; None if unknown. `cpu_model` and `vcpu` are the
+    user's answers. Raise UsageError if the table has no CPU named `cpu_model`.
     """
     if cpu_model is not None:
         kind = find_kind(cpu_model)
-        return _on_this_cpu(kind.model(), kind.title, kind.doubts_on(cpu), smt, vcpu)
+        return _adapt_to_host(kind.model(), kind.title, kind.doubts_on(cpu), smt, vcpu)
     matches = [(model, match) for model in models for match in model.cpus if match.holds(cpu)]
     matches.sort(key=lambda pair: pair[1].nearest is not None)
     if not matches:
         model = next(m for m in reversed(models) if m.name == GENERIC)
         doubt = f"{cpu} is not in the table: the median of all its CPUs stands in, with the widest interval"
-        return _on_this_cpu(model, model.name, (doubt,), smt, vcpu)
+        return _adapt_to_host(model, model.name, (doubt,), smt, vcpu)
     model, match = matches[0]
     if match.nearest is None:
         shown = identify_kind(cpu) if model.range_from == "results" else None
         if shown is not None:
-            return _on_this_cpu(shown.model(), shown.title, (), smt, vcpu)
-        return _on_this_cpu(model, model.name, (), smt, vcpu)
+            return _adapt_to_host(shown.model(), shown.title, (), smt, vcpu)
+        return _adapt_to_host(model, model.name, (), smt, vcpu)
     doubt = f"no published figure for {match.nearest}: its nearest neighbour's stands in, the interval is doubled"
-    chosen = _on_this_cpu(model, f"{model.name}, nearest to {match.nearest}", (doubt,), smt, vcpu)
+    chosen = _adapt_to_host(model, f"{model.name}, nearest to {match.nearest}", (doubt,), smt, vcpu)
     return replace(chosen, widening=_NEIGHBOUR)
 
 
-def _on_this_cpu(
+def _adapt_to_host(
     model: PowerModel, title: str, doubts: tuple[str, ...], smt: bool | None, vcpu: Vcpu | None
 ) -> ChosenModel:
-    """The model with what is known of this host's CPUs: threads that share a core, or whole cores."""
-    all_doubts = (*doubts, *_doubts(model), *model.doubts)
+    """Return the model with the doubts of this host: its CPUs are threads that share a core, or whole cores."""
+    all_doubts = (*doubts, *_list_doubts(model), *model.doubts)
     threads = model.threads_per_core if model.range_from == "results" else 1
     if threads == 1:
         return ChosenModel(model, title, all_doubts)
@@ -102,8 +114,10 @@ def _on_this_cpu(
 
 
 def model_for_this_host(request: EnergyRequest) -> ChosenModel:
-    """The model for this host's CPU. Raises DataError where a user's model file is damaged, UsageError where the named
-    CPU is not in the table."""
+    """Return the model for this host's CPU.
+
+    Raise DataError for a damaged user file, and UsageError if the table does not contain the named CPU.
+    """
     active = files.try_text(paths.sysfs() / "devices/system/cpu/smt/active")
     return choose_model(
         load_models(),
@@ -114,7 +128,7 @@ def model_for_this_host(request: EnergyRequest) -> ChosenModel:
     )
 
 
-def _doubts(model: PowerModel) -> list[str]:
+def _list_doubts(model: PowerModel) -> list[str]:
     if model.range_from == "fit":
         return []
     doubts = ["includes power supply and memory", "watts are these CPUs' share of a server of that kind"]
@@ -129,10 +143,11 @@ def _doubts(model: PowerModel) -> list[str]:
 def estimate(
     chosen: ChosenModel, cpus: int, window_s: float | None, c0_percent: float | None, states: Sequence[StateResidency]
 ) -> EnergyReading:
-    """Energy of `cpus` CPUs in a window of which they ran `c0_percent`; kind estimated, with low and high watts.
+    """Return the energy of `cpus` CPUs in a window in which they ran `c0_percent`, as an estimate with low and high
+    watts.
 
-    Per state where the model was calibrated and knows the states, else between idle and full load by C0 (the
-    interpolation of Cloud Carbon Footprint and others). Without C0 only the interval is given.
+    A calibrated model that knows the idle states sums over states. Others interpolate between idle and full load by C0
+    (as Cloud Carbon Footprint and others do). Without C0 the reading has only the interval.
     """
     model, span = chosen.model, chosen.span(cpus)
     busy = None if c0_percent is None else min(max(c0_percent, 0.0), 100.0) / 100
@@ -155,11 +170,13 @@ def estimate(
 
 
 def estimate_active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, float]:
-    """The share of the power that is above the idle floor where CPUs run so long: typical, least and most. For a host
-    that is metered and not calibrated: only the ratio of idle to running is the model's, not a watt of it.
+    """Return the share of power above the idle floor at this C0: typical, least and most.
+
+    It serves metered hosts without a calibration. Only the model's ratio of idle to running power counts, none of its
+    watts.
     """
     busy = min(max(c0_percent, 0.0), 100.0) / 100
-    # Whether a CPU is a thread or a core multiplies both parts.
+    # The doubt between a thread and a core multiplies both parts and cancels.
     span = replace(chosen, cores_per_cpu=1.0).span()
 
     def share(idle: float, slope: float) -> float:
@@ -171,7 +188,7 @@ def estimate_active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float
 
 
 def bound_difference(low: float, high: float, span: EstimateRange) -> tuple[float, float]:
-    """A difference's interval with the doubt of the model's slope in it; idle watts cancel in a difference."""
+    """Return a difference's interval with the doubt of the model's slope. Idle watts cancel in a difference."""
     if span.slope_watts <= 0:
         return low, high
     scales = (span.slope_low_watts / span.slope_watts, span.slope_high_watts / span.slope_watts)
@@ -179,7 +196,7 @@ def bound_difference(low: float, high: float, span: EstimateRange) -> tuple[floa
 
 
 def bound_ratio(before_watts: float, after_watts: float, span: EstimateRange) -> tuple[float, float] | None:
-    """Within what two estimates of one host stand to each other, with one model for both; None where nothing says."""
+    """Return the interval of the ratio of two estimates of one host, with one model for both. None if it is unknown."""
     if span.slope_watts <= 0:
         return None
     before, after = ((watts - span.idle_watts) / span.slope_watts for watts in (before_watts, after_watts))
@@ -189,7 +206,7 @@ def bound_ratio(before_watts: float, after_watts: float, span: EstimateRange) ->
 
 
 def is_wide(reading: EnergyReading) -> bool:
-    """Whether the interval says so little that a difference is to be shown before the figure itself."""
+    """Return whether the interval is so wide that reports show a difference before the figure itself."""
     low, high = reading.low_watts, reading.high_watts
     return reading.kind == "estimated" and low is not None and high is not None and high > WIDE * low
 
@@ -200,33 +217,32 @@ def _by_load(chosen: ChosenModel, span: EstimateRange, busy: float, cpus: int) -
     if model.odds_range is not None:
         low, high = bound_over_range(span, lambda idle, slope: idle + slope * busy)
         return watts, min(low, watts), max(high, watts)
-    # A calibrated model in a guest, which does not see the host's states: an idle CPU may be in any of them.
+    # A calibrated model in a guest that hides the host's states: an idle CPU may be in any of them.
     shallow = max((state.range_watts[1] for state in model.states), default=0.0)
     idle_high, full_high = (max(ends[1], shallow) for ends in (model.idle_range_watts, model.full_range_watts))
-    factor = chosen.widening
     return (
         watts,
-        _between(model.idle_range_watts[0], model.full_range_watts[0], busy) / factor * cpus,
-        _between(idle_high, full_high, busy) * factor * cpus,
+        _interpolate(model.idle_range_watts[0], model.full_range_watts[0], busy) / chosen.widening * cpus,
+        _interpolate(idle_high, full_high, busy) * chosen.widening * cpus,
     )
 
 
-def _between(idle: float, full: float, busy: float) -> float:
+def _interpolate(idle: float, full: float, busy: float) -> float:
     return idle + (full - idle) * busy
 
 
 def _by_state(
     model: PowerModel, busy: float, cpus: int, states: Sequence[StateResidency]
 ) -> tuple[float, float, float] | None:
-    """Watts from the CPUs' states; None where the model has none or does not know those that were used."""
-    known = {state.name: state for state in model.states}
-    idle = [(known.get(s.name), s.residency_percent or 0.0) for s in states if not s.polling]
-    unknown = sum(share for state, share in idle if state is None)
+    """Return watts by the CPUs' states. None if the model has no states or does not know the used ones."""
+    states_by_name = {state.name: state for state in model.states}
+    idle = [(states_by_name.get(s.name), s.residency_percent or 0.0) for s in states if not s.polling]
+    unknown_percent = sum(share for state, share in idle if state is None)
     used: list[tuple[StateWatts, float]] = [(state, share) for state, share in idle if state is not None]
     share = sum(part for _, part in used)
-    if not used or share <= 0 or unknown > _UNKNOWN_STATES_PERCENT:
+    if not used or share <= 0 or unknown_percent > _UNKNOWN_STATES_PERCENT:
         return None
-    # Rounding and the edges leave idle + C0 a little off 100 %: the idle shares are scaled to what C0 leaves.
+    # Rounding and the edges leave idle + C0 slightly off 100 %: scale the idle shares to the rest of C0.
     scale = (1 - busy) / share
     rate = sum(s.entries_hz or 0.0 for s in states if not s.polling) / max(cpus, 1)
     wakeup = (model.wakeup.joules, *model.wakeup.range_joules) if model.wakeup else (0.0, 0.0, 0.0)
@@ -243,7 +259,7 @@ def _by_state(
 
 
 def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
-    """One line: the model, and how good the figure is."""
+    """Return one line with the model and its interval."""
     if reading.watts is None or reading.low_watts is None or reading.high_watts is None:
         return f'estimated by the model "{chosen.title}"'
     summary = (

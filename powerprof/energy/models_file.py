@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Power models in TOML: the keys, and the checks of a file that a person wrote."""
+"""Power models in TOML: their keys, and the checks of a user's file."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -15,12 +16,15 @@ from powerprof.system import paths
 from powerprof.system.errors import DataError
 from powerprof.system.files import loader, read_outside_text, try_text
 
-# Which CPU this is, by its numbers: guests hide the name ("Intel(R) Xeon(R) Processor"), never family and model.
-
 
 @dataclass(frozen=True)
 class CpuIdentity:
-    """`vendor` is x86's vendor_id or Arm's implementer (0x41); `model` is x86's model or Arm's part number."""
+    """The numbers of a CPU. Guests hide the name ("Intel(R) Xeon(R) Processor") but never family and model.
+
+    Attributes:
+        vendor: x86's vendor_id or Arm's implementer (0x41).
+        model: x86's model or Arm's part number.
+    """
 
     vendor: str | None
     family: int | None
@@ -37,7 +41,7 @@ class CpuIdentity:
 
 
 def parse_cpuinfo(text: str) -> CpuIdentity:
-    """The identity of the first CPU in /proc/cpuinfo's text; its unknown parts are None."""
+    """Return the identity of the first CPU in the text of /proc/cpuinfo. Unknown parts are None."""
     fields: dict[str, str] = {}
     for line in text[:200_000].splitlines():
         key, colon, value = line.partition(":")
@@ -45,23 +49,27 @@ def parse_cpuinfo(text: str) -> CpuIdentity:
             fields.setdefault(key.strip(), value.strip())
     if "CPU implementer" in fields:
         return CpuIdentity(
-            fields["CPU implementer"], None, _number(fields.get("CPU part")), _number(fields.get("CPU revision")), None
+            fields["CPU implementer"],
+            None,
+            _parse_number(fields.get("CPU part")),
+            _parse_number(fields.get("CPU revision")),
+            None,
         )
     return CpuIdentity(
         fields.get("vendor_id"),
-        _number(fields.get("cpu family")),
-        _number(fields.get("model")),
-        _number(fields.get("stepping")),
+        _parse_number(fields.get("cpu family")),
+        _parse_number(fields.get("model")),
+        _parse_number(fields.get("stepping")),
         fields.get("model name"),
     )
 
 
 def this_cpu() -> CpuIdentity:
-    """The identity of this host's CPUs."""
+    """Return the identity of this host's CPUs."""
     return parse_cpuinfo(try_text(paths.procfs() / "cpuinfo") or "")
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     try:
         return None if text is None else int(text, 0)
     except ValueError:
@@ -78,7 +86,9 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """CPUs that a model is for; `models` empty means all of the family. `nearest` says whose neighbour stands in."""
+    """The CPUs of a model. Empty `models` means the whole family. `nearest` names a CPU that this neighbour stands in
+    for.
+    """
 
     vendor: Name
     family: int | None = None
@@ -87,7 +97,7 @@ class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     nearest: Name | None = None
 
     def holds(self, cpu: CpuIdentity) -> bool:
-        """Whether that CPU is one of them."""
+        """Return whether a CPU is one of them."""
         if self.vendor != cpu.vendor or self.family != cpu.family or cpu.model is None:
             return False
         if self.models and cpu.model not in self.models:
@@ -98,7 +108,7 @@ class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class StateWatts(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Watts of one CPU while it is in one idle state, with a 95 % interval."""
+    """Watts of one CPU in one idle state, with a 95 % interval."""
 
     name: Name
     watts: Watts
@@ -113,13 +123,16 @@ class WakeupJoules(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Watts of one logical CPU: asleep (`idle_watts`, its deepest state) and running (`full_watts`).
+    """Watts of one logical CPU: asleep in its deepest state (`idle_watts`) and running (`full_watts`).
 
-    `range_from`: `results` (a prediction interval from published results), `fit` (a 95 % interval of a calibration)
-    or `user`. `slope_range_watts` is the interval of what a running CPU draws above an idle one: that, and not the
-    figures' own, is the doubt in a difference; `odds_range` that of idle watts ÷ slope, the doubt in a ratio.
-    `threads_per_core` of the servers that the figures are from.
-    `cross_validated_percent`: the mean error of a calibration on windows it did not see.
+    Attributes:
+        slope_range_watts: the interval of the power of a running CPU above an idle one. It is the doubt in a
+            difference.
+        odds_range: the interval of idle watts ÷ slope. It is the doubt in a ratio.
+        range_from: `results` (a prediction interval from published results), `fit` (a 95 % interval of a
+            calibration) or `user`.
+        threads_per_core: of the servers behind the figures.
+        cross_validated_percent: the mean error of a calibration on windows outside the fit.
     """
 
     name: Name
@@ -142,7 +155,7 @@ class PowerModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def slope_range(model: PowerModel) -> tuple[float, float]:
-    """The interval of what a running CPU draws above an idle one; what the model's ends allow where it has none."""
+    """Return the interval of a running CPU's power above an idle one. Default: the widest that the ends allow."""
     if model.slope_range_watts is not None:
         return model.slope_range_watts
     low = max(model.full_range_watts[0] - model.idle_range_watts[1], 0.0)
@@ -150,9 +163,9 @@ def slope_range(model: PowerModel) -> tuple[float, float]:
 
 
 def estimate_range_of(model: PowerModel, *, low: float = 1.0, typical: float = 1.0, high: float = 1.0) -> EstimateRange:
-    """What an estimate by this model goes by: its watts of one CPU times these factors."""
+    """Return the range of an estimate by this model: the watts of one CPU times these factors."""
     slope_low, slope_high = slope_range(model)
-    # Idle watts and slope of a neighbour are off together; how far apart they are off is in the ratio's interval.
+    # Idle watts and slope of a neighbour deviate together. The ratio's interval covers their separate deviations.
     odds = model.odds_range
     return EstimateRange(
         idle_watts=model.idle_watts * typical,
@@ -166,6 +179,54 @@ def estimate_range_of(model: PowerModel, *, low: float = 1.0, typical: float = 1
     )
 
 
+# The uncertainty of a model as the set of possible pairs of idle watts and slope. Pure.
+#
+# Three intervals are known: of the idle watts, of the slope (the power of a running CPU above an idle one) and of their
+# ratio. A server is in all three, so the possible pairs fill a polygon. A difference or a ratio between two loads uses
+# one pair for both. It is therefore known better than the watts themselves. Joules are linear in the pair, and the
+# quotient of two linear functions has its extremes at the corners.
+
+# Idle watts and slope.
+Pair = tuple[float, float]
+
+
+def find_corners(span: EstimateRange) -> list[Pair]:
+    """Return the corners of the possible pairs. Without a consistent interval of the ratio these are the corners of the
+    box.
+    """
+    box = [
+        (span.idle_low_watts, span.slope_low_watts),
+        (span.idle_high_watts, span.slope_low_watts),
+        (span.idle_high_watts, span.slope_high_watts),
+        (span.idle_low_watts, span.slope_high_watts),
+    ]
+    if span.odds_low is None or span.odds_high is None:
+        return box
+    low, high = span.odds_low, span.odds_high
+    bounded = _clip_polygon(box, lambda pair: pair[0] - low * pair[1])
+    return _clip_polygon(bounded, lambda pair: high * pair[1] - pair[0]) or box
+
+
+def _clip_polygon(polygon: list[Pair], inside: Callable[[Pair], float]) -> list[Pair]:
+    """Return the part of a convex polygon in which a linear function is not below 0 (Sutherland and Hodgman)."""
+    kept: list[Pair] = []
+    for number, here in enumerate(polygon):
+        before = polygon[number - 1]
+        this, last = inside(here), inside(before)
+        if (this >= 0) != (last >= 0):
+            part = last / (last - this)
+            kept.append((before[0] + part * (here[0] - before[0]), before[1] + part * (here[1] - before[1])))
+        if this >= 0:
+            kept.append(here)
+    return kept
+
+
+def bound_over_range(span: EstimateRange, of: Callable[[float, float], float]) -> tuple[float, float]:
+    """Return the least and the largest value of a function of idle watts and slope: joules, or a quotient of joules."""
+    values = [of(idle, slope) for idle, slope in find_corners(span)]
+    return min(values), max(values)
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     schema: Literal["powerprof.model/1"]
     model: Annotated[list[PowerModel], msgspec.Meta(min_length=1)]
@@ -173,31 +234,26 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @loader
 def parse_models(text: str, path: Path | str) -> list[PowerModel]:
-    """Models of a TOML text. Raises DataError with the line of a syntax error, or the key of a wrong value."""
+    """Return the models of a TOML text. Raise DataError with the line of a syntax error or the key of a wrong value."""
     data = toml.parse(text, path)
     try:
         models = msgspec.convert(data, _File).model
     except msgspec.ValidationError as error:
-        raise DataError(path, _plain(str(error))) from None
+        message, _, key = str(error).partition(" - at `$.")
+        raise DataError(path, f"{key.rstrip('`')}: {message}" if key else message) from None
     for index, model in enumerate(models):
-        _check(model, f"model[{index}] ({model.name})", path)
+        _check_model(model, f"model[{index}] ({model.name})", path)
     return models
 
 
-def _plain(message: str) -> str:
-    """msgspec's `… - at `$.model[0].idle_watts`` with the key first."""
-    text, _, where = message.partition(" - at `$.")
-    return f"{where.rstrip('`')}: {text}" if where else text
-
-
-def _check(model: PowerModel, where: str, path: Path | str) -> None:
+def _check_model(model: PowerModel, where: str, path: Path | str) -> None:
     for key, value, (low, high) in (
         ("idle_range_watts", model.idle_watts, model.idle_range_watts),
         ("full_range_watts", model.full_watts, model.full_range_watts),
         *((f"states.{s.name}.range_watts", s.watts, s.range_watts) for s in model.states),
         *((("wakeup.range_joules", model.wakeup.joules, model.wakeup.range_joules),) if model.wakeup else ()),
     ):
-        # Written as not-less so that NaN, which TOML allows, is refused too.
+        # The negated form also refuses NaN, which TOML allows.
         if not low <= value <= high:
             raise DataError(path, f"{where}.{key}: {value:g} is not within [{low:g}, {high:g}]")
     if not model.idle_watts <= model.full_watts:
@@ -214,12 +270,12 @@ def _check(model: PowerModel, where: str, path: Path | str) -> None:
 
 
 def user_models() -> list[PowerModel]:
-    """The models of `*.toml` in the configuration's `models` folder, by file name. Raises DataError."""
+    """Return the models of `*.toml` in the configuration's `models` folder, ordered by file name. Raise DataError."""
     folder = paths.config_dir() / "models"
     models: list[PowerModel] = []
     try:
         files = sorted(folder.glob("*.toml"))
-    except PermissionError:  # somebody else's home (HOME is left as it was by setpriv and su): nothing there is meant
+    except PermissionError:  # another user's home: setpriv and su may leave HOME unchanged
         return []
     for file in files:
         models += parse_models(read_outside_text(file), file)
@@ -227,19 +283,19 @@ def user_models() -> list[PowerModel]:
 
 
 def encode_model(model: PowerModel) -> str:
-    """One model as the TOML that `parse_models` reads."""
+    """Return one model as the TOML that `parse_models` reads."""
     lines = [f'schema = "{SCHEMA}"', "", "[[model]]"]
     fields = msgspec.to_builtins(model)
-    lines += [f"{key} = {_toml(value)}" for key, value in fields.items() if value is not None]
+    lines += [f"{key} = {_encode_toml(value)}" for key, value in fields.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 
-def _toml(value: object) -> str:
+def _encode_toml(value: object) -> str:
     if isinstance(value, str):
-        # TOML's basic strings have JSON's escapes (toml.io v1.0.0).
+        # TOML's basic strings use JSON's escapes (toml.io v1.0.0).
         return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items() if v is not None) + " }"
+        return "{ " + ", ".join(f"{k} = {_encode_toml(v)}" for k, v in value.items() if v is not None) + " }"
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_toml(v) for v in value) + "]"
+        return "[" + ", ".join(_encode_toml(v) for v in value) + "]"
     return repr(value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""turbostat as a meter: recorded or live, its watts are means over its own intervals."""
+"""Programs as meters: turbostat, live or recorded, with mean watts of its intervals, and PowerTOP's estimate."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import closing
 from pathlib import Path
 from typing import IO
 
-from powerprof.energy.meter import DomainEnergy, distinct_names, rapl_scope
+from powerprof.energy.meter import DomainEnergy, SampledMeter, distinct_names, rapl_scope, require_this_host
 from powerprof.measure.clock import WallOffset
-from powerprof.measure.counters import PowerInterval, PowerSample, drop_old_samples, interval_energy, power_energy
+from powerprof.measure.counters import PowerInterval, PowerSample, interval_energy, power_energy
 from powerprof.measure.timed_program import OUTPUT, TimedProgram, open_unnamed_file, read_from_start
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
-from powerprof.system import paths, programs
+from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import printable
 
-# column → domain of a package
+# The domain of a package in each column.
 _COLUMNS = {"PkgWatt": "package", "CorWatt": "core", "GFXWatt": "uncore", "RAMWatt": "dram"}
-# With --Joules the same columns hold what was drawn since the table before (turbostat(8)).
+# With --Joules these columns hold the energy since the last table (turbostat(8)).
 _JOULES = {"PkgWatt": "Pkg_J", "CorWatt": "Cor_J", "GFXWatt": "GFX_J", "RAMWatt": "RAM_J", "SysWatt": "Sys_J"}
 _SHOW = "Time_Of_Day_Seconds,Package,Die,Node,Core,CPU,PkgWatt,CorWatt,GFXWatt,RAMWatt,SysWatt"
 _INTERVAL_S = 1.0
@@ -32,17 +32,17 @@ _HINT = "run as root with the msr module (modprobe msr); virtual machines hide t
 def read_domain_intervals(
     log: TurbostatLog, offset_s: float = 0.0
 ) -> dict[str, tuple[list[PowerInterval], str | None]]:
-    """Mean watts by domain, and the domain that includes it. `offset_s` is taken from the log's epoch times.
+    """Return the mean watts of each domain, and the domain that includes it. `offset_s` is subtracted from epoch times.
 
-    Raises DataError where the log has no power column, or neither times nor a stated interval.
+    Raise DataError for a log without a power column, or with neither times nor a stated interval.
     """
     intervals_of: dict[tuple[str, str | None], list[PowerInterval]] = defaultdict(list)
-    clock = 0.0
+    clock_s = 0.0
     for interval in log.intervals:
         if interval.duration_s is None or interval.duration_s <= 0:
-            continue  # the first table of a log that does not say how long it took
-        end = interval.time_s - offset_s if interval.time_s is not None else clock + interval.duration_s
-        clock = end
+            continue  # the duration of the first table may be unknown
+        end = interval.time_s - offset_s if interval.time_s is not None else clock_s + interval.duration_s
+        clock_s = end
         for key, watts in _interval_watts(interval).items():
             intervals_of[key].append(PowerInterval(end - interval.duration_s, end, watts))
     if not intervals_of:
@@ -60,7 +60,7 @@ def read_domain_intervals(
 
 
 def _interval_watts(interval: TurbostatInterval) -> dict[tuple[str, str | None], float]:
-    """Watts by (domain, package). AMD's CorWatt stands on each core's row and is added up within the package."""
+    """Return watts by (domain, package). AMD lists CorWatt in each core's row: sum it over the package."""
     watts: dict[tuple[str, str | None], float] = {}
     rows = interval.cpus or ((interval.system,) if interval.system else ())
     for row in rows:
@@ -70,14 +70,14 @@ def _interval_watts(interval: TurbostatInterval) -> dict[tuple[str, str | None],
             if value is not None:
                 key = (package, None) if name == "package" else (name, package)
                 watts[key] = watts.get(key, 0.0) + value
-    of_system = None if interval.system is None else _watts(interval.system, "SysWatt", interval.duration_s)
-    if of_system is not None:
-        watts["psys", None] = of_system
+    system_watts = None if interval.system is None else _watts(interval.system, "SysWatt", interval.duration_s)
+    if system_watts is not None:
+        watts["psys", None] = system_watts
     return watts
 
 
 def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | None:
-    """A column's watts, or its joules over the interval."""
+    """Return a column's watts, or its joules divided by the interval."""
     joules = row.values.get(_JOULES[column])
     if column in row.values or joules is None:
         return row.values.get(column)
@@ -85,7 +85,7 @@ def _watts(row: TurbostatRow, column: str, duration_s: float | None) -> float | 
 
 
 def sum_log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: float = 0.0) -> list[DomainEnergy]:
-    """Energy of every domain of a log in a window of its time axis."""
+    """Return the energy of every domain of a log in a window of its time axis."""
     return [
         DomainEnergy(domain, rapl_scope(domain.rsplit("/", 1)[-1]), interval_energy(intervals, start_s, end_s), inside)
         for domain, (intervals, inside) in read_domain_intervals(log, offset_s).items()
@@ -93,7 +93,7 @@ def sum_log_energies(log: TurbostatLog, start_s: float, end_s: float, offset_s: 
 
 
 class TurbostatMeter:
-    """turbostat running beside us, one table a second into an unlinked file."""
+    """A running turbostat that prints one table per second into an unnamed file."""
 
     name = "turbostat"
     max_interval_s: float | None = None
@@ -107,7 +107,7 @@ class TurbostatMeter:
         self._offset.note(now_s)
 
     def is_counting(self) -> bool | None:
-        return True  # tried in open_turbostat
+        return True  # open_turbostat has tested it
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         self._output.seek(0)
@@ -116,7 +116,7 @@ class TurbostatMeter:
         return sum_log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset.near(end_s))
 
     def drop_samples(self, before_s: float) -> None:
-        """The samples are the log's."""
+        """Do nothing: the samples are in the log."""
 
     def notes(self) -> list[str]:
         return ["turbostat: it wakes every CPU once a second, which is part of what is measured"]
@@ -127,17 +127,13 @@ class TurbostatMeter:
 
 
 def open_turbostat() -> TurbostatMeter:
-    """Start turbostat. Raises CapabilityError where it is not installed, may not run, or shows no watts."""
-    if not paths.is_this_host():
-        raise CapabilityError(
-            "turbostat: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
-            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
-        )
+    """Start turbostat. Raise CapabilityError if it is not installed, may not run, or shows no watts."""
+    require_this_host("turbostat: it reads the running machine")
     program = programs.need("turbostat", "linux-cpupower")
     base: list[str | Path] = [program, "--quiet", "--show", _SHOW]
     try:
-        tried = programs.run([*base, "--interval", "0.3", "--num_iterations", "1"], timeout_s=10)
-        log = parse_turbostat(tried.stdout, "turbostat's output")
+        trial = programs.run([*base, "--interval", "0.3", "--num_iterations", "1"], timeout_s=10)
+        log = parse_turbostat(trial.stdout, "turbostat's output")
     except (PowerprofError, DataError) as error:
         raise CapabilityError(f"turbostat: it cannot run here ({error.message})", _HINT) from error
     if not any(any(_interval_watts(interval).values()) for interval in log.intervals):
@@ -147,10 +143,10 @@ def open_turbostat() -> TurbostatMeter:
     return TurbostatMeter(process, output)
 
 
-# PowerTOP's own figure for the machine, where it has one: the battery's discharge, or its baseline estimate.
+# PowerTOP's own figure for the machine, if it has one: the battery's discharge, or its baseline estimate.
 #
-# Both are estimates to us: PowerTOP fits them over past runs (src/parameters/learn.cpp of PowerTOP 2.14) and a report
-# does not say which battery sample they rest on.
+# Both are estimates here: PowerTOP fits them over past runs (src/parameters/learn.cpp of PowerTOP 2.14), and a report
+# does not name the battery sample.
 
 _SECONDS = 5
 _DISCHARGE = re.compile(r"battery reports a discharge rate of:?[\s;]*([\d.]+)\s*([mu]?)\s*W", re.I)
@@ -159,7 +155,7 @@ _PREFIX = {"": 1.0, "m": 1e-3, "u": 1e-6}
 
 
 def find_report_watts(text: str) -> tuple[float, str] | None:
-    """Watts in a PowerTOP report and which of its figures it is; None where it gives none or 0."""
+    """Return the watts of a PowerTOP report and the name of the figure. None if there is none or it is 0."""
     for pattern, name in ((_DISCHARGE, "battery discharge"), (_BASELINE, "system baseline")):
         match = pattern.search(text)
         if match:
@@ -169,18 +165,18 @@ def find_report_watts(text: str) -> tuple[float, str] | None:
     return None
 
 
-class PowertopMeter:
-    """PowerTOP run again and again beside us, five seconds a report."""
+class PowertopMeter(SampledMeter[PowerSample]):
+    """PowerTOP in a loop, five seconds per report."""
 
     name = "powertop"
     max_interval_s: float | None = float(_SECONDS)
 
     def __init__(self, program: Path) -> None:
+        super().__init__(1, ["powertop: its watts are an estimate, and running it is part of what is measured"])
         self._program = program
         self._report = open_unnamed_file()
-        self._samples: list[PowerSample] = []
         self._process: subprocess.Popen[bytes] | None = None
-        self._last: float | None = None
+        self._last_watts: float | None = None
 
     def sample(self, now_s: float) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -188,27 +184,21 @@ class PowertopMeter:
             self._process = programs.start(
                 [self._program, f"--csv={OUTPUT}", f"--time={_SECONDS}"], stdin=self._report, own_mounts=True
             )
-        # Between two reports the last one stands; before the first one there is nothing to say.
-        self._samples.append(PowerSample(now_s, self._last))
+        # Between two reports the last one is valid. Before the first one there is no figure.
+        self._samples[0].append(PowerSample(now_s, self._last_watts))
 
     def _collect(self) -> None:
         text = read_from_start(self._report)
         if text:
-            reported = find_report_watts(text)
-            self._last = reported[0] if reported else None
+            report = find_report_watts(text)
+            self._last_watts = report[0] if report else None
             self._report.truncate(0)
 
     def is_counting(self) -> bool | None:
         return None
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        return [DomainEnergy("machine", "model", power_energy(self._samples, start_s, end_s, 3.0 * _SECONDS))]
-
-    def drop_samples(self, before_s: float) -> None:
-        drop_old_samples(self._samples, before_s)
-
-    def notes(self) -> list[str]:
-        return ["powertop: its watts are an estimate, and running it is part of what is measured"]
+        return [DomainEnergy("machine", "model", power_energy(self._samples[0], start_s, end_s, 3.0 * _SECONDS))]
 
     def close(self) -> None:
         if self._process is not None:
@@ -218,23 +208,19 @@ class PowertopMeter:
 
 
 def open_powertop() -> PowertopMeter:
-    """PowerTOP where it gives watts. Raises CapabilityError where it is absent or knows none."""
-    if not paths.is_this_host():
-        raise CapabilityError(
-            "powertop: it reads the running machine, and POWERPROF_SYSFS or POWERPROF_PROCFS is set",
-            "unset POWERPROF_SYSFS POWERPROF_PROCFS",
-        )
+    """Open PowerTOP. Raise CapabilityError if it is absent or reports no watts."""
+    require_this_host("powertop: it reads the running machine")
     program = programs.need("powertop", "powertop")
-    with closing(TimedProgram("powertop", "powertop")) as tried:
+    with closing(TimedProgram("powertop", "powertop")) as trial:
         try:
-            tried.launch([f"--csv={OUTPUT}", "--time=1"], 1.0)
-            outcome = tried.outcome()
+            trial.launch([f"--csv={OUTPUT}", "--time=1"], 1.0)
+            outcome = trial.outcome()
         except PowerprofError as error:
             raise CapabilityError(f"powertop: it cannot run here ({error})", "run as root") from error
         if outcome is None or outcome.returncode != 0:
-            why = printable(outcome.messages[-1])[:200] if outcome and outcome.messages else "it failed"
-            raise CapabilityError(f"powertop: it cannot run here ({why})", "run as root")
-        text = tried.report()
+            reason = printable(outcome.messages[-1])[:200] if outcome and outcome.messages else "it failed"
+            raise CapabilityError(f"powertop: it cannot run here ({reason})", "run as root")
+        text = trial.report()
     if find_report_watts(text) is None:
         raise CapabilityError(
             "powertop: its report gives no watts (it needs a battery that discharges)",

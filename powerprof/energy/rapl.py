@@ -1,51 +1,70 @@
 # SPDX-License-Identifier: Apache-2.0
-"""RAPL through powercap: energy counters that wrap, found by what their `name` file says.
+"""RAPL energy counters: powercap zones of this host or of a recording, and the kernel's perf `power` PMU.
 
-ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst). `energy_uj` is
-readable by root only since Linux 5.10 (CVE-2020-8694). Zones of `intel-rapl-mmio` (and -tpmi) repeat those of
-`intel-rapl`: a name that is there twice is used once.
+A powercap counter wraps: ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst).
+Only root may read `energy_uj` since Linux 5.10 (CVE-2020-8694). The zones of `intel-rapl-mmio` and `intel-rapl-tpmi`
+repeat those of `intel-rapl`; each name is used once.
+
+The PMU's type, config, scale, unit and CPUs come from /sys/bus/event_source/devices/power. The kernel widens its
+counters to 64 bits (arch/x86/events/rapl.c), so they do not wrap. It needs CAP_PERFMON, or kernel.perf_event_paranoid
+below 1.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.energy.meter import DomainEnergy, distinct_names, rapl_scope
+from powerprof.energy.meter import (
+    DomainEnergy,
+    SampledMeter,
+    distinct_names,
+    is_any_moving,
+    rapl_scope,
+    require_this_host,
+)
 from powerprof.measure.counters import (
     PACKAGE_WATTS,
     CounterSample,
     EnergySeries,
+    Missing,
     choose_interval_s,
     counter_energy,
-    drop_old_samples,
 )
+from powerprof.measure.cpuidle import parse_cpu_list
+from powerprof.measure.perf_events import open_counter, read_counter
+from powerprof.measure.recorded_text import TIMESTAMP, numbered_lines, parse_epoch
+from powerprof.model.records import Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import loader, read_int, try_int, try_text, whole
+from powerprof.system.files import loader, read_int, read_text, reason_of, try_int, try_text, whole
 
 _CONTROL_TYPES = ("intel-rapl", "intel-rapl-tpmi", "intel-rapl-mmio")
-# A package that drew this would wrap a 65,536 J counter (15.3 µJ units) in 65 s: half of it limits sampling.
+# A package with this power wraps a 65,536 J counter (15.3 µJ units) in 65 s. Half of that limits the sampling interval.
 _WORST_WATTS = 1000.0
-_JOULES_PER_UNIT = 1e-6
 _PSYS_WATTS = 5 * PACKAGE_WATTS
-# constraint_0_max_power_uw is the TDP; laptops boost to four times theirs for seconds (15 W parts with 64 W). A limit
-# that firmware leaves open is stated as thousands of watts.
+# constraint_0_max_power_uw is the TDP. Laptops boost to about four times their TDP for seconds (15 W parts to 64 W).
+# Firmware states an open limit as thousands of watts.
 _ABOVE_STATED = 4.5
 _LEAST_LIMIT_WATTS = 100.0
 _OPEN_LIMIT_UW = 2_000_000_000
-# What a platform may draw where its packages draw all they can: memory, fans, losses, a graphics card of a desktop.
+# The largest power of a platform above that of its packages: memory, fans, losses, a desktop's graphics card.
 _AROUND_CPUS = 1.5
 _AROUND_CPUS_WATTS = 200.0
 
 
 @dataclass(frozen=True)
 class Zone:
-    """One powercap zone: `id` as `intel-rapl:0:0`, `name` as its file says (package-0, core, dram, psys, ...).
+    """One powercap zone.
 
-    `stated_uw` is the largest power that its constraints name, in µW; None where they name none.
+    Attributes:
+        id: such as `intel-rapl:0:0`.
+        name: the content of its `name` file: package-0, core, dram, psys, ...
+        range_uj: the largest value of its counter in µJ.
+        stated_uw: the largest power of its constraints in µW. None if they name none.
     """
 
     id: str
@@ -56,12 +75,12 @@ class Zone:
 
     @property
     def modulus(self) -> int | None:
-        """Number of values of the counter; None where its wrap point is unknown."""
+        """The number of values of the counter. None if its wrap point is unknown."""
         return None if self.range_uj is None else self.range_uj + 1
 
     @property
     def limit_watts(self) -> float:
-        """More than this it cannot draw: by what its constraints state, and by what is sold at all."""
+        """The largest possible power, by its stated constraints and by the largest processors on sale."""
         most = _PSYS_WATTS if rapl_scope(self.name) == "psys" else PACKAGE_WATTS
         if self.stated_uw is None:
             return most
@@ -70,7 +89,7 @@ class Zone:
 
 @dataclass(frozen=True)
 class Domain:
-    """A zone that is used, with the name under which it is reported and the one that includes it."""
+    """A selected zone, the label of its readings, and the label of the domain that includes it."""
 
     zone: Zone
     label: str
@@ -79,14 +98,14 @@ class Domain:
 
 
 def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
-    """Choose the zones to read, in an order that does not depend on theirs; notes say what was dropped."""
+    """Return the zones to read, ordered by label, and notes on those that repeat others."""
     notes: list[str] = []
     used: dict[tuple[str, str | None], Zone] = {}
     by_id = {zone.id: zone for zone in zones}
-    known = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
-    # A package that one control type has whole may be there by its dies in another: of each scope one of them counts.
+    rapl_zones = [zone for zone in by_id.values() if _control_type(zone.id) in _CONTROL_TYPES]
+    # One control type may list a whole package and another its dies. Of each scope only one type counts.
     owners: dict[str, str] = {}
-    for zone in sorted(known, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
+    for zone in sorted(rapl_zones, key=lambda z: (_CONTROL_TYPES.index(_control_type(z.id)), z.name, z.id)):
         parent = by_id.get(zone.parent or "")
         key = (zone.name, parent.name if parent else None)
         owner = owners.setdefault(rapl_scope(zone.name), _control_type(zone.id))
@@ -95,15 +114,15 @@ def select_domains(zones: Iterable[Zone]) -> tuple[list[Domain], list[str]]:
             notes.append(f"rapl: {zone.id} ({zone.name}) repeats {repeated} and is not counted")
             continue
         if key in used:
-            # Two zones of one control type may share a name (psys of two sockets): tell them apart by their ids.
+            # Two zones of one control type may share a name (psys of two sockets). Their ids distinguish them.
             key = (f"{zone.name}@{zone.id}", key[1])
         used[key] = zone
     labels = distinct_names(list(used))
     label_of = {zone.id: label for label, zone in zip(labels, used.values(), strict=True)}
-    # A platform's counter in wrong units shows kilowatts: what the CPUs can draw bounds it.
+    # A platform counter in wrong units shows kilowatts. The limits of the CPUs bound it.
     packages = [zone.limit_watts for zone in used.values() if rapl_scope(zone.name) == "package"]
     platform = _AROUND_CPUS * sum(packages) + _AROUND_CPUS_WATTS if packages else _PSYS_WATTS
-    # A dram zone lies in its package's folder, and yet a package's counter does not include it (SDM 15.10.1).
+    # A dram zone is in its package's folder, but the package's counter does not include it (SDM 15.10.1).
     domains = [
         Domain(
             zone,
@@ -121,12 +140,11 @@ def _control_type(zone_id: str) -> str:
 
 
 def make_zone(zone_id: str, files: Mapping[str, str]) -> Zone | None:
-    """A zone from its files' texts; None for a control type's own folder and for zones without a counter."""
+    """Return a zone from the text of its files. None for a control type's folder and for a zone without a counter."""
     if ":" not in zone_id or "name" not in files or "energy_uj" not in files:
         return None
     parent = zone_id.rsplit(":", 1)[0]
-    text = files.get("max_energy_range_uj", "").strip()
-    range_uj = whole(text) or None
+    range_uj = whole(files.get("max_energy_range_uj", "").strip()) or None
     stated = [whole(text.strip()) for name, text in files.items() if name.startswith("constraint_")]
     powers = [power for power in stated if power is not None and 0 < power < _OPEN_LIMIT_UW]
     return Zone(
@@ -135,7 +153,7 @@ def make_zone(zone_id: str, files: Mapping[str, str]) -> Zone | None:
 
 
 def _zone_folders(root: Path) -> dict[str, Path]:
-    """Zone folders by id: flat links in /sys/class/powercap, or nested as in /sys/devices/virtual/powercap."""
+    """Return zone folders by id: flat links in /sys/class/powercap, or nested as in /sys/devices/virtual/powercap."""
     folders: dict[str, Path] = {}
     pending = [root]
     for _ in range(4):
@@ -153,26 +171,25 @@ def _zone_folders(root: Path) -> dict[str, Path]:
     return {name: folder for name, folder in folders.items() if ":" in name}
 
 
-class RaplMeter:
-    """RAPL domains of this host, read from sysfs."""
+class RaplMeter(SampledMeter[CounterSample]):
+    """The powercap RAPL domains of this host."""
 
     name = "rapl"
 
     def __init__(self, domains: list[Domain], folders: Mapping[str, Path], notes: list[str], root: Path) -> None:
+        super().__init__(len(domains), notes)
         self._domains = domains
         self._files = [folders[d.zone.id] / "energy_uj" for d in domains]
-        self._samples: list[list[CounterSample]] = [[] for _ in domains]
-        self._notes = notes
         self._root = root
-        self._known = set(folders)
+        self._zone_ids = set(folders)
         self._types = {_control_type(d.zone.id) for d in domains if rapl_scope(d.zone.name) == "package"}
         ranges = [d.zone.range_uj for d in domains if d.zone.range_uj is not None]
         self._wrap_s: float | None = min(ranges) * 1e-6 / _WORST_WATTS / 2 if ranges else None
 
     @property
     def max_interval_s(self) -> float | None:
-        looks = [value for value in (self._wrap_s, choose_interval_s(self._samples)) if value is not None]
-        return min(looks, default=None)
+        intervals = (self._wrap_s, choose_interval_s(self._samples))
+        return min((interval for interval in intervals if interval is not None), default=None)
 
     def sample(self, now_s: float) -> None:
         for domain, file, samples in zip(self._domains, self._files, self._samples, strict=True):
@@ -181,75 +198,66 @@ class RaplMeter:
             except PowerprofError:
                 samples.append(CounterSample(now_s, None, "unreadable" if file.exists() else "gone"))
                 continue
-            known = domain.zone.modulus is not None
-            samples.append(CounterSample(now_s, value if known else None, None if known else "no_range"))
+            has_range = domain.zone.modulus is not None
+            samples.append(CounterSample(now_s, value if has_range else None, None if has_range else "no_range"))
 
     def is_counting(self) -> bool | None:
-        if len(self._samples[0]) < 2:
-            return None
-        return any(len({s.value for s in samples if s.value is not None}) > 1 for samples in self._samples)
+        return is_any_moving(self._samples)
 
     def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
         return [
-            DomainEnergy(
-                domain.label,
-                rapl_scope(domain.zone.name),
-                counter_energy(
-                    samples,
-                    start_s,
-                    end_s,
-                    joules_per_unit=_JOULES_PER_UNIT,
-                    modulus=domain.zone.modulus,
-                    max_step_s=self._wrap_s,
-                    limit_watts=domain.limit_watts,
-                ),
-                domain.inside,
-            )
+            zone_energy(domain, samples, start_s, end_s, self._wrap_s)
             for domain, samples in zip(self._domains, self._samples, strict=True)
-        ] + self._appeared(start_s, end_s)
+        ] + self._appeared_packages(start_s, end_s)
 
-    def _appeared(self, start_s: float, end_s: float) -> list[DomainEnergy]:
-        """Packages that were plugged in since: a sum without them would be too small, and what they drew is unknown."""
-        added = []
+    def _appeared_packages(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        """Return packages that came online after opening, without joules: they make the sum of packages unknown."""
+        packages = []
         for zone_id, folder in _zone_folders(self._root).items():
-            name = try_text(folder / "name") if zone_id not in self._known else None
+            name = try_text(folder / "name") if zone_id not in self._zone_ids else None
             if name is not None and _control_type(zone_id) in self._types and rapl_scope(name) == "package":
                 note = "appeared after measuring began: no figure"
-                added.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (note,))))
-        return added
+                packages.append(DomainEnergy(name, "package", EnergySeries(None, start_s, end_s, 0, (note,))))
+        return packages
 
-    def drop_samples(self, before_s: float) -> None:
-        for samples in self._samples:
-            drop_old_samples(samples, before_s)
 
-    def notes(self) -> list[str]:
-        return list(self._notes)
-
-    def close(self) -> None:
-        self._samples = [[] for _ in self._domains]
+def zone_energy(
+    domain: Domain, samples: Sequence[CounterSample], start_s: float, end_s: float, wrap_s: float | None = None
+) -> DomainEnergy:
+    """Return the energy of a zone in a window. Samples further apart than 2 `wrap_s` may hide a wrap."""
+    energy = counter_energy(
+        samples,
+        start_s,
+        end_s,
+        joules_per_unit=1e-6,
+        modulus=domain.zone.modulus,
+        max_step_s=wrap_s,
+        limit_watts=domain.limit_watts,
+    )
+    return DomainEnergy(domain.label, rapl_scope(domain.zone.name), energy, domain.inside)
 
 
 def open_rapl() -> RaplMeter:
-    """The RAPL domains of this host. Raises CapabilityError where there are none that this user may read."""
+    """Open the powercap domains of this host. Raise CapabilityError if this user can read none."""
     root = paths.sysfs() / "class/powercap"
     folders = _zone_folders(root)
     zones: list[Zone] = []
-    refused: list[Path] = []
+    unreadable: list[Path] = []
     for zone_id, folder in folders.items():
         counter = folder / "energy_uj"
         if not counter.exists():
             continue
         if try_int(counter) is None:
-            refused.append(counter)
+            unreadable.append(counter)
         limits = [file.name for file in folder.glob("constraint_*_power*_uw")]
         texts = {name: try_text(folder / name) for name in ("name", "max_energy_range_uj", *limits)}
         zone = make_zone(zone_id, {"energy_uj": "", **{k: v for k, v in texts.items() if v is not None}})
         if zone is not None:
             zones.append(zone)
     domains, notes = select_domains(zones)
-    if refused and len(refused) == len(zones):
+    if unreadable and len(unreadable) == len(zones):
         raise CapabilityError(
-            f"rapl: {refused[0]} cannot be read: only root may since Linux 5.10",
+            f"rapl: {unreadable[0]} cannot be read: only root may since Linux 5.10",
             "run as root, or: chmod -R a+r /sys/class/powercap/intel-rapl:*/energy_uj",
         )
     if not domains:
@@ -257,25 +265,23 @@ def open_rapl() -> RaplMeter:
             f"rapl: no RAPL energy counters in {root} (a virtual machine, or the driver is not loaded)",
             "modprobe intel_rapl_msr; where that fails use another meter (--meter-log FILE) or the estimate",
         )
-    notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in refused]
+    notes += [f"rapl: {path} cannot be read: what it counts is unknown" for path in unreadable]
     return RaplMeter(domains, folders, notes, root)
 
 
 # Recorded powercap zones: dumps of sysfs as `path|value` lines, `path:` blocks, or `path:value` lines of grep.
 #
-# A file may hold several dumps one after the other: each begins at a line `Timestamp | EPOCH`, or where a path comes
-# again.
+# A file may hold several dumps. Each begins at a line `Timestamp | EPOCH`, or where a path occurs again.
 
 _LEAVES = r"name|energy_uj|max_energy_range_uj|constraint_\d+_(?:max_power|power_limit)_uw"
 _FILE = re.compile(rf"(?:.*/)?(intel-rapl[^/]*)/({_LEAVES})")
-_STAMP = re.compile(r"Timestamp\s*\|\s*([\d.]+)\s*")
 _COUNTS = ("energy_uj", "max_energy_range_uj")
 _LONGEST = 4096
 
 
 @dataclass(frozen=True)
 class PowercapDump:
-    """One dump: zones by id with their counters in µJ. `time_s` is its epoch time, None where it says none."""
+    """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None if the file has none."""
 
     path: str
     line: int
@@ -285,53 +291,46 @@ class PowercapDump:
 
 
 def looks_like_powercap(text: str) -> bool:
-    """Whether the text has RAPL zones' files in it."""
+    """Return whether the text contains files of RAPL zones."""
     lines = text[:200_000].splitlines()[:2000]
     return any("intel-rapl" in line and _FILE.search(line[:_LONGEST]) for line in lines)
 
 
 @loader
 def parse_powercap(text: str, path: Path | str) -> list[PowercapDump]:
-    """The dumps of a text, in its order. Raises DataError(path, reason, line)."""
+    """Return the dumps of a text in its order. Raise DataError(path, reason, line) for a damaged text."""
     dumps: list[PowercapDump] = []
     files: dict[str, tuple[str, int]] = {}
-    begin, when = 1, None
-    for name, value, line in _cells(text, path):
-        stamp = name == "Timestamp"
-        if files and (stamp or name in files):
-            dumps.append(_dump(files, when, begin, path))
-            files, begin, when = {}, line, None
-        if stamp:
-            when, begin = float(value), line
+    begin, time_s = 1, None
+    for name, value, line in _read_cells(text, path):
+        is_stamp = name == "Timestamp"
+        if files and (is_stamp or name in files):
+            dumps.append(_make_dump(files, time_s, begin, path))
+            files, begin, time_s = {}, line, None
+        if is_stamp:
+            time_s, begin = parse_epoch(value, path, line), line
         else:
             files[name] = (value, line)
     if files:
-        dumps.append(_dump(files, when, begin, path))
+        dumps.append(_make_dump(files, time_s, begin, path))
     if not dumps or not any(dump.zones for dump in dumps):
         raise DataError(path, "no RAPL energy counters in it", hint="a dump has lines like …/intel-rapl:0/energy_uj")
     return dumps
 
 
-def _cells(text: str, path: Path | str) -> Iterator[tuple[str, str, int]]:
-    """(path, value, line) of every file that matters here, and the time stamps."""
+def _read_cells(text: str, path: Path | str) -> Iterator[tuple[str, str, int]]:
+    """Yield (path, value, line) of every relevant file, and ("Timestamp", value, line) of every time stamp."""
     pending: str | None = None
-    for number, raw in enumerate(text.splitlines(), 1):
+    for number, raw in numbered_lines(text, path, _LONGEST):
         line = raw.strip()
-        if len(line) > _LONGEST:
-            raise DataError(path, "line too long", number)
-        stamp = _STAMP.fullmatch(line)
+        stamp = TIMESTAMP.fullmatch(line)
+        block, pending = pending, None
         if stamp:
-            pending = None
-            try:
-                yield "Timestamp", str(float(stamp[1])), number
-            except ValueError:
-                raise DataError(path, f"not an epoch time: {stamp[1][:30]!r}", number) from None
+            yield "Timestamp", stamp[1], number
             continue
-        if pending is not None and line and not _is_path(line):
-            yield pending, line, number
-            pending = None
+        if block is not None and line and not (line.startswith("/") or _FILE.match(line)):
+            yield block, line, number
             continue
-        pending = None
         name, bar, value = line.partition("|")
         if bar and _FILE.fullmatch(name):
             yield name, value, number
@@ -343,11 +342,7 @@ def _cells(text: str, path: Path | str) -> Iterator[tuple[str, str, int]]:
                 yield match[1], match[2], number
 
 
-def _is_path(line: str) -> bool:
-    return line.startswith("/") or _FILE.match(line) is not None
-
-
-def _dump(files: dict[str, tuple[str, int]], when: float | None, begin: int, path: Path | str) -> PowercapDump:
+def _make_dump(files: dict[str, tuple[str, int]], time_s: float | None, begin: int, path: Path | str) -> PowercapDump:
     by_zone: dict[str, dict[str, str]] = {}
     energy: dict[str, int | None] = {}
     for name, (value, line) in files.items():
@@ -362,4 +357,152 @@ def _dump(files: dict[str, tuple[str, int]], when: float | None, begin: int, pat
         if leaf == "energy_uj":
             energy[zone_id] = int(text) if text else None
     zones = {zone_id: zone for zone_id, leaves in by_zone.items() if (zone := make_zone(zone_id, leaves)) is not None}
-    return PowercapDump(str(path), begin, when, zones, energy)
+    return PowercapDump(str(path), begin, time_s, zones, energy)
+
+
+# The perf `power` PMU.
+
+_EVENT_DOMAINS = {
+    "energy-pkg": "package",
+    "energy-cores": "core",
+    "energy-gpu": "uncore",
+    "energy-ram": "dram",
+    "energy-psys": "psys",
+}
+
+
+@dataclass(frozen=True)
+class PowerEvent:
+    """One event of the PMU, with the scale of its counter."""
+
+    name: str
+    config: int
+    joules_per_unit: float
+
+
+@dataclass(frozen=True)
+class OpenCounter:
+    """One event on one CPU. `descriptor` is None if it cannot be opened: its energy and its sums are unknown."""
+
+    descriptor: int | None
+    label: str
+    scope: Scope
+    inside: str | None
+    joules_per_unit: float
+
+
+def list_events(root: Path) -> tuple[int, list[PowerEvent], list[int]]:
+    """Return the type, the energy events and the CPUs of the PMU in `root`. Raise PowerprofError for damaged files."""
+    events = []
+    for file in sorted((root / "events").iterdir()):
+        match = re.fullmatch(r"event=(0x[0-9a-fA-F]+|\d+)", try_text(file) or "")
+        if match is None or not file.name.startswith("energy-"):
+            continue
+        scale = try_text(file.with_name(file.name + ".scale"))
+        unit = try_text(file.with_name(file.name + ".unit"))
+        if scale is None or unit != "Joules":
+            continue
+        events.append(PowerEvent(file.name, int(match[1], 0), float(scale)))
+    return read_int(root / "type"), events, parse_cpu_list(read_text(root / "cpumask"), root / "cpumask")
+
+
+def _package_names(cpus: Sequence[int]) -> dict[int, str]:
+    """Return the package of each of the PMU's CPUs, or its die if a package has several CPUs in the list."""
+    topology = {cpu: paths.sysfs() / f"devices/system/cpu/cpu{cpu}/topology" for cpu in cpus}
+    package = {cpu: max(try_int(folder / "physical_package_id") or 0, 0) for cpu, folder in topology.items()}
+    packages = list(package.values())
+    return {
+        cpu: f"package-{package[cpu]}"
+        if packages.count(package[cpu]) == 1
+        else f"package-{package[cpu]}-die-{try_int(folder / 'die_id') or 0}"
+        for cpu, folder in topology.items()
+    }
+
+
+class PerfPowerMeter(SampledMeter[CounterSample]):
+    """Open counters of the `power` PMU."""
+
+    name = "perf_power"
+
+    def __init__(self, counters: Sequence[OpenCounter], notes: list[str]) -> None:
+        super().__init__(len(counters), notes)
+        self._counters = list(counters)
+
+    @property
+    def max_interval_s(self) -> float | None:
+        return choose_interval_s(self._samples)
+
+    def sample(self, now_s: float) -> None:
+        for counter, samples in zip(self._counters, self._samples, strict=True):
+            try:
+                value = None if counter.descriptor is None else read_counter(counter.descriptor)
+            except OSError:
+                value = None
+            missing: Missing = "unreadable" if counter.descriptor is None else "gone"
+            samples.append(CounterSample(now_s, value, missing if value is None else None))
+
+    def is_counting(self) -> bool | None:
+        return is_any_moving(self._samples)
+
+    def energies(self, start_s: float, end_s: float) -> list[DomainEnergy]:
+        return [
+            DomainEnergy(
+                counter.label,
+                counter.scope,
+                counter_energy(
+                    samples,
+                    start_s,
+                    end_s,
+                    joules_per_unit=counter.joules_per_unit,
+                    modulus=1 << 64,
+                    limit_watts=_PSYS_WATTS if counter.scope == "psys" else PACKAGE_WATTS,
+                ),
+                counter.inside,
+            )
+            for counter, samples in zip(self._counters, self._samples, strict=True)
+        ]
+
+    def close(self) -> None:
+        for counter in self._counters:
+            if counter.descriptor is not None:
+                os.close(counter.descriptor)
+        self._counters, self._samples = [], []
+
+
+def open_perf_power() -> PerfPowerMeter:
+    """Open the `power` PMU's energy events. Raise CapabilityError if it is absent or none can be opened."""
+    root = paths.sysfs() / "bus/event_source/devices/power"
+    if not (root / "events").is_dir():
+        raise CapabilityError(
+            f"perf_power: no power PMU in {root} (a virtual machine, or the rapl driver is not loaded)",
+            "modprobe rapl; where that fails use another meter (--meter-log FILE) or the estimate",
+        )
+    require_this_host("perf_power: perf counters are the running kernel's")
+    kind, events, cpus = list_events(root)
+    plan = []
+    for event in events:
+        base = _EVENT_DOMAINS.get(event.name, event.name.removeprefix("energy-"))
+        for cpu, package in _package_names(cpus).items():
+            name, parent = (package, None) if base == "package" else (base, package)
+            plan.append((event, cpu, name, parent))
+    labels = distinct_names([(name, parent) for _, _, name, parent in plan])
+    packages = {label for (_, _, name, _), label in zip(plan, labels, strict=True) if name.startswith("package-")}
+    counters: list[OpenCounter] = []
+    notes: list[str] = []
+    refusal: OSError | None = None
+    for (event, cpu, name, parent), label in zip(plan, labels, strict=True):
+        descriptor: int | None = None
+        try:
+            descriptor = open_counter(kind, event.config, cpu)
+        except OSError as error:
+            refusal = error
+            notes.append(f"perf_power: {event.name} on CPU {cpu} cannot be opened ({reason_of(error)})")
+        inside = parent if name in ("core", "uncore") and parent in packages else None
+        counters.append(OpenCounter(descriptor, label, rapl_scope(name), inside, event.joules_per_unit))
+    if all(counter.descriptor is None for counter in counters):
+        reason = reason_of(refusal) if refusal else "no energy events"
+        raise CapabilityError(
+            f"perf_power: the power PMU cannot be opened ({reason})",
+            "run as root, or: setcap cap_perfmon+ep on python, or: sysctl kernel.perf_event_paranoid=0",
+        )
+    return PerfPowerMeter(counters, notes)

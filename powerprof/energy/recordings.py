@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded meters: what a file is, by its content; its time axis; and which recordings are of one machine."""
+"""Recorded meters, identified by their content, and one window of this host's energy."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Literal
 
 from powerprof.energy.domains import EnergyRequest, EnergyResult, fill_containers, host_energy
 from powerprof.energy.ipmi import looks_like_ipmi, parse_ipmi
-from powerprof.energy.meter import DomainEnergy, rapl_scope
+from powerprof.energy.meter import DomainEnergy
 from powerprof.energy.meter_log import looks_like_meter_log, parse_meter_log
 from powerprof.energy.meters import make_readings, reconcile
 from powerprof.energy.program_meters import find_report_watts, read_domain_intervals, sum_log_energies
-from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains
+from powerprof.energy.rapl import PowercapDump, Zone, looks_like_powercap, parse_powercap, select_domains, zone_energy
 from powerprof.energy.windows import WindowEnergy
-from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
+from powerprof.measure.counters import CounterSample, PowerSample, power_energy
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.turbostat import TurbostatLog, looks_like_turbostat, parse_turbostat
 from powerprof.model.records import EnergyReading, Window
@@ -27,7 +27,7 @@ from powerprof.system.files import read_outside_text, reading
 
 @dataclass(frozen=True)
 class MeterRecording:
-    """One recorded meter. `start_s` to `end_s` is what it covers, in epoch seconds if `has_epoch`."""
+    """One recorded meter. It covers `start_s` to `end_s`, in epoch seconds if `has_epoch`."""
 
     source: str
     path: str
@@ -39,7 +39,7 @@ class MeterRecording:
 
 
 def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[list[MeterRecording], list[str]]:
-    """What each file is, by its content; all powercap dumps together are one recording."""
+    """Return the recordings of the files, identified by content, and notes. All powercap dumps are one recording."""
     recordings: list[MeterRecording] = []
     dumps: list[PowercapDump] = []
     notes: list[str] = []
@@ -48,7 +48,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
     for path in files:
         try:
             text = read_outside_text(path)
-            # Powercap dumps may be alike (an idle domain's counter); of everything else the same again is no more.
+            # Powercap dumps may be equal (an idle domain's counter). Any other repeated file adds nothing.
             if text in seen and not looks_like_powercap(text) and not looks_like_meter_log(text):
                 notes.append(f"{path} is the same as {seen[text]} and is read once")
                 continue
@@ -67,7 +67,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         notes.append(f"not used: {dumps.pop().path}: one powercap dump has no energy in it")
     if dumps:
         with reading(dumps[0].path):
-            recordings.append(_powercap(dumps, elapsed_s))
+            recordings.append(_make_powercap_recording(dumps, elapsed_s))
     elif elapsed_s is not None:
         raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one", "leave it out")
     if not recordings and not notes:
@@ -76,26 +76,28 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
 
 
 def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
-    """What a file's text is, by its content; PowerTOP's report is a note. Raises DataError where it is nothing."""
+    """Return the recording of a text by its content, or None with a note for PowerTOP's report. Raise DataError for
+    others.
+    """
     if not text.strip():
         raise DataError(path, "empty")
     if looks_like_turbostat(text):
-        return _turbostat(parse_turbostat(text, path))
+        return _make_turbostat_recording(parse_turbostat(text, path))
     if looks_like_powercap(text):
         return parse_powercap(text, path)
     if looks_like_ipmi(text):
         ipmi = parse_ipmi(text, path)
         ipmi_notes = (f"read from {ipmi.sensor}", *ipmi.notes)
-        return _power("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
+        return _make_power_recording("ipmi", "server", str(path), ipmi.samples, ipmi.step_s, ipmi_notes)
     if "PowerTOP Version" in text[:4096]:
-        notes.append(_powertop(text, path))
+        notes.append(_note_powertop(text, path))
         return None
     if "\t" in text and looks_damaged_turbostat(text):
         parse_turbostat(text, path)
     if looks_like_meter_log(text):
         wall = parse_meter_log(text, path)
-        made = _power("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
-        return replace(made, has_epoch=wall.has_epoch)
+        recording = _make_power_recording("meter_log", "wall", str(path), wall.samples, wall.step_s, wall.notes)
+        return replace(recording, has_epoch=wall.has_epoch)
     raise DataError(
         path,
         "not an energy recording: neither turbostat, powercap, IPMI nor a wall meter's CSV",
@@ -104,9 +106,9 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
 
 
 def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
-    """At most one recording a source: a second one of the same server is left out with a note, all else refused.
+    """Return at most one recording per source. A second one of the same server is left out with a note.
 
-    Raises UsageError for recordings of different times or machines, whose sum would be nobody's.
+    Raise UsageError for recordings of different times or machines: their sum has no meaning.
     """
     kept: dict[str, MeterRecording] = {}
     for recording in recordings:
@@ -140,16 +142,17 @@ def _mean_watts(recording: MeterRecording, window: tuple[float, float]) -> float
     return host_energy(fill_containers(made)).watts
 
 
-# In-band and out-of-band readings of one controller come some seconds apart.
+# In-band and out-of-band readings of one controller are some seconds apart.
 _SAME_SERVER = 0.05
 
 
 def looks_damaged_turbostat(text: str) -> bool:
-    """Whether turbostat's columns are in it though its header cannot be read: it is to be refused by its line."""
+    """Return whether the text has turbostat's columns but no readable header. The error must name its line."""
     return "Busy%" in text or "PkgWatt" in text
 
 
 def find_common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] | None:
+    """Return the time that all recordings cover. None if it is empty, or if a recording has no epoch times."""
     if not recordings or (len(recordings) > 1 and not all(r.has_epoch for r in recordings)):
         return None
     start_s = max(r.start_s for r in recordings)
@@ -157,7 +160,7 @@ def find_common_window(recordings: Sequence[MeterRecording]) -> tuple[float, flo
     return (start_s, end_s) if end_s > start_s else None
 
 
-def _power(
+def _make_power_recording(
     source: str,
     domain: Literal["wall", "server"],
     path: str,
@@ -171,7 +174,7 @@ def _power(
     return MeterRecording(source, path, samples[0].time_s, samples[-1].time_s, True, energies, notes)
 
 
-def _turbostat(log: TurbostatLog) -> MeterRecording:
+def _make_turbostat_recording(log: TurbostatLog) -> MeterRecording:
     spans = [interval for intervals, _ in read_domain_intervals(log).values() for interval in intervals]
     has_epoch = all(interval.time_s is not None for interval in log.intervals)
 
@@ -195,8 +198,8 @@ def _turbostat(log: TurbostatLog) -> MeterRecording:
     )
 
 
-def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRecording:
-    """The dumps of all files as one series of samples, in the order in which they were named."""
+def _make_powercap_recording(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRecording:
+    """Return the dumps of all files, in the order of the command line, as one series of samples."""
     stamped = all(dump.time_s is not None for dump in dumps)
     if len(dumps) < 2:
         raise UsageError(
@@ -233,19 +236,7 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRe
 
     def energies(start_s: float, end_s: float) -> list[DomainEnergy]:
         return [
-            DomainEnergy(
-                domain.label,
-                rapl_scope(domain.zone.name),
-                counter_energy(
-                    samples(domain.zone.id, domain.zone.range_uj is not None),
-                    start_s,
-                    end_s,
-                    joules_per_unit=1e-6,
-                    modulus=domain.zone.modulus,
-                    limit_watts=domain.limit_watts,
-                ),
-                domain.inside,
-            )
+            zone_energy(domain, samples(domain.zone.id, domain.zone.range_uj is not None), start_s, end_s)
             for domain in domains
         ]
 
@@ -262,22 +253,18 @@ def _powercap(dumps: Sequence[PowercapDump], elapsed_s: float | None) -> MeterRe
     )
 
 
-def _powertop(text: str, path: Path) -> str:
+def _note_powertop(text: str, path: Path) -> str:
     reported = find_report_watts(text)
     if reported is None:
         return f"{path}: PowerTOP's report gives no watts"
     return f"{path}: PowerTOP's {reported[1]} {reported[0]:.2f} W, estimated; its report has no time to compare it with"
 
 
-# Recorded meters through the same code as live ones: their energies in the window that all of them cover.
-
-
 def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResult:
-    """Energy of recorded meters in the window that all of them cover.
+    """Return the energy of recorded meters in the window that all of them cover.
 
-    `elapsed_s` is the time between two powercap dumps, which carry none. Recordings without a common time are each
-    given over their own time, and the notes say so. Raises DataError on a damaged file, UsageError where a time is
-    missing.
+    `elapsed_s` is the time between two powercap dumps without time stamps. Recordings without a common time are each
+    summed over their own time, with a note. Raise DataError for a damaged file, UsageError for a missing time.
     """
     recordings, notes = read_recordings(files, elapsed_s)
     common = find_common_window(recordings)
@@ -299,11 +286,11 @@ def replay(files: Sequence[Path], elapsed_s: float | None = None) -> EnergyResul
     )
 
 
-# One window of this host's energy: by its meters, or by the model where none gives a figure.
+# One window of this host's energy.
 
 
 class EnergyInterrupted(WindowInterrupted):
-    """The window was cut short; `result` is what it gave."""
+    """SIGINT or SIGTERM ended the window early. `result` is the energy until then."""
 
     def __init__(self, message: str, partial: Window, result: EnergyResult) -> None:
         super().__init__(message, partial)
@@ -311,9 +298,9 @@ class EnergyInterrupted(WindowInterrupted):
 
 
 def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
-    """Meter this host for `duration_s` seconds as the request says.
+    """Meter this host for `duration_s` seconds.
 
-    Raises CapabilityError where a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
+    Raise CapabilityError if a named meter is missing or gives no figure, EnergyInterrupted on SIGINT and SIGTERM.
     """
     with WindowEnergy(request) as energy:
         start_s = time.monotonic()
@@ -327,9 +314,9 @@ def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
 
 
 def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
-    """The result of a window: its readings, or an estimate beside them where none of them has a figure.
+    """Return the result of a window: its readings, with an estimate if none of them has a figure.
 
-    `elapsed_s` stands for the window's length where its idle counters gave none.
+    `elapsed_s` replaces the window's length if its idle counters give none.
     """
     notes = [f"energy source: {energy.source.why}", *energy.meter_notes()]
     if choice not in ("auto", "none", "model"):

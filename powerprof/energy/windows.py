@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The energy of a measured window: what the meters say, and where no meter has a figure, the estimate."""
+"""The energy of a measured window by the meters, or by the estimate if no meter has a figure, and its split."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from powerprof.system import files, paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import UsageError
 
-# Splits a host's energy: idle floor, then processes, threads and functions by C0 time and wake-ups. Pure.
+# The split of a host's energy into the idle floor, and processes, threads and functions by C0 time and wake-ups. Pure.
 #
-# joules = idle floor + Σ parts + residual, to the last bit that floating point has; the residual is a line of its
-# own and may be negative. What this cannot know: two SMT siblings that run together share a core's power, so a CPU
-# second there costs less than one alone, and both are charged the same; frequency differs between CPUs and is
-# charged the same. Stolen time ran other guests: it is a line of its own, with no joules.
+# joules = idle floor + Σ parts + residual, exact to floating point. The residual is a separate line and may be
+# negative. Two SMT siblings that run together share a core's power, so a CPU second costs less than one alone; both are
+# charged the same. Different frequencies are charged the same too. Stolen time ran other guests: it is a separate line
+# without joules.
 
 UNATTRIBUTED = "cannot be attributed"
 STOLEN = "stolen by other guests"
-# cpuidle counts in microseconds: less C0 than one of them is none.
+# cpuidle counts microseconds: less C0 than one is none.
 _CLOCK_S = 1e-6
 # The clocks of processes and of CPUs are read one after the other.
 _CLOCKS_SHARE = 0.01
 
 
 class Consumer(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that ran: CPU seconds in C0 and idle exits that are blamed on it, its own parts below it."""
+    """A consumer of CPU time: its seconds in C0, the idle exits blamed on it, and its parts."""
 
     name: str
     c0_s: float
@@ -56,11 +56,13 @@ def split_energy(
     steal_s: float = 0.0,
     smt: bool = False,
 ) -> EnergySplit:
-    """Split `total_joules` of a window.
+    """Return the split of `total_joules` over a window.
 
-    `idle_watts` is what the host draws asleep, None where unknown: then nothing can be attributed. `c0_s` and
-    `wakeups_count` are those of all CPUs, whoever caused them; `wakeup_joules` comes from a calibrated model, and
-    without it wake-ups cost the C0 time that follows them.
+    Args:
+        idle_watts: the host's power asleep. None if unknown: then no energy can be attributed.
+        c0_s: C0 of all CPUs, with any cause.
+        wakeups_count: idle exits of all CPUs, with any cause.
+        wakeup_joules: the price of a wake-up, from a calibrated model. Without it a wake-up costs its C0 time.
     """
     notes: list[str] = []
     if idle_watts is None:
@@ -80,10 +82,10 @@ def split_energy(
     running_s = max(c0_s - steal_s, 0.0)
     if smt:
         notes.append("SMT siblings share a core: a CPU second is charged the same alone and next to a busy sibling")
-    rate, per_wakeup = _prices(active, running_s, wakeups_count, wakeup_joules, notes)
-    parts = [_part(consumer, rate, per_wakeup, active) for consumer in consumers]
+    rate, per_wakeup = _compute_prices(active, running_s, wakeups_count, wakeup_joules, notes)
+    parts = [_price_consumer(consumer, rate, per_wakeup, active) for consumer in consumers]
     if steal_s >= _CLOCK_S:
-        # A line of its own: a CPU that was given to another guest looks as if it ran here, and drew nothing for us.
+        # Stolen time is a separate line: the CPU looks as if it ran here, and drew no energy for this guest.
         parts.append(EnergyPart(name=STOLEN, joules=0.0, percent=0.0, c0_s=steal_s, wakeups_count=0.0))
     residual = total_joules - math.fsum([idle, *(part.joules for part in parts)])
     if residual < -_CLOCKS_SHARE * active and active >= 0:
@@ -115,7 +117,7 @@ def split_host_energy(
     steal_percent: float | None = None,
     smt: bool = False,
 ) -> EnergySplit | None:
-    """As `split_energy`, of the host's energy in a window; None where it or C0 is unknown."""
+    """Return the split of the host's energy in a window. None if the energy or C0 is unknown."""
     if whole.joules is None or whole.kind is None or whole.source is None or c0_percent is None:
         return None
     return split_energy(
@@ -133,10 +135,10 @@ def split_host_energy(
     )
 
 
-def _prices(
+def _compute_prices(
     active: float, running_s: float, wakeups: float, wakeup_joules: float | None, notes: list[str]
 ) -> tuple[float | None, float]:
-    """Joules of a CPU second above the floor (None where nothing can be priced) and of a wake-up."""
+    """Return the joules of a CPU second above the floor (None if it has no price) and of a wake-up."""
     if active <= 0:
         notes.append(f"the host drew {-active:.3f} J less than its idle floor: {UNATTRIBUTED}")
         return None, 0.0
@@ -150,9 +152,9 @@ def _prices(
     return (active - per_wakeup * wakeups) / running_s, per_wakeup
 
 
-def _part(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> EnergyPart:
+def _price_consumer(consumer: Consumer, rate: float | None, per_wakeup: float, active: float) -> EnergyPart:
     joules = (rate or 0.0) * consumer.c0_s + per_wakeup * consumer.wakeups_count
-    children = [_part(child, rate, per_wakeup, active) for child in consumer.children]
+    children = [_price_consumer(child, rate, per_wakeup, active) for child in consumer.children]
     residual = joules - math.fsum(child.joules for child in children) if children else None
     return EnergyPart(
         name=consumer.name,
@@ -171,7 +173,7 @@ _STEAL_NOTED_PERCENT = 0.1
 
 @dataclass(frozen=True)
 class IdleFloor:
-    """Watts of the host asleep; what it draws above them lies between the two others, where a model gave its share."""
+    """Watts of the host asleep. If they are a model's share, the power above them is between the two other figures."""
 
     watts: float
     active_low_watts: float | None = None
@@ -180,21 +182,21 @@ class IdleFloor:
 
 
 class WindowEnergy(Closeable):
-    """The meters of a run and the model that stands in for them; a context manager that closes the meters.
+    """The meters of a run and the model for windows without a figure. A context manager that closes the meters.
 
-    Raises UsageError and CapabilityError as `open_meters` does, and where no CPU is called as the request says;
-    DataError where a user's model file is damaged.
+    Raises UsageError and CapabilityError like `open_meters`, UsageError for an unknown CPU name, and DataError for a
+    damaged user model.
     """
 
     def __init__(self, request: EnergyRequest = DEFAULT_REQUEST) -> None:
-        without = request.source.strip() == "none"
-        if without and (request.cpu_model is not None or request.vcpu is not None):
+        is_unmetered = request.source.strip() == "none"
+        if is_unmetered and (request.cpu_model is not None or request.vcpu is not None):
             raise UsageError(
                 "--cpu-model and --vcpu have no effect with --energy-source none, which estimates nothing",
                 "leave them out, or ask for --energy-source model",
             )
-        # Read before anything is measured: a damaged file is reported now, not after the run.
-        self._model: ChosenModel | None = None if without else model_for_this_host(request)
+        # Read the models first: a damaged file is then reported before the run.
+        self._model: ChosenModel | None = None if is_unmetered else model_for_this_host(request)
         self._set = open_meters(request.source, meter_log=request.meter_log)
 
     def close(self) -> None:
@@ -202,33 +204,33 @@ class WindowEnergy(Closeable):
 
     @property
     def meters(self) -> MeterSet | None:
-        """To be sampled at the edges of a window; None where there is no meter."""
+        """The meters to sample at the edges of a window. None without a meter."""
         return self._set if self._set.names else None
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sources that are read."""
+        """The sources of the open meters."""
         return self._set.names
 
     def meter_notes(self) -> list[str]:
-        """What is to be known of the meters' last readings."""
+        """Return the notes on the last readings."""
         return self._set.notes()
 
     def meter_notes_of(self, source: str) -> list[str]:
-        """What is to be known of one source's last readings."""
+        """Return the notes on one source's last readings."""
         return self._set.notes_of(source)
 
     @property
     def source(self) -> EnergySource:
-        """How the source was chosen, and the reasons to doubt an estimate."""
+        """The choice of the source, and the reasons to doubt an estimate."""
         metered = bool(self._set.names)
         doubts = list(self._model.doubts) if self._model and not metered else []
         return EnergySource(metered=metered, why=self._set.why, doubts=doubts)
 
     def complete(self, window: Window) -> Window:
-        """The window with the meters' notes, and with the estimate added where no meter had a figure.
+        """Return the window with the meters' notes, and with the estimate if no meter had a figure.
 
-        In a run that has a meter the estimate does not stand in for it: `host_meters` takes one set for all windows.
+        In a run with a meter the estimate does not replace it: `host_meters` takes one set for all windows.
         """
         notes = [note for note in self.meter_notes() if note not in window.notes]
         energy = list(window.energy)
@@ -237,11 +239,11 @@ class WindowEnergy(Closeable):
         return msgspec.structs.replace(window, energy=energy, notes=[*window.notes, *notes])
 
     def doubts_of(self, window: Window) -> list[str]:
-        """The model's name and interval and the reasons to doubt it, where a completed window has its estimate."""
+        """Return the model's name, its interval and the reasons to doubt it, if a completed window has its estimate."""
         return [] if self._model is None else estimate_doubts(self._model, window)
 
-    def _pricing(self, kind: Kind | None) -> ChosenModel | None:
-        """The model that knows the idle floor: the estimate's; of measured joules only one calibrated on this CPU."""
+    def _find_pricing_model(self, kind: Kind | None) -> ChosenModel | None:
+        """Return the model with the idle floor: the estimate's, or for measured joules one calibrated on this CPU."""
         model = self._model
         if kind is None or model is None or (kind == "measured" and model.model.range_from != "fit"):
             return None
@@ -250,11 +252,12 @@ class WindowEnergy(Closeable):
     def floor(
         self, whole: Total, cpus: int, c0_percent: float | None, steal_percent: float | None = None
     ) -> IdleFloor | None:
-        """What the host would draw asleep; None where no model knows.
+        """Return the host's power asleep. None if no model knows it.
 
-        Of measured joules by a model calibrated on this CPU, else by the share that a model of its generation has.
+        For measured joules it comes from a model calibrated on this CPU, or else from the share in a model of its
+        generation.
         """
-        model = self._pricing(whole.kind)
+        model = self._find_pricing_model(whole.kind)
         if model is not None:
             watts = estimate(model, cpus, 1.0, 0.0, []).watts
             return None if watts is None else IdleFloor(watts)
@@ -269,8 +272,8 @@ class WindowEnergy(Closeable):
         return IdleFloor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
 
     def wakeup_joules(self, kind: Kind | None) -> float | None:
-        """What a calibrated model says a wake-up costs beside the C0 time that follows it; None where none does."""
-        model = self._pricing(kind)
+        """Return the cost of a wake-up besides its C0 time by a calibrated model. None without one."""
+        model = self._find_pricing_model(kind)
         return model.model.wakeup.joules if model is not None and model.model.wakeup is not None else None
 
     def split(
@@ -285,9 +288,9 @@ class WindowEnergy(Closeable):
         steal_percent: float | None = None,
         idle_watts: float | None = None,
     ) -> EnergySplit | None:
-        """The host's energy over a window, split onto `consumers`; None where there is no figure to split.
+        """Return the host's energy over a window, split onto `consumers`. None without a figure to split.
 
-        `idle_watts`: the floor, where the host was metered idle; a model's stands in.
+        `idle_watts` is the measured floor, if any; otherwise a model's floor is used.
         """
         floor = IdleFloor(idle_watts) if idle_watts is not None else self.floor(whole, cpus, c0_percent, steal_percent)
         split = split_host_energy(
@@ -314,16 +317,18 @@ class WindowEnergy(Closeable):
 
 
 def estimate_window(model: ChosenModel, window: Window) -> EnergyReading:
-    """The model's energy for a window."""
-    # A CPU that the hypervisor gave to another guest is not idle to us, and burns nothing for us.
+    """Return the model's energy for a window."""
+    # The hypervisor gave this time to another guest: the CPU was not idle, and drew no energy for this guest.
     stolen = window.steal_percent or 0.0
     c0_percent = None if window.c0_percent is None else max(window.c0_percent - stolen, 0.0)
-    # Where no CPU left an idle state the window has none: they slept all along, and draw their floor or more.
+    # A window in which no CPU left an idle state has no CPUs: they slept and drew their floor or more.
     return estimate(model, window.cpus or len(online_cpus()), window.window_s, c0_percent, window.states)
 
 
 def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:
-    """The model's name and interval and the reasons to doubt the estimate in a window; none where it has none."""
+    """Return the model's name, its interval and the reasons to doubt its estimate in a window. Empty without an
+    estimate.
+    """
     reading = next((r for r in window.energy if r.source == "model"), None)
     if reading is None:
         return []

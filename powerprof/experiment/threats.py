@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from powerprof.energy.families import Pair, find_corners
+from powerprof.energy.models_file import Pair, find_corners
 from powerprof.experiment.metrics import Baseline, rest_percent
 from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat

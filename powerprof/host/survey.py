@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from powerprof.energy.hwmon import find_channels
-from powerprof.energy.perf_power import open_perf_power
+from powerprof.energy.rapl import open_perf_power
+from powerprof.energy.sensors import find_channels
 from powerprof.host.describe import Capability, limited, missing, none, ok, virtualisation
 from powerprof.measure import cpuidle
 from powerprof.stacks.registers import this_machine

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from powerprof.energy.families import (
+    PowerResult,
     bound_over_range,
+    compute_deviations,
+    group_by_kind,
     model_generation,
     model_kind,
     published_deviations,
@@ -19,7 +22,6 @@ from powerprof.energy.families import (
     shipped_models,
 )
 from powerprof.energy.models_file import PowerModel, estimate_range_of
-from powerprof.energy.results import PowerResult, compute_deviations, group_by_kind
 from tests.bench.figures import Verdict
 
 WANTED_PERCENT = 90.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.energy import perf_power
+from powerprof.energy import rapl
 from powerprof.energy.domains import host_energy, tier
 from powerprof.energy.ipmi import find_server_watts, parse_ipmi
 from powerprof.energy.meters import MeterSet, open_meters
@@ -185,13 +185,13 @@ def test_two_dies_of_a_package_are_two_counters_of_perf(tree: Tree) -> None:
     for cpu, (package, die) in {0: (0, 0), 24: (0, 1), 48: (1, 0), 72: (1, 1)}.items():
         tree.write(f"devices/system/cpu/cpu{cpu}/topology/physical_package_id", package)
         tree.write(f"devices/system/cpu/cpu{cpu}/topology/die_id", die)
-    assert list(perf_power._packages_of([0, 24, 48, 72]).values()) == [
+    assert list(rapl._package_names([0, 24, 48, 72]).values()) == [
         "package-0-die-0",
         "package-0-die-1",
         "package-1-die-0",
         "package-1-die-1",
     ]
-    assert perf_power._packages_of([0, 48]) == {0: "package-0", 48: "package-1"}
+    assert rapl._package_names([0, 48]) == {0: "package-0", 48: "package-1"}
 
 
 # The lines of a listing, and the server's watts.

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.energy.families import bound_over_range, find_corners, find_kind, shipped_models
+from powerprof.energy.families import find_kind, shipped_models
 from powerprof.energy.model import bound_ratio, choose_model, estimate_active_share
-from powerprof.energy.models_file import CpuIdentity
+from powerprof.energy.models_file import CpuIdentity, bound_over_range, find_corners
 from powerprof.model.records import EstimateRange
 
 MILAN = CpuIdentity("AuthenticAMD", 25, 1, 1)

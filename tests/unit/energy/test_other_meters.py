@@ -12,8 +12,8 @@ import pytest
 
 from powerprof.energy.domains import host_energy
 from powerprof.energy.meters import make_readings, open_meters
-from powerprof.energy.perf_power import OpenCounter, PerfPowerMeter, list_events, parse_cpu_list
 from powerprof.energy.program_meters import find_report_watts
+from powerprof.energy.rapl import OpenCounter, PerfPowerMeter, list_events
 from powerprof.system.errors import CapabilityError
 from tests.programs.waiting import wait_until
 
@@ -39,7 +39,6 @@ def test_events_of_the_power_pmu(tmp_path: Path) -> None:
     assert cpus == [0, 28, 29]
     assert [(e.name, e.config) for e in found] == [("energy-cores", 1), ("energy-pkg", 2)]
     assert found[1].joules_per_unit == pytest.approx(2**-32)
-    assert parse_cpu_list("3") == [3]
 
 
 def test_perf_counters_are_scaled_and_a_gone_cpu_is_marked() -> None:

@@ -16,6 +16,9 @@ from powerprof.energy.families import (
     bound_over_range,
     delivered_excess,
     delivered_ratio,
+    measure_coverage,
+    measure_new_kind_coverage,
+    predict_new_kind,
     published_deviations,
     published_results,
     shipped_models,
@@ -32,7 +35,6 @@ from powerprof.energy.models_file import (
     parse_models,
 )
 from powerprof.energy.recordings import replay
-from powerprof.energy.results import measure_coverage, measure_new_kind_coverage, predict_new_kind
 from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import DataError
