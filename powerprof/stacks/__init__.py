@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Stacks: unwinding, names of functions, debug information and runtimes."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What debug information adds to a module: the full symbol table, inlined calls, source lines."""
+"""Debug information of a module: the full symbol table, inlined calls and source lines."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from powerprof.system.folders import Folder
 from powerprof.system.paths import cache_dir, cache_folder, procfs
 from powerprof.system.reader_process import Opened, shared
 
-# Debug files from debuginfod servers, only where the user named some in DEBUGINFOD_URLS.
+# Debug files from debuginfod servers. Servers are queried only if the user set DEBUGINFOD_URLS.
 #
 # Protocol: elfutils debuginfod(8), `GET URL/buildid/BUILDID/debuginfo`.
 
 MAX_BYTES = 1 << 30
 TOTAL_S = 120.0
 ALL_S = 300.0
-# A server that does not have it is not asked again for a day.
+# After a server reported a file as missing, it is not queried for it for a day.
 MISSING_S = 86_400.0
 _BUILD_ID = re.compile(r"[0-9a-f]{8,128}")
 
 
 def configured_servers() -> list[str]:
-    """The servers of DEBUGINFOD_URLS; anything but http and https is left out."""
+    """Return the http and https servers of DEBUGINFOD_URLS."""
     words = os.environ.get("DEBUGINFOD_URLS", "").split()
     return [address.rstrip("/") for address in words if address.startswith(("http://", "https://"))]
 
 
 def find_cached(build_id: str) -> Path | None:
-    """The debug file of a build id that was fetched before."""
+    """Return the cached debug file of a build id, or None."""
     if not _BUILD_ID.fullmatch(build_id):
         return None
     path = cache_dir() / "debuginfod" / f"{build_id}.debug"
@@ -57,8 +57,10 @@ def find_cached(build_id: str) -> Path | None:
 
 @dataclass
 class FetchRequest:
-    """A download that a person asked for: servers are asked also where they did not have a file today, large files have
-    time until `until_s` (monotonic), and `problems` gets what went wrong, each once.
+    """A download that the user requested.
+
+    Servers are queried even if they reported the file as missing today. Large files have time until `until_s`
+    (monotonic). `problems` collects each failure once.
     """
 
     until_s: float
@@ -66,7 +68,7 @@ class FetchRequest:
 
 
 def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
-    """The debug file of a build id in the cache, fetched where it is not there; None where no server has it."""
+    """Return the debug file of a build id in the cache, after a download if needed; None if no server has it."""
     if (path := find_cached(build_id)) is not None or not _BUILD_ID.fullmatch(build_id) or not configured_servers():
         return path
     name, missing = f"{build_id}.debug", f"{build_id}.missing"
@@ -84,7 +86,7 @@ def fetch(build_id: str, request: FetchRequest | None = None) -> Path | None:
 
 
 def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request: FetchRequest | None) -> bool:
-    answered, (name, missing) = True, names
+    has_answer, (name, missing) = True, names
     until_s = min(time.monotonic() + TOTAL_S, _end_of_all_s()) if request is None else request.until_s
     for server in configured_servers():
         try:
@@ -93,44 +95,44 @@ def _from_servers(build_id: str, folder: Folder, names: tuple[str, str], request
         except FileNotFoundError:
             continue
         except (OSError, PowerprofError) as error:
-            answered = False
+            has_answer = False
             if request is not None:
                 reason = error.reason if isinstance(error, DataError) else str(error)
                 request.problems[f"{server}: {reason}"] = None
-    if answered:
+    if has_answer:
         with suppress(OSError):
             folder.write(missing, b"")
     return False
 
 
 def _download(server: str, build_id: str, folder: Folder, name: str, until_s: float) -> None:
-    """Raises FileNotFoundError where the server does not have it, OSError and DataError where it cannot be had."""
+    """Download a debug file. Raises FileNotFoundError if the server lacks it, OSError and DataError on failure."""
     left_s = until_s - time.monotonic()
     if left_s <= 0:
         raise TimeoutError("the time for downloads is over")
     with folder.replacing(name) as handle:
         fetching.fetch(f"{server}/buildid/{build_id}/debuginfo", handle, limit_bytes=MAX_BYTES, total_s=left_s)
-        # A server's mistake must not stay in the cache.
+        # A wrong file of a server must not stay in the cache.
         if read_elf(handle, "debug file").build_id != build_id:
             raise DataError(server, "sent the debug file of another build")
 
 
 @cache
 def _end_of_all_s() -> float:
-    """When this process fetches no more, counted from its first download: a slow server is asked for many files."""
+    """Return the end of all downloads of this process, counted from its first one: a server may be slow each time."""
     return time.monotonic() + ALL_S
 
 
-# Separate debug files: by build id, by .gnu_debuglink with its checksum, by debuginfod.
+# Separate debug files: found by build id, by .gnu_debuglink with its checksum, or from debuginfod.
 
-# Its checksum is of the whole file, and which file that is the process says.
+# The checksum covers the whole file, and the untrusted process chooses the file.
 MAX_LINKED_BYTES = 256 << 20
 _DEBUG_ROOT = "/usr/lib/debug"
 
 
 @dataclass(frozen=True)
 class DebugFile:
-    """An open debug file, to be closed by who asked for it, and how it was found."""
+    """An open debug file, which the caller closes, and how it was found."""
 
     opened: Opened
     source: Literal["build_id", "debuglink", "debuginfod"]
@@ -139,10 +141,10 @@ class DebugFile:
 def find_debug_file(
     image: ProcessImage, mapping: Mapping, elf: Elf | None, budget: Budget, *, download: bool = True
 ) -> DebugFile | None:
-    """The separate debug file of a module, verified to be its own. None where there is none.
+    """Return the verified separate debug file of a module; None if there is none.
 
-    The process's own root is looked at before this system's: a container brings its own debug files. `elf` is the
-    module's file, needed for .gnu_debuglink only; without `download` no server is asked.
+    The process's own root is searched before this system's, because a container has its own debug files. `elf` is the
+    module's file, needed for .gnu_debuglink only. Without `download` no server is queried.
     """
     roots = [procfs() / str(image.pid) / "root", Path("/")]
     build_id = mapping.build_id
@@ -190,7 +192,7 @@ def _has_build_id(opened: Opened, build_id: str) -> bool:
 
 
 def _debuglink(elf: Elf) -> tuple[str, int] | None:
-    """(file name, CRC-32) of .gnu_debuglink; None where there is none, or where it names a path."""
+    """Return file name and CRC-32 of .gnu_debuglink; None if it is missing or names a path."""
     section = elf.section(".gnu_debuglink")
     if section is None:
         return None
@@ -206,7 +208,7 @@ def _debuglink(elf: Elf) -> tuple[str, int] | None:
 
 
 def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
-    # No linker makes a file with holes, and a file of holes is as long as one likes.
+    # Linkers do not write sparse files, and a sparse file can have any length.
     if opened.size_bytes > MAX_LINKED_BYTES or 2 * opened.stored_bytes < opened.size_bytes:
         return None
     crc, at = 0, 0
@@ -226,7 +228,7 @@ def _checksum(opened: Opened, pid: int, budget: Budget) -> int | None:
 
 @dataclass(frozen=True)
 class DebugInfo:
-    """What was found beside the module itself. `notes` say what was left out and why.
+    """The debug information of a module. `notes` give the reasons for omissions.
 
     `source` is how the separate debug file was found (`DebugFile`).
     """
@@ -238,15 +240,15 @@ class DebugInfo:
 
 
 def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inline: bool) -> DebugInfo:
-    """The debug information of a module: its own DWARF, else that of its separate debug file, whose symbols count."""
+    """Return a module's debug information: DWARF from its own file or its debug file, symbols from the debug file."""
     symbols: SymbolTable | None = None
     reader: InlineReader | None = None
     notes: list[str] = []
     with ExitStack() as stack:
         own = open_module(image, mapping)
         own_elf = _enter(stack, store, image, own, mapping, notes)
-        found = find_debug_file(image, mapping, own_elf, store.budget, download=store.downloads)
-        separate = found.opened if found is not None else None
+        debug_file = find_debug_file(image, mapping, own_elf, store.budget, download=store.downloads)
+        separate = debug_file.opened if debug_file is not None else None
         separate_elf = _enter(stack, store, image, separate, mapping, notes)
         if isinstance(separate, Opened) and separate_elf is not None:
             try:
@@ -259,7 +261,8 @@ def read_debug(store: TableStore, image: ProcessImage, mapping: Mapping, *, inli
             if elf.section(".debug_info") is not None and not opened.is_trusted:
                 notes.append("inlined calls not shown (other users may write its debug information)")
             reader = store.inline(opened, elf)
-    return DebugInfo(symbols, reader, tuple(notes), found.source if found is not None and symbols is not None else None)
+    source = debug_file.source if debug_file is not None and symbols is not None else None
+    return DebugInfo(symbols, reader, tuple(notes), source)
 
 
 def _enter(

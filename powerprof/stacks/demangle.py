@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Symbol names as the programmer wrote them: C++ by libstdc++, Rust by our own reader.
 
-A name comes from a file that nobody vouches for. Back references make a short name expand without bound, so a name
-with many of them is demangled in a child with limits; one that fails stays as it is.
+Names come from untrusted files. Back references can expand a short name without bound, so a name with many of them is
+demangled in a child process with limits. A name that cannot be demangled stays unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable
 from powerprof.system.programs import python, run
 
-# Rust's symbol names: the legacy scheme (a C++ name with a hash) and v0 (RFC 2603).
+# Rust symbol names: the legacy scheme (a C++ name with a hash) and v0 (RFC 2603).
 
 _HASH = re.compile(r"h[0-9a-f]{16}")
 _ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
@@ -44,14 +44,14 @@ _BASIC = {
     "z": "!",
     "p": "_",
 }
-# Not str.isdigit, which takes ² and the digits of every script.
+# Not str.isdigit, which accepts ² and the digits of every script.
 _DIGITS = frozenset("0123456789")
 _MAX_DEPTH = 64
 _MAX_OUTPUT = 8192
 
 
 def demangle_legacy(name: str) -> str | None:
-    """`_ZN4core3ptr13drop_in_place17h0123456789abcdefE` → `core::ptr::drop_in_place`; None for a C++ name."""
+    """Return `core::ptr::drop_in_place` for `_ZN4core3ptr13drop_in_place17h0123456789abcdefE`; None for a C++ name."""
     if not name.startswith("_ZN"):
         return None
     parts: list[str] = []
@@ -97,17 +97,17 @@ def _unescape(part: str) -> str:
 
 
 def demangle_v0(name: str) -> str | None:
-    """`_RNvCs1234_7mycrate3foo` → `mycrate::foo`, without crate hashes; None where it is malformed or too deep."""
+    """Return `mycrate::foo` for `_RNvCs1234_7mycrate3foo`, without crate hashes; None if malformed or too deep."""
     if not name.startswith("_R"):
         return None
     try:
-        return _V0(name[2:].partition(".")[0]).path(True)
+        return _V0Reader(name[2:].partition(".")[0]).path(True)
     except (ValueError, IndexError, OverflowError):
         return None
 
 
-class _V0:
-    """A recursive reader of one name, bounded in depth and output."""
+class _V0Reader:
+    """A recursive reader of one name, with limits of depth and output."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -117,14 +117,14 @@ class _V0:
 
     def _deeper(self) -> None:
         self.depth += 1
-        # Back references can expand without bound: every step counts.
+        # Every step counts, because back references can expand without bound.
         self.made += 1
         if self.depth > _MAX_DEPTH or self.made > _MAX_OUTPUT:
             raise ValueError("too deep")
 
     def _shallower(self, text: str) -> str:
         self.depth -= 1
-        # What is made of parts is copied again on every level.
+        # Each level copies the text of its parts.
         self.made += len(text) // 64
         if len(text) > _MAX_OUTPUT or self.made > _MAX_OUTPUT:
             raise ValueError("too long")
@@ -188,7 +188,7 @@ class _V0:
         return text
 
     def path(self, value: bool) -> str:
-        """A path; `value` writes generics as `::<>`."""
+        """Return a path; with `value`, generics are written as `::<>`."""
         self._deeper()
         tag = self._next()
         if tag == "C":
@@ -243,7 +243,7 @@ class _V0:
         return arguments
 
     def type(self) -> str:
-        """A type."""
+        """Return a type."""
         self._deeper()
         tag = self._next()
         if tag in _BASIC:
@@ -306,7 +306,7 @@ class _V0:
         return "dyn " + " + ".join(traits)
 
     def constant(self) -> str:
-        """A constant."""
+        """Return a constant."""
         self._deeper()
         try:
             if self._eat("p"):
@@ -330,17 +330,17 @@ class _V0:
 
 MAX_MANGLED = 4096
 MAX_SHOWN = 1024
-# k references at most double the output every second one: 24 of them expand a name 2^12 times, a few MB.
+# k references double the output at most every second one: 24 of them expand a name 2^12 times, to a few MB.
 _HARMLESS_REFERENCES = 24
 _MOST_SECONDS = 2.0
 _REFERENCE = re.compile(r"[ST][0-9A-Z]*_")
-# GCC marks parts of functions and copies: `name.part.0`, `name.cold`, `name.constprop.1`, LLVM `.llvm.123`.
+# GCC marks parts and copies of functions: `name.part.0`, `name.cold`, `name.constprop.1`; LLVM: `.llvm.123`.
 _SUFFIX = re.compile(r"(\.(?:part|cold|constprop|isra|lto_priv|llvm|localalias)(?:\.[0-9]+)*)+$")
 
 
 @lru_cache(maxsize=65_536)
 def demangle(name: str) -> str:
-    """The readable form of a C++ or Rust name without its hash; any other name as it is."""
+    """Return the readable form of a C++ or Rust name without its hash; any other name unchanged."""
     if len(name) > MAX_MANGLED:
         return name[:MAX_SHOWN]
     suffix_match = _SUFFIX.search(name)
@@ -351,7 +351,7 @@ def demangle(name: str) -> str:
     elif bare.startswith("_ZN"):
         readable = demangle_legacy(bare)
     if readable is None and bare.startswith("_Z"):
-        readable = _bounded(bare)
+        readable = _demangle_cpp(bare)
     if not readable:
         return name[:MAX_SHOWN]
     mark = f" [{suffix[1:]}]" if suffix else ""
@@ -359,19 +359,19 @@ def demangle(name: str) -> str:
 
 
 @dataclass
-class _Spent:
-    """What such children have taken: a process may have as many such names as functions."""
+class _ChildTime:
+    """The time that child processes took. A process can have as many costly names as functions."""
 
     seconds: float = 0.0
 
 
-_spent = _Spent()
+_child_time = _ChildTime()
 
 
-def _bounded(name: str) -> str | None:
+def _demangle_cpp(name: str) -> str | None:
     if len(_REFERENCE.findall(name)) <= _HARMLESS_REFERENCES:
         return libstdcxx.demangle(name)
-    if _spent.seconds > _MOST_SECONDS:
+    if _child_time.seconds > _MOST_SECONDS:
         return None
     began_s = time.monotonic()
     try:
@@ -379,5 +379,5 @@ def _bounded(name: str) -> str | None:
     except PowerprofError:
         return None
     finally:
-        _spent.seconds += time.monotonic() - began_s
+        _child_time.seconds += time.monotonic() - began_s
     return done.stdout.strip() or None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One unit of a file's DWARF: its functions, what was inlined in them, and its source lines."""
+"""One unit of a file's DWARF: its functions, the calls inlined in them, and its source lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from powerprof.stacks.elf import SHF_COMPRESSED, Elf, Section, section_bytes, sl
 from powerprof.stacks.time_budget import DebugBudget
 from powerprof.system.errors import DataError
 
-# The entries of a DWARF unit: abbreviations, attribute forms, and a walk that skips what is not asked for.
+# Entries of a unit: abbreviations, attribute forms, and a walk that skips unneeded entries.
 #
-# Format: DWARF 2 to 5, chapter 7, 32-bit form. Damage raises ValueError, IndexError or struct.error.
+# Format: DWARF 2 to 5, chapter 7, 32-bit form. Damaged data raise ValueError, IndexError or struct.error.
 
 # Attributes.
 SIBLING, NAME, STMT_LIST, LOW_PC, HIGH_PC, LINKAGE, OLD_LINKAGE = 0x01, 0x03, 0x10, 0x11, 0x12, 0x6E, 0x2007
@@ -43,7 +43,7 @@ _MAX_ATTRIBUTES = 200
 
 
 class Abbreviation(NamedTuple):
-    """What one kind of entry has; `size` where all of it is of fixed length."""
+    """The attributes of one kind of entry; `size` in bytes if all of them have a fixed length."""
 
     tag: int
     children: bool
@@ -52,7 +52,7 @@ class Abbreviation(NamedTuple):
 
 
 def read_abbreviations(data: bytes, at: int) -> dict[int, Abbreviation]:
-    """The table that begins at `at`."""
+    """Return the abbreviation table at an offset."""
     table: dict[int, Abbreviation] = {}
     while True:
         code, at = uleb(data, at)
@@ -98,7 +98,7 @@ def _skip(form: int, data: bytes, at: int) -> int:
 
 
 def _value(form: int, constant: int, data: bytes, at: int) -> tuple[int, int]:
-    """An attribute's number (a string's place) and where it ends."""
+    """Return the number of an attribute (for a string its offset), and the offset of its end."""
     if form == _IMPLICIT_CONST:
         return constant, at
     if form == STRING:
@@ -113,7 +113,7 @@ def _value(form: int, constant: int, data: bytes, at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry: `attributes` are form and number by name; what follows it in the unit begins at `end`."""
+    """One entry: `attributes` are (form, number) by name; the next entry of the unit begins at `end`."""
 
     at: int
     tag: int
@@ -122,30 +122,30 @@ class Entry:
     end: int
 
     def number(self, name: int) -> int | None:
-        """The number of an attribute."""
-        found = self.attributes.get(name)
-        return None if found is None else found[1]
+        """Return the number of an attribute."""
+        attribute = self.attributes.get(name)
+        return None if attribute is None else attribute[1]
 
     def reference(self, name: int, unit_at: int) -> int | None:
-        """Where in .debug_info another entry is; None for one of another file."""
-        found = self.attributes.get(name)
-        if found is None:
+        """Return the offset in .debug_info of a referenced entry; None for an entry of another file."""
+        attribute = self.attributes.get(name)
+        if attribute is None:
             return None
-        form, value = found
+        form, value = attribute
         if form in _UNIT_REFERENCES:
             return unit_at + value
         return value if form == REF_ADDR else None
 
 
 class Entries:
-    """The bytes of one unit, from its header on, and its abbreviations."""
+    """The bytes of one unit from its header on, and its abbreviations."""
 
     def __init__(self, data: bytes, table: dict[int, Abbreviation]) -> None:
         self.data = data
         self._table = table
 
     def read(self, at: int) -> Entry | None:
-        """The entry at an offset of the unit; None where a list of children ends."""
+        """Return the entry at an offset of the unit; None at the end of a list of children."""
         code, place = uleb(self.data, at)
         if not code:
             return None
@@ -159,8 +159,8 @@ class Entries:
         return Entry(at, kind.tag, kind.children, attributes, place)
 
     def places(self, at: int, wanted: frozenset[int]) -> list[int]:
-        """Where entries of these tags are, from `at` to the end of the unit, in order, however deep."""
-        found: list[int] = []
+        """Return the offsets of entries with these tags from `at` to the end of the unit, in order, at any depth."""
+        places: list[int] = []
         data, table, size = self.data, self._table, len(self.data)
         while at < size:
             code = data[at]
@@ -170,24 +170,24 @@ class Entries:
             if code:
                 kind = table[code]
                 if kind.tag in wanted:
-                    found.append(at)
+                    places.append(at)
                 if kind.size is not None:
                     place += kind.size
                 else:
                     for _, form, _ in kind.attributes:
                         place = _skip(form, data, place)
             at = place
-        return found
+        return places
 
 
 def unpack_fixed(data: bytes, at: int, shape: str) -> tuple[int, ...]:
-    """Little-endian numbers at an offset."""
+    """Return little-endian numbers at an offset."""
     return struct.unpack_from(f"<{shape}", data, at)
 
 
-# Which line of which source file an address is: the line program of one DWARF unit.
+# Source lines of addresses: the line program of one unit.
 #
-# Format: DWARF 2 to 5, section 6.2. Damage raises ValueError, IndexError or struct.error.
+# Format: DWARF 2 to 5, section 6.2. Damaged data raise ValueError, IndexError or struct.error.
 
 _MAX_ROWS = 500_000
 _MAX_FILES = 100_000
@@ -206,16 +206,16 @@ class Lines:
         self._data = b""
 
     def file(self, index: int) -> str | None:
-        """A file's name as the compiler was given it."""
+        """Return a file's name as the compiler got it."""
         return self._files[index] if 0 <= index < len(self._files) else None
 
     def at(self, vaddr: int) -> tuple[str, int] | None:
-        """(file, line) of an address."""
+        """Return file and line of an address."""
         index = bisect_right(self._addresses, vaddr) - 1
         if index < 0:
             return None
         file, line = self._numbers[index], self._lines[index]
-        # Line 0: no line of the source, or the end of what the program is about.
+        # Line 0 means no source line, or the end of a sequence.
         name = self.file(file)
         return (name, line) if name and line > 0 else None
 
@@ -270,7 +270,7 @@ class Lines:
             form, at = uleb(data, at)
             formats.append((kind, form))
         count, at = uleb(data, at)
-        found: list[tuple[str, int]] = []
+        files: list[tuple[str, int]] = []
         for _ in range(count):
             name, place = "", 0
             for kind, form in formats:
@@ -288,9 +288,9 @@ class Lines:
                     name = text
                 elif kind == _DIRECTORY:
                     place = value
-            found.append((name, place))
-            _limited(found)
-        return found, at
+            files.append((name, place))
+            _limited(files)
+        return files, at
 
     def _run(self, at: int, end: int, smallest: int, base: int, span: int, opcodes: int, lengths: bytes) -> None:
         data = self._data
@@ -332,7 +332,7 @@ class Lines:
                     _, at = uleb(data, at)
             if len(rows) > _MAX_ROWS:
                 raise ValueError("too many lines")
-        # An end comes before what begins at the same address; of several rows there the last counts.
+        # The end of a sequence sorts before a row at the same address; of several rows there the last one counts.
         rows.sort(key=lambda row: (row[0], row[2] > 0))
         for address, file, line in rows:
             self._addresses.append(address)
@@ -351,7 +351,7 @@ def _inline(data: bytes, at: int) -> tuple[str, int]:
 
 
 def _joined(directories: list[tuple[str, int]], name: str, place: int) -> str:
-    # The first is where the compiler ran.
+    # Directory 0 is the compiler's working directory.
     folder = directories[place][0] if 0 < place < len(directories) else ""
     return f"{folder}/{name}" if folder and not name.startswith("/") else name
 
@@ -367,7 +367,7 @@ DAMAGE = (ValueError, LookupError, struct.error, OverflowError, DataError)
 
 
 class Unit(NamedTuple):
-    """A unit's header: `at` and `end` in .debug_info, where its first entry is within it."""
+    """The header of a unit: `at` and `end` in .debug_info; `first` is the offset of its first entry in the unit."""
 
     at: int
     end: int
@@ -377,21 +377,21 @@ class Unit(NamedTuple):
 
 
 class Sections:
-    """Parts of debug sections by name."""
+    """Debug sections, read in parts by name."""
 
     def __init__(self, elf: Elf, budget: DebugBudget) -> None:
         self._elf, self._budget = elf, budget
         self._whole: dict[str, bytes] = {}
 
     def size(self, name: str) -> int:
-        """How many bytes it has, uncompressed."""
+        """Return the uncompressed size of a section in bytes; 0 if it is missing."""
         section = self._elf.section(name)
         if section is None:
             return 0
         return len(self._plain(section)) if section.flags & SHF_COMPRESSED else section.size
 
     def read(self, name: str, at: int, most: int) -> bytes:
-        """Up to `most` bytes from `at` on."""
+        """Return up to `most` bytes from an offset. Raises ValueError outside of the section."""
         section = self._elf.section(name)
         if section is None or at < 0:
             raise ValueError(f"no {name}")
@@ -404,22 +404,21 @@ class Sections:
 
     def _plain(self, section: Section) -> bytes:
         name = section.name
-        known = self._whole.get(name)
-        if known is None:
+        if name not in self._whole:
             (size,) = unpack_fixed(self._elf.read(section.offset, 16), 8, "Q")
             self._budget.hold(size)
-            known = self._whole[name] = section_bytes(self._elf, section, size)
-        return known
+            self._whole[name] = section_bytes(self._elf, section, size)
+        return self._whole[name]
 
 
 def read_header(data: bytes, at: int) -> Unit | None:
-    """The header of a unit; None where it holds no code."""
+    """Return the header of a unit; None for a unit without code."""
     length, version = unpack_fixed(data, 0, "IH")
     if length >= 0xFFFFFFF0:
         raise ValueError("64-bit DWARF")
     if version == 5:
         kind, address_bytes, abbreviations_at = unpack_fixed(data, 6, "BBI")
-        # Compiled and partial units; type units and skeletons hold no code.
+        # Only compiled (1) and partial (3) units have code, in contrast to type units and skeletons.
         return Unit(at, at + 4 + length, 5, abbreviations_at, 12) if kind in (1, 3) and address_bytes == 8 else None
     abbreviations_at, address_bytes = unpack_fixed(data, 6, "IB")
     return (
@@ -428,7 +427,7 @@ def read_header(data: bytes, at: int) -> Unit | None:
 
 
 class OpenUnit:
-    """One unit that was read, and its functions."""
+    """A unit that was read, with its functions."""
 
     def __init__(self, unit: Unit, held: Entries, sections: Sections) -> None:
         self.unit, self.entries, self._sections = unit, held, sections
@@ -445,18 +444,18 @@ class OpenUnit:
                 data = self._sections.read(".debug_line", lines_at, min(4 + length, MAX_UNIT_BYTES))
                 self.lines = Lines(data, self._text)
             except DAMAGE:
-                # Damaged lines cost the lines.
+                # Damaged line information loses the lines only.
                 self.lines = None
-        found: list[tuple[int, int, int]] = []
+        functions: list[tuple[int, int, int]] = []
         for at in self.entries.places(self.unit.first, _CODE):
             entry = self.entries.read(at)
             if entry is not None:
-                found += [(low, high, at) for low, high in self.ranges(entry)]
-        found.sort()
-        return found
+                functions += [(low, high, at) for low, high in self.ranges(entry)]
+        functions.sort()
+        return functions
 
     def chain(self, vaddr: int) -> list[Entry]:
-        """The function's entry, then those of the calls inlined at an address, outermost first."""
+        """Return the function's entry, then those of the calls inlined at an address, outermost first."""
         if self._functions is None:
             self._functions = self._begin()
         index = bisect_right(self._functions, (vaddr, 1 << 64, 1 << 64)) - 1
@@ -466,7 +465,7 @@ class OpenUnit:
         if function is None:
             return []
         chain, at, depth, within = [function], function.end, 1, 1
-        # Only what holds the address is entered; the children of the innermost that does are at depth `within`.
+        # Only entries that contain the address are entered. Children of the innermost one are at depth `within`.
         while function.children and depth >= within and len(chain) < MAX_DEPTH:
             entry = self.entries.read(at)
             if entry is None:
@@ -489,15 +488,15 @@ class OpenUnit:
         return any(low <= vaddr < high for low, high in self.ranges(entry))
 
     def line(self, vaddr: int) -> tuple[str, int] | None:
-        """The source line of an address."""
+        """Return the source line of an address."""
         return None if self.lines is None else self.lines.at(vaddr)
 
     def string(self, entry: Entry, name: int) -> str | None:
-        """A string attribute."""
-        found = entry.attributes.get(name)
-        if found is None:
+        """Return a string attribute of an entry."""
+        attribute = entry.attributes.get(name)
+        if attribute is None:
             return None
-        form, value = found
+        form, value = attribute
         if form == STRING:
             end = self.entries.data.index(0, value)
             return self.entries.data[value:end].decode("utf-8", "replace")
@@ -518,23 +517,23 @@ class OpenUnit:
         return int.from_bytes(self._sections.read(".debug_addr", base + 8 * value, 8), "little")
 
     def ranges(self, entry: Entry) -> list[tuple[int, int]]:
-        """[start, end) of the code of an entry, link-time."""
+        """Return the link-time ranges [start, end) of an entry's code."""
         low, high = entry.attributes.get(LOW_PC), entry.attributes.get(HIGH_PC)
         if low is not None and high is not None:
             start = self._address(*low)
             end = self._address(*high) if high[0] in ADDRESS_FORMS else start + high[1]
             return [(start, end)] if 0 < start < end else []
-        listed = entry.attributes.get(RANGES)
-        if listed is None:
+        attribute = entry.attributes.get(RANGES)
+        if attribute is None:
             return []
         root_low = self.root.attributes.get(LOW_PC)
         base = 0 if root_low is None else self._address(*root_low)
-        found = self._list_v5(*listed, base) if self.unit.version == 5 else self._list(listed[1], base)
-        return [(start, end) for start, end in found if 0 < start < end]
+        ranges = self._list_v5(*attribute, base) if self.unit.version == 5 else self._list(attribute[1], base)
+        return [(start, end) for start, end in ranges if 0 < start < end]
 
     def _list(self, at: int, base: int) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        while len(found) < _MAX_RANGES:
+        ranges: list[tuple[int, int]] = []
+        while len(ranges) < _MAX_RANGES:
             start, end = unpack_fixed(self._sections.read(".debug_ranges", at, 16), 0, "QQ")
             at += 16
             if not start and not end:
@@ -542,39 +541,39 @@ class OpenUnit:
             if start == (1 << 64) - 1:
                 base = end
             else:
-                found.append((base + start, base + end))
-        return found
+                ranges.append((base + start, base + end))
+        return ranges
 
     def _list_v5(self, form: int, value: int, base: int) -> list[tuple[int, int]]:
         if form == RNGLISTX:
             lists = self.root.number(RNGLISTS_BASE) or 12
             value = lists + int.from_bytes(self._sections.read(".debug_rnglists", lists + 4 * value, 4), "little")
         data = self._sections.read(".debug_rnglists", value, 24 * _MAX_RANGES)
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         at = 0
-        while len(found) < _MAX_RANGES:
+        while len(ranges) < _MAX_RANGES:
             kind = data[at]
             at += 1
             if kind == 0:
                 break
-            # Kinds 5 to 7 begin with an address, 1 to 3 with the number of one, 4 with a distance.
+            # Kinds 5 to 7 begin with an address, 1 to 3 with an address index, 4 with an offset.
             if kind >= 5:
-                (one,) = unpack_fixed(data, at, "Q")
+                (start,) = unpack_fixed(data, at, "Q")
                 at += 8
             else:
-                one, at = uleb(data, at)
-                one = base + one if kind == 4 else self._address(_ADDRX, one)
+                start, at = uleb(data, at)
+                start = base + start if kind == 4 else self._address(_ADDRX, start)
             if kind in (1, 5):
-                base = one
+                base = start
             elif kind == 6:
-                found.append((one, unpack_fixed(data, at, "Q")[0]))
+                ranges.append((start, unpack_fixed(data, at, "Q")[0]))
                 at += 8
             elif kind <= 7:
-                two, at = uleb(data, at)
+                number, at = uleb(data, at)
                 if kind == 2:
-                    found.append((one, self._address(_ADDRX, two)))
+                    ranges.append((start, self._address(_ADDRX, number)))
                 else:
-                    found.append((one, base + two if kind == 4 else one + two))
+                    ranges.append((start, base + number if kind == 4 else start + number))
             else:
                 raise ValueError(f"range of kind {kind}")
-        return found
+        return ranges

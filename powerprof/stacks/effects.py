@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What instructions do to the registers that a frame is found by: the stack pointer, and those that functions keep.
+"""The effects of instructions on the registers that lead to a caller: the stack pointer and the callee-saved ones.
 
-Values are symbolic: relative to the registers where the reading begins. Whatever is not understood makes a register
-unknown, never a guess.
+Values are symbolic, relative to the registers at the first instruction. An instruction that is not understood makes
+its register unknown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from powerprof.stacks.registers import X86_64, Machine
 
-# Instructions of x86-64 and arm64: the only user of capstone.
+# Decoding of x86-64 and arm64: the only user of capstone.
 
 LONGEST_BYTES = 15
 
@@ -32,16 +32,16 @@ def _decoder(machine: Machine) -> Any:
 def decode_instructions(
     code: bytes, vaddr: int = 0, most: int = 0, machine: Machine = X86_64
 ) -> Iterator[tuple[int, int, list[str], str]]:
-    """(address, bytes, words such as ["notrack", "jmp"], operands) from the first on, until one does not decode.
+    """Yield (address, bytes, words such as ["notrack", "jmp"], operands) until an instruction does not decode.
 
-    `most`: end after as many; 0: all.
+    `most` is the greatest number of instructions; 0 means all.
     """
     for address, size, mnemonic, operands in _decoder(machine).disasm_lite(code, vaddr, most):
         yield address, size, mnemonic.split(), operands
 
 
 def branch_target(operands: str) -> int | None:
-    """Where a branch leads; None where it goes by a register or by memory."""
+    """Return the target of a branch; None if it is in a register or in memory."""
     try:
         address = int(operands, 0)
     except ValueError:
@@ -54,7 +54,7 @@ _RSP, _RBP = "rsp", "rbp"
 
 
 class Value(NamedTuple):
-    """A register of the beginning plus `offset`; with `loaded`, the word in memory at that address."""
+    """A register at the first instruction plus `offset`; if `loaded`, the word in memory at that address."""
 
     register: str
     offset: int
@@ -63,24 +63,24 @@ class Value(NamedTuple):
 
 @dataclass
 class State:
-    """The registers that matter, and words that were stored meanwhile; a register that is absent is unknown."""
+    """The relevant registers and the stored words; missing registers are unknown."""
 
     registers: dict[str, Value]
     stores: dict[tuple[str, int], Value | None] = field(default_factory=dict)
-    # Which system call would be made now.
+    # The number of the next system call, if it is known.
     number: int | None = None
 
     def copy(self) -> State:
-        """One that goes its own way."""
+        """Return an independent copy."""
         return State(dict(self.registers), dict(self.stores), self.number)
 
     def at(self, base: str, offset: int) -> Value | None:
-        """The address `base` + offset, as a place; None where it is not known."""
+        """Return the address `base` + offset; None if it is unknown."""
         value = self.registers.get(base)
         return None if value is None or value.loaded else Value(value.register, value.offset + offset)
 
     def load(self, base: str, offset: int) -> Value | None:
-        """The word that lies there."""
+        """Return the word at an address; None if it is unknown."""
         place = self.at(base, offset)
         if place is None:
             return None
@@ -88,13 +88,13 @@ class State:
         return self.stores[key] if key in self.stores else Value(*key, True)
 
     def store(self, base: str, offset: int, source: str) -> None:
-        """A register is written there."""
+        """Store a register at an address."""
         place = self.at(base, offset)
         if place is not None:
             self.stores[place.register, place.offset] = self.registers.get(source)
 
     def set(self, register: str, value: Value | None) -> None:
-        """A register's new value, None where it is unknown."""
+        """Set a register; None makes it unknown."""
         if value is None:
             self.registers.pop(register, None)
         else:
@@ -103,7 +103,10 @@ class State:
 
 @dataclass(frozen=True)
 class Convention:
-    """Which registers an architecture's functions keep; `link` holds the return address (None: it is on the stack)."""
+    """The calling convention of an architecture.
+
+    `kept` are the callee-saved registers. `link` holds the return address; None: it is on the stack.
+    """
 
     sp: str
     fp: str
@@ -111,7 +114,7 @@ class Convention:
     link: str | None
 
     def begin(self) -> State:
-        """Every register is what it is."""
+        """Return the state at the first instruction."""
         names = (self.sp, *self.kept, *(() if self.link is None else (self.link,)))
         return State({name: Value(name, 0) for name in names})
 
@@ -121,13 +124,14 @@ ARM = Convention("sp", "x29", tuple(f"x{number}" for number in range(19, 30)), "
 
 
 def convention_of(machine: Machine) -> Convention:
-    """The convention of a machine."""
+    """Return the calling convention of a machine."""
     return X86 if machine is X86_64 else ARM
 
 
 class Flow(NamedTuple):
-    """Where the processor goes after an instruction: on, to `jump`, into `call`; or `returns`, to the caller, or
-    `exits`, by a system call that ends the thread or the process.
+    """The next instructions: the following one (`on`), `jump`, the function `call`, or the end of the function.
+
+    `returns`: it returns to the caller. `exits`: a system call ends the thread or the process.
     """
 
     on: bool = True
@@ -140,7 +144,7 @@ class Flow(NamedTuple):
 _ON = Flow()
 _ENDS = Flow(on=False)
 _EXITS = Flow(on=False, exits=True)
-# exit and exit_group.
+# The numbers of exit and exit_group.
 _X86_EXITS, _ARM_EXITS = (60, 231), (93, 94)
 _X86_NAMES = {
     alias: full
@@ -154,7 +158,7 @@ _X86_NAMES = {
 }
 _X86_PLACE = re.compile(r"(?:qword ptr )?\[(r[a-z0-9]+)(?: ([+-]) (0x[0-9a-f]+|[0-9]+))?\]")
 _NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|[0-9]+)")
-# Their first operand is read, not written.
+# Instructions that only read their first operand.
 _READS = frozenset(("cmp", "test", "bt", "nop", "push", "endbr64", "ucomisd", "comisd", "ucomiss", "comiss", "ptest"))
 
 
@@ -167,7 +171,7 @@ def _x86_place(operand: str) -> tuple[str, int] | None:
 
 
 def apply_x86(state: State, words: list[str], operands: str) -> Flow:
-    """The effect of one x86-64 instruction."""
+    """Apply one x86-64 instruction to the state and return the control flow."""
     name = words[-1]
     parts = [part.strip() for part in operands.split(",")]
     if name in ("ret", "retf"):
@@ -208,11 +212,11 @@ def apply_x86(state: State, words: list[str], operands: str) -> Flow:
     elif name not in _READS:
         if parts[0] in ("rax", "eax", "al"):
             state.number = int(parts[1], 0) if name == "mov" and _NUMBER.fullmatch(parts[1]) else None
-        _x86_written(state, name, parts)
+        _write_x86(state, name, parts)
     return _ON
 
 
-def _x86_written(state: State, name: str, parts: list[str]) -> None:
+def _write_x86(state: State, name: str, parts: list[str]) -> None:
     written, operand = parts[0], parts[1] if len(parts) == 2 else ""
     if written not in _X86_NAMES:
         place = _x86_place(written)
@@ -240,7 +244,7 @@ def _arm_name(name: str) -> str:
 
 
 def apply_arm(state: State, words: list[str], operands: str) -> Flow:
-    """The effect of one arm64 instruction."""
+    """Apply one arm64 instruction to the state and return the control flow."""
     name = words[-1]
     if name in ("ret", "retaa", "retab"):
         return Flow(on=False, returns=operands in ("", "x30"))
@@ -258,16 +262,16 @@ def apply_arm(state: State, words: list[str], operands: str) -> Flow:
     registers, bracket, rest = operands.partition("[")
     names = [_arm_name(part.strip()) for part in registers.split(",") if part.strip()]
     if bracket and name.startswith(("ld", "st")):
-        _arm_memory(state, name, names, _ARM_PLACE.fullmatch(bracket + rest))
+        _access_arm_memory(state, name, names, _ARM_PLACE.fullmatch(bracket + rest))
     elif names and name not in ("cmp", "cmn", "tst", "ccmp", "msr", "fcmp", "nop", "dmb", "isb", "prfm"):
-        _arm_written(state, name, names[0], operands.partition(",")[2].strip())
+        _write_arm(state, name, names[0], operands.partition(",")[2].strip())
     return _ON
 
 
-def _arm_memory(state: State, name: str, names: list[str], place: re.Match[str] | None) -> None:
+def _access_arm_memory(state: State, name: str, names: list[str], place: re.Match[str] | None) -> None:
     if place is None:
-        for one in names if name.startswith("ld") else ():
-            state.set(one, None)
+        for register in names if name.startswith("ld") else ():
+            state.set(register, None)
         return
     base, inside, before, after = place.groups()
     base = _arm_name(base)
@@ -275,18 +279,18 @@ def _arm_memory(state: State, name: str, names: list[str], place: re.Match[str] 
     if before:
         state.set(base, state.at(base, offset))
         offset = 0
-    for number, one in enumerate(names):
+    for number, register in enumerate(names):
         if name in ("ldp", "ldr", "ldur"):
-            state.set(one, state.load(base, offset + WORD * number))
+            state.set(register, state.load(base, offset + WORD * number))
         elif name in ("stp", "str", "stur"):
-            state.store(base, offset + WORD * number, one)
+            state.store(base, offset + WORD * number, register)
         else:
-            state.set(one, None)
+            state.set(register, None)
     if after:
         state.set(base, state.at(base, int(after, 0)))
 
 
-def _arm_written(state: State, name: str, written: str, operand: str) -> None:
+def _write_arm(state: State, name: str, written: str, operand: str) -> None:
     if name in ("autiasp", "paciasp", "autibsp", "pacibsp", "xpaclri"):
         return
     value: Value | None = None

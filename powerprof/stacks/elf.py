@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small bounded reader of 64-bit ELF files: what is not plainly sound is refused before anything native sees it.
+"""A small bounded reader of 64-bit ELF files: damaged files are refused before native code reads them.
 
-Files come from processes that we do not trust. Everything is read by pread, never mapped: a file that is truncated
-while it is read gives a short read, not SIGBUS. Layout: System V ABI, "Object Files" and gABI "Compressed Sections".
+Files belong to untrusted processes. They are read by pread and not mapped, because a file that is truncated while it
+is read then gives a short read and not SIGBUS. Layout: System V ABI, "Object Files" and gABI "Compressed Sections".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SHT_SYMTAB, SHT_STRTAB, SHT_NOTE, SHT_NOBITS, SHT_DYNSYM = 2, 3, 7, 8, 11
 SHF_COMPRESSED = 1 << 11
 NT_GNU_BUILD_ID = 3
 
-MAX_SECTIONS = 8192  # programs and libraries have some 40, Go and Rust included
+MAX_SECTIONS = 8192  # Programs and libraries have about 40, including those of Go and Rust.
 MAX_NOTES = 64
 MAX_NOTES_BYTES = 256 << 10
 MAX_SEGMENTS = 512
@@ -66,7 +66,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Elf:
-    """The validated headers of one file. `data` is set for an image in memory, `fd` for a file; one of the two."""
+    """The validated headers of one file. Either `data` (an image in memory) or `fd` (a file) is set."""
 
     path: str
     size: int
@@ -81,20 +81,20 @@ class Elf:
     machine: Machine = X86_64
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name that has bytes in the file."""
+        """Return the first section of that name with bytes in the file."""
         for section in self.sections:
             if section.name == name and section.kind != SHT_NOBITS and section.size:
                 return section
         return None
 
     def loads(self) -> tuple[Segment, ...]:
-        """The loadable segments in file order."""
+        """Return the loadable segments in file order."""
         return tuple(segment for segment in self.segments if segment.kind == PT_LOAD)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Exactly `size` bytes at a file offset. Raises DataError where the file has fewer, or where they are too many.
+        """Return exactly `size` bytes at a file offset. Raises DataError beyond the file or the size limit.
 
-        Program headers may promise anything: no offset or size is passed on that does not lie in the file.
+        Program headers can contain any number, so only offsets and sizes inside the file are passed on.
         """
         if not _inside(offset, size, self.size):
             raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
@@ -102,11 +102,10 @@ class Elf:
             raise DataError(self.path, f"a part of it is larger than {MAX_SECTION_BYTES >> 20} MiB")
         if self.meter is not None:
             self.meter.take(size, self.path)
-        in_memory = self.data is not None
-        got = (self.data or b"")[offset : offset + size] if in_memory else _pread(self.fd, size, offset, self.path)
-        if len(got) != size:
+        part = self.data[offset : offset + size] if self.data is not None else _pread(self.fd, size, offset, self.path)
+        if len(part) != size:
             raise DataError(self.path, f"ends inside of what it promises ({size} bytes at {offset:#x})")
-        return got
+        return part
 
 
 def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
@@ -126,7 +125,7 @@ def _pread(fd: int, size: int, offset: int, path: str) -> bytes:
 
 @loader
 def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
-    """The headers of an open file, which stays open and must outlive the result; `meter` counts what is read of it.
+    """Return the headers of an open file; `meter` counts the bytes. The file must outlive the result.
 
     Raises DataError.
     """
@@ -141,7 +140,7 @@ def read_elf(fd: int, path: str, meter: BudgetMeter | None = None) -> Elf:
 
 @loader
 def parse_elf(data: bytes, path: str) -> Elf:
-    """The headers of an ELF image in memory (vdso, .gnu_debugdata). Raises DataError."""
+    """Return the headers of an ELF image in memory (vdso, .gnu_debugdata). Raises DataError."""
     return _parse(Elf(path, len(data), 0, 0, (), (), None, -1, data))
 
 
@@ -152,7 +151,7 @@ def _parse(raw: Elf) -> Elf:
     (
         ident,
         kind,
-        machine,
+        e_machine,
         _version,
         entry,
         phoff,
@@ -169,9 +168,9 @@ def _parse(raw: Elf) -> Elf:
         raise DataError(path, "not an ELF file")
     if ident[4] != 2 or ident[5] != 1:
         raise DataError(path, "not a 64-bit little-endian ELF file")
-    if machine not in BY_ELF:
-        known = ", ".join(f"{known_machine.name} is {number}" for number, known_machine in sorted(BY_ELF.items()))
-        raise DataError(path, f"ELF of another machine (e_machine {machine}; {known})")
+    if e_machine not in BY_ELF:
+        supported = ", ".join(f"{machine.name} is {number}" for number, machine in sorted(BY_ELF.items()))
+        raise DataError(path, f"ELF of another machine (e_machine {e_machine}; {supported})")
     if kind not in (ET_EXEC, ET_DYN):
         raise DataError(path, f"neither program nor library (e_type {kind})")
     segments: list[Segment] = []
@@ -181,14 +180,14 @@ def _parse(raw: Elf) -> Elf:
         for words in _PHDR.iter_unpack(raw.read(phoff, phnum * _PHDR.size)):
             p_type, p_flags, offset, vaddr, _paddr, filesz, memsz, align = words
             segment = Segment(p_type, p_flags, offset, vaddr, filesz, memsz, align)
-            # A separate debug file keeps the program headers of its program, whose bytes it does not hold.
+            # A separate debug file keeps the program headers of its program without the bytes.
             if p_type == PT_LOAD and (
                 memsz >= _ADDRESS_LIMIT or vaddr >= _ADDRESS_LIMIT or vaddr + memsz >= _ADDRESS_LIMIT or filesz > memsz
             ):
                 raise DataError(path, f"segment of impossible size ({memsz:#x} bytes at {vaddr:#x})")
             segments.append(segment)
     sections = _sections(raw, shoff, shentsize, shnum, shstrndx)
-    elf = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[machine])
+    elf = replace(raw, kind=kind, entry=entry, segments=tuple(segments), sections=sections, machine=BY_ELF[e_machine])
     return replace(elf, build_id=_build_id(elf))
 
 
@@ -197,7 +196,7 @@ def _inside(offset: int, length: int, size: int) -> bool:
 
 
 def _sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -> tuple[Section, ...]:
-    # A stripped-to-nothing file (sstrip) has no section headers: valid.
+    # A file that sstrip processed is valid although it has no section headers.
     if not shoff or (not shnum and shoff >= raw.size):
         return ()
     if shentsize != _SHDR.size or not _inside(shoff, max(shnum, 1) * _SHDR.size, raw.size):
@@ -231,11 +230,11 @@ def _string(table: bytes, offset: int, limit: int = 256) -> str:
 def _build_id(elf: Elf) -> str | None:
     places = [(note.offset, note.size) for note in elf.sections if note.kind == SHT_NOTE]
     places += [(note.offset, note.file_bytes) for note in elf.segments if note.kind == PT_NOTE]
-    left = MAX_NOTES_BYTES
-    # Sections and segments may show the same notes, or all of the file again and again.
+    bytes_left = MAX_NOTES_BYTES
+    # Sections and segments may cover the same notes, or the whole file many times.
     for offset, size in list(dict.fromkeys(places))[:MAX_NOTES]:
-        if size <= min(left, 1 << 16) and _inside(offset, size, elf.size):
-            left -= size
+        if size <= min(bytes_left, 1 << 16) and _inside(offset, size, elf.size):
+            bytes_left -= size
             build_id = build_id_of_notes(elf.read(offset, size))
             if build_id:
                 return build_id
@@ -243,7 +242,7 @@ def _build_id(elf: Elf) -> str | None:
 
 
 def build_id_of_notes(notes: bytes) -> str | None:
-    """The GNU build id, in hexadecimal, among ELF notes; None where there is none."""
+    """Return the GNU build id among ELF notes as hexadecimal digits; None if there is none."""
     position = 0
     while position + 12 <= len(notes):
         name_size, size, kind = struct.unpack_from("<III", notes, position)
@@ -259,7 +258,7 @@ def build_id_of_notes(notes: bytes) -> str | None:
 
 @loader
 def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYTES) -> bytes:
-    """The contents of a section, decompressed where it is compressed. Raises DataError past `limit_bytes`."""
+    """Return the decompressed contents of a section. Raises DataError beyond `limit_bytes`."""
     if section.kind == SHT_NOBITS:
         return b""
     if section.size > limit_bytes:
@@ -287,26 +286,26 @@ def section_bytes(elf: Elf, section: Section, limit_bytes: int = MAX_SECTION_BYT
 
 
 def code_vaddr(elf: Elf, offset: int) -> int | None:
-    """The link-time address of what an executable mapping shows of the file from `offset`; None where nothing is.
+    """Return the link-time address of an executable mapping of the file from `offset`; None if no code is there.
 
-    Only executable segments count: lld lets the last page of read-only data and the first of code share a page of the
-    file, which is mapped twice at different distances.
+    Only executable segments count: with lld the last page of read-only data and the first page of code can share a
+    page of the file, which is mapped twice with different biases.
     """
     for segment in elf.loads():
-        # The kernel maps whole pages: the bytes before p_offset in its page are mapped as well.
+        # The kernel maps whole pages, so the bytes before p_offset in its page are mapped too.
         start = segment.offset & ~0xFFF
         if segment.flags & PF_X and start <= offset < segment.offset + max(segment.file_bytes, 1):
             return segment.vaddr - (segment.offset - offset)
     return None
 
 
-# LEB128, the numbers of variable length in DWARF and in unwind tables: seven bits a byte, DWARF 5, section 7.6.
+# LEB128, the variable-length numbers of DWARF and unwind tables: seven bits per byte (DWARF 5, section 7.6).
 #
-# Damage raises ValueError or IndexError.
+# Damaged data raise ValueError or IndexError.
 
 
 def uleb(data: bytes, at: int) -> tuple[int, int]:
-    """An unsigned LEB128 number and where it ends."""
+    """Return an unsigned LEB128 number and the offset of its end."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -320,7 +319,7 @@ def uleb(data: bytes, at: int) -> tuple[int, int]:
 
 
 def sleb(data: bytes, at: int) -> tuple[int, int]:
-    """A signed LEB128 number and where it ends."""
+    """Return a signed LEB128 number and the offset of its end."""
     value, end = uleb(data, at)
     bits = 7 * (end - at)
     return value - (1 << bits) if data[end - 1] & 0x40 else value, end

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A snapshot of one process's address space: enough to unwind and name its stacks when the process is gone."""
+"""A snapshot of one process's address space, sufficient to unwind and name its stacks after it has ended."""
 
 from __future__ import annotations
 
 import errno
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,7 @@ from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
 from powerprof.system.tasks import process_stat
 
-# What a program was called as when it was started.
-
-# TASK_COMM_LEN: what is as long may have been cut.
+# TASK_COMM_LEN: a name of this length may be cut.
 _MOST_COMM = 15
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 _PROGRAM_FOLDERS = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin", "/bin", "/sbin")
@@ -49,10 +48,10 @@ def find_program_name(pid: int, executable: str, reader: ReaderProcess) -> str |
     return None
 
 
-# A process may have 65,530 mappings (vm.max_map_count); Java has some thousand, of some hundred files.
+# A process can have 65,530 mappings (vm.max_map_count). Java has some thousand mappings of some hundred files.
 MAX_MAPPINGS = 70_000
 MAX_FILES = 2000
-_MOST_SEEN = 2000
+_MOST_ELVES = 2000
 _LINE = re.compile(
     r"([0-9a-f]+)-([0-9a-f]+) (\S{4}) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) ([0-9]{1,20})(?: +(.*))?", re.DOTALL
 )
@@ -60,9 +59,9 @@ _DELETED = " (deleted)"
 
 
 class Mapping(msgspec.Struct, frozen=True, kw_only=True):
-    """One executable mapping. `bias` is load address − link-time address, None where the file could not be read.
+    """One executable mapping. `bias` is load address − link-time address; None if the file could not be read.
 
-    `note` says why a file could not be read.
+    `note` is the reason why a file could not be read.
     """
 
     start: int
@@ -80,24 +79,24 @@ class Mapping(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def module(self) -> str:
-        """The file's name as a reader knows it: `libc.so.6`, `[vdso]`, `[anonymous]`."""
+        """The file's name in reports: `libc.so.6`, `[vdso]`, `[anonymous]`."""
         return self.path.rpartition("/")[2] or "[anonymous]"
 
     @property
     def is_file(self) -> bool:
-        """Whether a file of its own holds the code: neither memory without one (a JIT compiler's) nor the vdso."""
+        """Whether a file holds the code, in contrast to a JIT compiler's memory and the vdso."""
         return bool(self.inode) and not self.path.startswith(("/memfd:", "/dev/zero", "//anon"))
 
     def in_memory(self, vaddr: int) -> int:
-        """Where a link-time address is in the process, as a processor counts: what a file says may be any number."""
+        """Return the address in the process of a link-time address, modulo 2^64 because files contain any number."""
         return (vaddr + (self.bias or 0)) % (1 << 64)
 
 
 class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     """The executable mappings of one process at one moment, sorted and disjoint.
 
-    `started_ticks` (clock ticks after boot) tells a process from a later one of the same pid. `uid` and `gid`
-    are whom it acts as. `called` is the name by which its program was started, where that is a link to the file.
+    `started_ticks` (clock ticks after boot) distinguishes a process from a later one of the same pid. `uid` and `gid`
+    are its effective ids. `called` is the link by which its program was started, if there is one.
     """
 
     pid: int
@@ -111,20 +110,14 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
     called: str | None = None
 
     def module_of(self, mapping: Mapping) -> str:
-        """The name of a mapping's file: of the program what it was called as, of all else the file's."""
+        """Return the name of a mapping's file; for the program the name by which it was started."""
         return self.called if self.called and mapping.path == self.executable else mapping.module
 
     def mapping_at(self, address: int) -> Mapping | None:
-        """The executable mapping that holds an address."""
-        low, high = 0, len(self.mappings)
-        while low < high:
-            middle = (low + high) // 2
-            if self.mappings[middle].start <= address:
-                low = middle + 1
-            else:
-                high = middle
-        if low and address < self.mappings[low - 1].end:
-            return self.mappings[low - 1]
+        """Return the executable mapping that contains an address."""
+        index = bisect_right(self.mappings, address, key=lambda mapping: mapping.start) - 1
+        if index >= 0 and address < self.mappings[index].end:
+            return self.mappings[index]
         return None
 
     @property
@@ -134,21 +127,21 @@ class ProcessImage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ElfCache:
-    """What was read of the files that processes have mapped: one that did not change is not read again."""
+    """A cache of ELF headers of mapped files, so that unchanged files are read once."""
 
     def __init__(self) -> None:
         self._elves: dict[tuple[int, int, int, int], Elf] = {}
 
     def elf(self, opened: Opened, path: str, meter: BudgetMeter | None) -> Elf:
-        """The headers of an open file, of segments those of code, without its sections. Raises DataError."""
+        """Return the headers of an open file with its code segments only. Raises DataError."""
         key = (opened.device, opened.inode, opened.size_bytes, opened.mtime_ns)
         elf = self._elves.get(key)
         if elf is None:
-            if len(self._elves) >= _MOST_SEEN:
+            if len(self._elves) >= _MOST_ELVES:
                 self._elves.clear()
-            read = read_elf(opened.fd, path, meter)
-            code = tuple(segment for segment in read.loads() if segment.flags & PF_X)
-            elf = self._elves[key] = replace(read, fd=-1, meter=None, segments=code, sections=())
+            headers = read_elf(opened.fd, path, meter)
+            code = tuple(segment for segment in headers.loads() if segment.flags & PF_X)
+            elf = self._elves[key] = replace(headers, fd=-1, meter=None, segments=code, sections=())
         return elf
 
 
@@ -159,7 +152,7 @@ def _who_may() -> str:
 
 
 class ProcessGoneError(PowerprofError):
-    """There is no such process, or it is the kernel's: it has no program."""
+    """A process that has ended, or a kernel thread, which has no program."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} is gone", "ps -e lists them")
@@ -173,10 +166,10 @@ def snapshot(
     seen: ElfCache | None = None,
     before: ProcessImage | None = None,
 ) -> ProcessImage:
-    """The process as it is now. Raises PowerprofError where it is gone or may not be looked at.
+    """Return the present image of a process. Raises PowerprofError if it has ended or may not be read.
 
-    `budget` is that of the run: what its files may cost. `aside` reads what may keep a reader waiting. `seen` are the
-    files of earlier snapshots, `before` is the last one of this process: what did not change is not read again.
+    `budget` is the run's budget for files. `aside` reads files that may block. `seen` caches the files of earlier
+    snapshots. `before` is the last image of this process: unchanged mappings are taken from it.
     """
     aside = aside or shared()
     base = procfs() / str(pid)
@@ -212,16 +205,16 @@ def snapshot(
     fresh = {
         _file(mapping): mapping for mapping in reversed(mappings) if mapping.inode and _line(mapping) not in unchanged
     }
-    known = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or ElfCache())
+    headers = _read_files(pid, list(fresh.values())[::-1][:MAX_FILES], budget, aside, seen or ElfCache())
     described = [
         mapping
         if not mapping.inode
-        else unchanged.get(_line(mapping)) or _describe(mapping, known.get(_file(mapping), _TOO_MANY))
+        else unchanged.get(_line(mapping)) or _describe(mapping, headers.get(_file(mapping), _TOO_MANY))
         for mapping in mappings
     ]
     vdso_at = next((mapping for mapping in described if mapping.path == "[vdso]"), None)
     if vdso_at and vdso:
-        # The vdso is linked at 0 and mapped whole.
+        # The vdso is linked at 0 and mapped as a whole.
         place = described.index(vdso_at)
         described[place] = msgspec.structs.replace(vdso_at, bias=vdso_at.start)
     return ProcessImage(
@@ -238,17 +231,17 @@ def snapshot(
 
 
 def _line(mapping: Mapping) -> tuple[int, int, int, str, str, int]:
-    """What /proc says of a mapping."""
+    """Return the fields of a mapping in /proc/PID/maps, as a key."""
     return mapping.start, mapping.end, mapping.offset, mapping.path, mapping.device, mapping.inode
 
 
 def _file(mapping: Mapping) -> tuple[str, int, str]:
-    """What tells the files of a process apart."""
+    """Return a key of the mapping's file within its process."""
     return mapping.device, mapping.inode, mapping.path
 
 
 def _is_trusted(base: Path) -> bool:
-    """Whether a process is root's or ours: it has no need to keep us busy."""
+    """Return whether a process belongs to root or us, so that it has no reason to slow us down."""
     try:
         return base.stat().st_uid in (0, os.geteuid())
     except OSError:
@@ -256,7 +249,7 @@ def _is_trusted(base: Path) -> bool:
 
 
 def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:
-    """(pid in its own namespace, effective user, effective group)."""
+    """Return pid in its own namespace, effective user and effective group."""
     fields = read_fields(base / "status")
     pids, users, groups = (fields.get(name, "").split() for name in ("NSpid", "Uid", "Gid"))
     user, group = (int(ids[1]) if len(ids) > 1 else None for ids in (users, groups))
@@ -265,7 +258,7 @@ def _numbers(base: Path) -> tuple[int | None, int | None, int | None]:
 
 @loader
 def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
-    """The executable mappings of a /proc/PID/maps. Raises DataError where it is none."""
+    """Return the executable mappings of a /proc/PID/maps. Raises DataError for other text."""
     mappings = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line:
@@ -294,57 +287,57 @@ def parse_maps(text: str, path: str) -> tuple[Mapping, ...]:
     return tuple(sorted(mappings, key=lambda mapping: mapping.start))
 
 
-class _Read(msgspec.Struct, frozen=True):
+class _FileHeaders(msgspec.Struct, frozen=True):
     elf: Elf | None
     size_bytes: int | None
     mtime_ns: int | None
     note: str | None
 
 
-_TOO_MANY = _Read(None, None, None, f"left out: its process has more than {MAX_FILES:,} files")
+_TOO_MANY = _FileHeaders(None, None, None, f"left out: its process has more than {MAX_FILES:,} files")
 
 
 def _read_files(
     pid: int, mappings: Sequence[Mapping], budget: Budget, aside: ReaderProcess, seen: ElfCache
-) -> dict[tuple[str, int, str], _Read]:
-    """The headers of mapped files, or why they could not be read."""
+) -> dict[tuple[str, int, str], _FileHeaders]:
+    """Return the headers of mapped files, or the reasons why they could not be read."""
     places = [(mapping.start, mapping.end, mapping.inode, mapping.path) for mapping in mappings]
-    read: dict[tuple[str, int, str], _Read] = {}
+    headers: dict[tuple[str, int, str], _FileHeaders] = {}
     for mapping, opened in zip(mappings, aside.open_all_mapped(pid, places), strict=True):
         if not isinstance(opened, Opened):
-            read[_file(mapping)] = _Read(None, None, None, opened)
+            headers[_file(mapping)] = _FileHeaders(None, None, None, opened)
             continue
         with budget.metered(pid, opened.is_trusted) as meter:
             try:
                 elf, note = seen.elf(opened, mapping.path, meter), None
             except DataError as error:
                 elf, note = None, error.reason
-        read[_file(mapping)] = _Read(elf, opened.size_bytes, opened.mtime_ns, note)
-    return read
+        headers[_file(mapping)] = _FileHeaders(elf, opened.size_bytes, opened.mtime_ns, note)
+    return headers
 
 
-def _describe(mapping: Mapping, read: _Read) -> Mapping:
+def _describe(mapping: Mapping, headers: _FileHeaders) -> Mapping:
     bias = None
-    note = read.note
-    if read.elf is not None:
-        vaddr = code_vaddr(read.elf, mapping.offset)
+    note = headers.note
+    if headers.elf is not None:
+        vaddr = code_vaddr(headers.elf, mapping.offset)
         bias = None if vaddr is None else mapping.start - vaddr
         note = None if bias is not None else "no code of the file is loaded from there"
     return msgspec.structs.replace(
         mapping,
-        build_id=read.elf.build_id if read.elf else None,
+        build_id=headers.elf.build_id if headers.elf else None,
         bias=bias,
-        size_bytes=read.size_bytes,
-        mtime_ns=read.mtime_ns,
+        size_bytes=headers.size_bytes,
+        mtime_ns=headers.mtime_ns,
         note=note,
     )
 
 
 def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
-    """Both snapshots of one process: what the newer shows, and what only the older does where nothing took its place.
+    """Return both images of one process as one: the newer's mappings, and those of the older that do not overlap them.
 
-    Libraries that were unloaded between the two stay known. After an exec (another executable) the older is dropped,
-    as it is for another process of the same pid.
+    Libraries that were unloaded between the two snapshots stay known. After an exec (another executable), and for
+    another process of the same pid, the older image is dropped.
     """
     same = (older.pid, older.started_ticks, older.executable) == (newer.pid, newer.started_ticks, newer.executable)
     if not same:
@@ -358,13 +351,13 @@ def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
 
 
 def save_images(images: tuple[ProcessImage, ...], path: Path) -> None:
-    """Write snapshots for a replay elsewhere, as JSON."""
+    """Write images as JSON for a replay on another host."""
     path.write_bytes(msgspec.json.encode(images))
 
 
 @loader
 def load_images(path: Path) -> tuple[ProcessImage, ...]:
-    """Snapshots that `save` wrote. Raises DataError where the file is damaged."""
+    """Return images that `save_images` wrote. Raises DataError if the file is damaged."""
     try:
         data = read_outside(path)
         check_json(data, path)
@@ -377,7 +370,7 @@ def load_images(path: Path) -> tuple[ProcessImage, ...]:
 
 
 def check_image(image: ProcessImage, path: object) -> ProcessImage:
-    """An image that came from outside. Raises DataError where its mappings are impossible."""
+    """Return an image from an untrusted file. Raises DataError if its mappings are impossible."""
     end = 0
     for mapping in image.mappings:
         if not end <= mapping.start < mapping.end <= 1 << 64 or len(mapping.path) > 4096:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inlined calls and source lines from DWARF.
 
-Only debug information that belongs to root or to the caller, and that nobody else may write, is read; for the rest a
-frame has its function's name and no more. What would take too much memory or time is left out, with a note.
+Debug information is read only if it belongs to root or the caller and no other account may write it. Without it a frame
+has its function's name only. Files that would take too much memory or time are left out, with a note.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from powerprof.stacks.dwarf_units import (
     OpenUnit,
     Sections,
     Unit,
+    read_abbreviations,
     read_header,
     unpack_fixed,
 )
@@ -33,9 +34,9 @@ from powerprof.stacks.elf import Elf
 from powerprof.stacks.time_budget import DebugBudget, DebugBudgetError
 from powerprof.system.reader_process import Opened
 
-# Which calls were inlined at an address, by the DWARF of one file: only the units that hold an address are read.
+# Calls inlined at an address. Only the units that contain the address are read.
 #
-# Format: DWARF 2 to 5. What a file holds compressed is held whole, and paid for; the rest is read where it is needed.
+# Format: DWARF 2 to 5. Compressed sections are held whole and count against the budget; others are read in parts.
 
 _MAX_UNITS = 100_000
 _MAX_ABBREVIATION_BYTES = 1 << 20
@@ -43,7 +44,7 @@ _KEPT_UNITS = 2
 
 
 class Call(NamedTuple):
-    """A function at an address: its linkage name if it has one, else its name; and where it was called, if inlined."""
+    """A function at an address: its linkage name, else its name; and for inlined calls the place of the call."""
 
     name: str | None
     call_file: str | None
@@ -51,7 +52,7 @@ class Call(NamedTuple):
 
 
 class Dwarf:
-    """The debug information of one file. `budget` is that of the run."""
+    """The debug information of one file. `budget` is the run's."""
 
     def __init__(self, elf: Elf, budget: DebugBudget) -> None:
         self._sections, self._budget = Sections(elf, budget), budget
@@ -61,7 +62,7 @@ class Dwarf:
         self._read: OrderedDict[int, OpenUnit] = OrderedDict()
 
     def calls(self, vaddr: int) -> tuple[list[Call], tuple[str, int] | None]:
-        """The function that holds an address, then the calls inlined there, outermost first; and the source line."""
+        """Return the function at an address, then the calls inlined there, outermost first; and the source line."""
         for unit in self._units_at(vaddr):
             opened = self._open(unit)
             chain = opened.chain(vaddr)
@@ -75,42 +76,41 @@ class Dwarf:
         return Call(self._name(unit, entry), name, line)
 
     def _name(self, unit: OpenUnit, entry: Entry, depth: int = 0) -> str | None:
-        """The linkage name, which has the class in it, of an entry or of what it is a copy of; else the plain name."""
+        """Return the linkage name, which contains the class, of an entry or its origin; else the plain name."""
         for name in (dwarf_units.LINKAGE, dwarf_units.OLD_LINKAGE):
-            if (found := unit.string(entry, name)) is not None:
-                return found
+            if (linkage_name := unit.string(entry, name)) is not None:
+                return linkage_name
         for name in (dwarf_units.ORIGIN, dwarf_units.SPECIFICATION):
             place = entry.reference(name, unit.unit.at)
             if place is not None and depth < 4:
-                where = unit if unit.unit.at <= place < unit.unit.end else self._open(self._unit_of(place))
-                other = where.entries.read(place - where.unit.at)
-                if other is not None and (above := self._name(where, other, depth + 1)) is not None:
-                    return above
+                owner = unit if unit.unit.at <= place < unit.unit.end else self._open(self._unit_of(place))
+                other = owner.entries.read(place - owner.unit.at)
+                if other is not None and (other_name := self._name(owner, other, depth + 1)) is not None:
+                    return other_name
         return unit.string(entry, dwarf_units.NAME)
 
     def _open(self, unit: Unit) -> OpenUnit:
-        known = self._read.get(unit.at)
-        if known is None:
+        opened = self._read.get(unit.at)
+        if opened is None:
             if unit.end - unit.at > MAX_UNIT_BYTES:
                 raise ValueError("a unit is too large")
             self._budget.hold(unit.end - unit.at)
             data = self._sections.read(".debug_info", unit.at, unit.end - unit.at)
-            known = self._read[unit.at] = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
+            opened = self._read[unit.at] = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
             if len(self._read) > _KEPT_UNITS:
-                _, gone = self._read.popitem(last=False)
-                self._budget.release(len(gone.entries.data))
+                _, evicted = self._read.popitem(last=False)
+                self._budget.release(len(evicted.entries.data))
         self._read.move_to_end(unit.at)
-        return known
+        return opened
 
     def _table(self, unit: Unit) -> dict[int, Abbreviation]:
         at = unit.abbreviations_at
-        known = self._tables.get(at)
-        if known is None:
+        if at not in self._tables:
             if len(self._tables) > 64:
                 self._tables.clear()
-            known = dwarf_units.read_abbreviations(self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES), 0)
-            self._tables[at] = known
-        return known
+            data = self._sections.read(".debug_abbrev", at, _MAX_ABBREVIATION_BYTES)
+            self._tables[at] = read_abbreviations(data, 0)
+        return self._tables[at]
 
     def _all_units(self) -> list[Unit]:
         if self._units is None:
@@ -132,50 +132,50 @@ class Dwarf:
         return units[index]
 
     def _units_at(self, vaddr: int) -> Iterator[Unit]:
-        """The units that say they hold an address."""
+        """Yield the units whose ranges contain an address."""
         if self._ranges is None:
-            self._ranges = self._listed() or self._by_roots()
+            self._ranges = self._ranges_by_aranges() or self._ranges_by_roots()
         low = bisect_right(self._ranges, (vaddr, 1 << 64, 1 << 64))
         for start, end, at in reversed(self._ranges[max(0, low - 8) : low]):
             if start <= vaddr < end:
                 yield self._unit_of(at)
 
-    def _listed(self) -> list[tuple[int, int, int]]:
-        """.debug_aranges, as gcc and rustc write it."""
+    def _ranges_by_aranges(self) -> list[tuple[int, int, int]]:
+        """Return (start, end, unit) from .debug_aranges, which gcc and rustc write."""
         size = self._sections.size(".debug_aranges")
         if not size:
             return []
         data = self._sections.read(".debug_aranges", 0, min(size, MAX_UNIT_BYTES))
-        found: list[tuple[int, int, int]] = []
+        ranges: list[tuple[int, int, int]] = []
         at = 0
         while at + 12 <= len(data):
             length, _version, unit_at, address_bytes, _ = unpack_fixed(data, at, "IHIBB")
             if length >= 0xFFFFFFF0 or address_bytes != 8:
                 return []
             end = min(at + 4 + length, len(data)) & ~7
-            # Pairs begin at a multiple of their size from the header's start.
+            # Pairs are aligned to their size from the start of the header.
             place = at + 16
             while place + 16 <= at + 4 + length and place + 16 <= len(data):
                 start, size = unpack_fixed(data, place, "QQ")
                 if size:
-                    found.append((start, start + size, unit_at))
+                    ranges.append((start, start + size, unit_at))
                 place += 16
             at = max(at + 4 + length, end)
-        found.sort()
-        return found
+        ranges.sort()
+        return ranges
 
-    def _by_roots(self) -> list[tuple[int, int, int]]:
-        """By what each unit says at its beginning (clang)."""
-        found: list[tuple[int, int, int]] = []
+    def _ranges_by_roots(self) -> list[tuple[int, int, int]]:
+        """Return (start, end, unit) from the root entry of each unit (clang writes no .debug_aranges)."""
+        ranges: list[tuple[int, int, int]] = []
         for unit in self._all_units():
             data = self._sections.read(".debug_info", unit.at, min(unit.end - unit.at, 4096))
             opened = OpenUnit(unit, Entries(data, self._table(unit)), self._sections)
             root = opened.entries.read(unit.first)
             if root is not None:
                 opened.root = root
-                found += [(low, high, unit.at) for low, high in opened.ranges(root)]
-        found.sort()
-        return found
+                ranges += [(low, high, unit.at) for low, high in opened.ranges(root)]
+        ranges.sort()
+        return ranges
 
 
 TOO_MUCH = "inlined calls not shown (its debug information takes too much memory or time)"
@@ -183,7 +183,7 @@ TOO_MUCH = "inlined calls not shown (its debug information takes too much memory
 
 @dataclass(frozen=True)
 class Inlined:
-    """One level at an address, innermost first: the last is the function itself (`inlined` False)."""
+    """One level at an address, innermost first; the last level is the function itself (`inlined` False)."""
 
     name: str | None
     source: str | None
@@ -191,7 +191,7 @@ class Inlined:
 
 
 class InlineReader:
-    """The DWARF of one file. Link-time addresses in, levels out; `note` says why there are no more of them."""
+    """The DWARF of one file, by link-time addresses; `note` is the reason if reading stopped."""
 
     def __init__(self, elf: Elf, budget: DebugBudget) -> None:
         self._elf, self._budget = elf, budget
@@ -202,7 +202,7 @@ class InlineReader:
         os.close(self._elf.fd)
 
     def levels(self, vaddr: int) -> tuple[Inlined, ...]:
-        """What is inlined at an address (of an instruction, not a return address); () where nothing is known."""
+        """Return the levels at the address of an instruction (not a return address); () if there are none."""
         if self.note is not None:
             return ()
         if self._budget.seconds_left < 0:
@@ -215,7 +215,7 @@ class InlineReader:
             self.note = TOO_MUCH
             return ()
         except DAMAGE:
-            # Whatever a reader trips over costs the inlined frames, never the report.
+            # Damaged debug information loses the inlined frames and not the report.
             return ()
         finally:
             self._budget.seconds_left -= time.thread_time() - began_s
@@ -228,7 +228,7 @@ class InlineReader:
 
 
 def open_inline(opened: Opened, elf: Elf, budget: DebugBudget) -> InlineReader | None:
-    """A reader of a file's DWARF; None where it has none, or where it may not be trusted. `opened` stays open."""
+    """Return a reader of a file's DWARF; None without DWARF or for an untrusted file. `opened` stays open."""
     if not opened.is_trusted or elf.section(".debug_info") is None or elf.section(".debug_abbrev") is None:
         return None
     return InlineReader(replace(elf, fd=os.dup(opened.fd), meter=None), budget)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a process's Python interpreter keeps its threads and frames: CPython 3.11 to 3.13.
+"""Threads and frames of a process's Python interpreter: CPython 3.11 to 3.13.
 
-From 3.13 on CPython publishes the offsets (`_Py_DebugOffsets`, Include/internal/pycore_runtime.h); those of 3.11 and
-3.12 are tables, compiled from the headers of 3.11.2, 3.11.7 and 3.12.1. All of it is the process's own word: a layout
-counts where its threads point back to their interpreter, and is refused elsewhere.
+CPython 3.13 publishes its structure offsets (`_Py_DebugOffsets`, Include/internal/pycore_runtime.h). Those of 3.11 and
+3.12 are tables, compiled from the headers of 3.11.2, 3.11.7 and 3.12.1. The process's memory is untrusted: a layout is
+accepted only if its threads point back to their interpreter.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
@@ -34,10 +34,11 @@ _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 class StructOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """Offsets in one version's structures. `inner`: in what a thread's `current` points to, where that is no frame.
+    """Offsets in the structures of one version.
 
-    `entry` is a byte of a frame, `entry_value` what it holds where a call from C begins; there `has_shim` says that the
-    frame is nobody's function.
+    `inner` is the offset of the frame in the structure at a thread's `current`, if that is not a frame itself. `entry`
+    is the offset of a byte in a frame, which is `entry_value` if C code called the frame. With `has_shim` such a frame
+    belongs to no function.
     """
 
     interpreters: int
@@ -112,14 +113,14 @@ _SHAPES = {
 
 
 class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
-    """One process's interpreter: its shape, where the pointer to its first thread is, and where its type of code is."""
+    """The interpreter of one process: its offsets, the address of its first thread's pointer, and its code type."""
 
     shape: StructOffsets
     threads: int
     code_type: int
 
     def packed(self) -> tuple[int, ...]:
-        """As struct interpreter of interpreter.bpf.h has it."""
+        """Return the words of struct interpreter in interpreter.bpf.h."""
         shape = self.shape
         return (
             *(self.threads, shape.next, shape.thread_id, shape.current, shape.inner),
@@ -127,13 +128,13 @@ class Interpreter(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def chain_words(self) -> tuple[int, ...]:
-        """What the child that reads memory has to know: as `packed`, with the kernel's number of a thread."""
+        """Return the words for the child that reads memory: those of `packed` with the kernel's thread id."""
         packed = self.packed()
         return (*packed[:2], self.shape.native_thread_id, *packed[3:])
 
 
 def parse_debug_offsets(data: bytes) -> StructOffsets:
-    """The offsets that CPython 3.13 says of itself. Raises DataError where they are impossible."""
+    """Return the offsets that CPython 3.13 publishes. Raises DataError if they are impossible."""
     if len(data) < _PUBLISHED.size:
         raise DataError("_Py_DebugOffsets", "cut short")
     cookie, *words = _PUBLISHED.unpack_from(data)
@@ -177,8 +178,8 @@ def parse_debug_offsets(data: bytes) -> StructOffsets:
 
 
 def read_exported(elf: Elf) -> dict[str, int]:
-    """Link-time addresses of what a CPython exports and is needed here. Raises DataError."""
-    section = next((one for one in elf.sections if one.kind == SHT_DYNSYM and one.size), None)
+    """Return the link-time addresses of the needed symbols that a CPython exports. Raises DataError."""
+    section = next((section for section in elf.sections if section.kind == SHT_DYNSYM and section.size), None)
     if section is None or section.link >= len(elf.sections):
         return {}
     symbols = section_bytes(elf, section, _MOST_SYMBOLS_BYTES)
@@ -188,44 +189,43 @@ def read_exported(elf: Elf) -> dict[str, int]:
         at = strings.find(b"\0" + name.encode() + b"\0")
         if at >= 0:
             wanted[at + 1] = name
-    found = {}
+    addresses = {}
     for at in range(0, len(symbols) - _SYMBOL.size + 1, _SYMBOL.size):
         place, _info, _other, index, value, _size = _SYMBOL.unpack_from(symbols, at)
         if place in wanted and index:
-            found[wanted[place]] = value
-    return found
+            addresses[wanted[place]] = value
+    return addresses
 
 
 class InterpreterFinder:
-    """Finds the interpreters of processes; a file is read once. `unknown` are versions without a shape, by process."""
+    """Finds interpreters; each file is read once. `unknown` are the reasons for unreadable ones by process."""
 
     def __init__(self) -> None:
         self._exported: dict[str, dict[str, int]] = {}
         self.unknown: dict[int, str] = {}
 
     def find(self, image: ProcessImage, aside: ReaderProcess, budget: Budget) -> Interpreter | None:
-        """The interpreter of a process; None where it has none, or none that is known."""
+        """Return the interpreter of a process; None if there is none or its version is unknown."""
         self.unknown.pop(image.pid, None)
         for mapping in image.mappings:
             if mapping.inode and mapping.bias is not None and "python" in mapping.module:
                 try:
                     names = self._names(image.pid, mapping, aside, budget)
                     if len(names) >= len(_NAMES) - 1 and "_PyRuntime" in names:
-                        return self._located(
-                            image.pid, {name: mapping.in_memory(at) for name, at in names.items()}, aside
-                        )
+                        addresses = {name: mapping.in_memory(at) for name, at in names.items()}
+                        return self._locate(image.pid, addresses, aside)
                 except (DataError, Unreadable) as error:
                     self.unknown[image.pid] = error.reason if isinstance(error, DataError) else error.message
         return None
 
     def notes(self) -> list[str]:
-        """Whose functions have no names, and why."""
-        whys: dict[str, list[int]] = {}
-        for pid, why in self.unknown.items():
-            whys.setdefault(why, []).append(pid)
+        """Return notes on processes with unnamed Python functions, with the reasons."""
+        pids_by_reason: dict[str, list[int]] = {}
+        for pid, reason in self.unknown.items():
+            pids_by_reason.setdefault(reason, []).append(pid)
         return [
-            f"Python functions of process {', '.join(map(str, pids[:5]))}{' …' * (len(pids) > 5)} are unknown: {why}"
-            for why, pids in whys.items()
+            f"Python functions of process {', '.join(map(str, pids[:5]))}{' …' * (len(pids) > 5)} are unknown: {reason}"
+            for reason, pids in pids_by_reason.items()
         ]
 
     def _names(self, pid: int, mapping: Mapping, aside: ReaderProcess, budget: Budget) -> dict[str, int]:
@@ -239,7 +239,7 @@ class InterpreterFinder:
                     self._exported[opened.key] = read_exported(read_elf(opened.fd, mapping.path, meter))
             return self._exported[opened.key]
 
-    def _located(self, pid: int, at: dict[str, int], aside: ReaderProcess) -> Interpreter | None:
+    def _locate(self, pid: int, at: dict[str, int], aside: ReaderProcess) -> Interpreter | None:
         def read(places: Sequence[tuple[int, int]]) -> list[bytes]:
             return aside.memory(pid, places)
 
@@ -253,16 +253,16 @@ class InterpreterFinder:
 
 
 def locate_interpreter(read: MemoryReader, shape: StructOffsets, runtime: int, code_type: int) -> Interpreter | None:
-    """The main interpreter, which was the first: the last of its list. None before it has threads.
+    """Return the main interpreter, which is the first and so the last of the list; None before it has threads.
 
-    Raises DataError where its thread does not point back to it.
+    Raises DataError if its thread does not point back to it.
     """
     interpreter = _word(read, runtime + shape.interpreters)
     for _ in range(_MOST_INTERPRETERS):
-        following = _word(read, interpreter + shape.interpreter_next) if interpreter else 0
-        if not following:
+        next_interpreter = _word(read, interpreter + shape.interpreter_next) if interpreter else 0
+        if not next_interpreter:
             break
-        interpreter = following
+        interpreter = next_interpreter
     thread = _word(read, interpreter + shape.threads) if interpreter else 0
     if not thread:
         return None
@@ -279,11 +279,11 @@ def _word(read: MemoryReader, address: int) -> int:
     return value
 
 
-# Names and lines of Python frames: code objects of another process, read as hostile.
+# Names and lines of Python frames, from untrusted code objects in another process.
 #
-# Chains of frames come from the kernel or the child that reads memory, as words: code, instruction. What a code object
-# says is believed where its type is the interpreter's type of code and the instruction lies in it. Format of line
-# tables: CPython, Objects/locations.md.
+# Chains of frames come from the kernel or the child that reads memory, as words: code, instruction. A code object is
+# accepted if its type is the interpreter's code type and the instruction is inside it. Format of line tables: CPython,
+# Objects/locations.md.
 
 MOST_FRAMES = 32
 CHAIN_BYTES = 16 * (MOST_FRAMES + 1)
@@ -303,8 +303,8 @@ Place = tuple[int, int]
 class PythonFrame(msgspec.Struct, frozen=True, array_like=True):
     """A frame of a process's interpreter: `code` and `instruction` are the words of a chain.
 
-    `function` is None where nothing is known of it. A frame that `begins` was called from C; a shim is
-    nobody's function and stands for that call.
+    `function` is None if it is unknown. A frame that `begins` was called from C. A shim belongs to no function and
+    stands for such a call.
     """
 
     pid: int
@@ -318,27 +318,27 @@ class PythonFrame(msgspec.Struct, frozen=True, array_like=True):
 
 
 def split_chain(chain: bytes) -> tuple[list[Place], bool]:
-    """The frames of a chain, innermost first, and whether it is whole."""
+    """Return the frames of a chain, innermost first, and whether the chain is complete."""
     words = list(_PAIR.iter_unpack(chain[: len(chain) // 16 * 16]))[: MOST_FRAMES + 1]
     whole = bool(words) and words[-1] == (0, 0)
     return words[:-1] if whole else words, whole
 
 
 def read_frames(pid: int, read: MemoryReader, interpreter: Interpreter, chains: Iterable[bytes]) -> list[PythonFrame]:
-    """Every distinct frame of these chains, named where it can be. `read` gives what it can of each place."""
+    """Return every distinct frame of these chains, named if possible. `read` returns the readable bytes of places."""
     wanted = list(dict.fromkeys(place for chain in chains for place in split_chain(chain)[0]))
     shape = interpreter.shape
     codes = list(dict.fromkeys(code for code, word in wanted if not _is_shim(interpreter, word)))[:MOST_CODES]
     objects = dict(zip(codes, _read(read, [(code, shape.bytecode) for code in codes]), strict=True))
-    sound = {code: data for code, data in objects.items() if _is_code(interpreter, data)}
+    valid = {code: data for code, data in objects.items() if _is_code(interpreter, data)}
     parts = _CodeParts(read, interpreter)
-    parts.take(word for data in sound.values() for word in (_at(data, shape.filename), _at(data, shape.qualname)))
-    parts.take_tables(_at(data, shape.linetable) for data in sound.values())
+    parts.read_texts(word for data in valid.values() for word in (_at(data, shape.filename), _at(data, shape.qualname)))
+    parts.read_tables(_at(data, shape.linetable) for data in valid.values())
     frames = []
     for code, word in wanted:
         begins, is_shim = word >> _ENTRY_SHIFT == shape.entry_value, _is_shim(interpreter, word)
         frame = PythonFrame(pid, code, word, begins=begins, is_shim=is_shim)
-        frames.append(_named(frame, sound[code], parts) if code in sound and not is_shim else frame)
+        frames.append(_named(frame, valid[code], parts) if code in valid and not is_shim else frame)
     return frames
 
 
@@ -359,29 +359,29 @@ def _read(read: MemoryReader, wanted: list[tuple[int, int]]) -> list[bytes]:
 
 
 class _CodeParts:
-    """Texts and line tables by their addresses, no more than so many bytes of them."""
+    """Texts and line tables of code objects by their addresses, with a limit of bytes."""
 
     def __init__(self, read: MemoryReader, interpreter: Interpreter) -> None:
         self.interpreter, self._read, self._left = interpreter, read, MOST_BYTES
         self.texts: dict[int, str] = {}
         self.tables: dict[int, bytes] = {}
 
-    def take(self, addresses: Iterable[int]) -> None:
-        """Texts: their heads say how long they are and how wide a letter is."""
+    def read_texts(self, addresses: Iterable[int]) -> None:
+        """Read strings. Their headers have the length and the width of a character."""
         ascii_bytes = self.interpreter.shape.text_bytes
         places, kinds = [], []
         for at, head in self._heads(addresses):
             length, state = _at(head, 16), int.from_bytes(head[32:36], "little")
             width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
             if is_compact and width in (1, 2, 4) and (width == 1 or not is_ascii):
-                # UTF-8 and its length lie between head and letters where these are not ASCII.
+                # For other than ASCII text, UTF-8 pointers and lengths are between header and characters.
                 places.append((at + ascii_bytes + (0 if is_ascii else 16), width * min(length, MOST_TEXT)))
                 kinds.append((at, ("latin-1", "utf-16-le", "utf-32-le")[width // 2]))
         for (at, encoding), data in zip(kinds, self._bodies(places), strict=True):
             self.texts[at] = printable(data.decode(encoding, "replace"))
 
-    def take_tables(self, addresses: Iterable[int]) -> None:
-        """Line tables: bytes objects."""
+    def read_tables(self, addresses: Iterable[int]) -> None:
+        """Read line tables, which are bytes objects."""
         heads = [(at, _at(head, 16)) for at, head in self._heads(addresses) if 0 < _at(head, 16) <= MOST_TABLE_BYTES]
         bodies = self._bodies([(at + 32, size) for at, size in heads])
         self.tables.update((at, data) for (at, size), data in zip(heads, bodies, strict=True) if len(data) == size)
@@ -403,7 +403,7 @@ def _named(frame: PythonFrame, data: bytes, parts: _CodeParts) -> PythonFrame:
     shape = parts.interpreter.shape
     units, start = _at(data, 16), frame.code + shape.bytecode
     instruction = frame.instruction & (1 << _ENTRY_SHIFT) - 1
-    # Before its first instruction a frame of 3.11 and 3.12 stands one unit in front of it.
+    # Before its first instruction, a frame of 3.11 and 3.12 is one unit before the bytecode.
     if not units < _UNITS or not start - 2 <= instruction < start + 2 * units:
         return frame
     function = parts.texts.get(_at(data, shape.qualname))
@@ -417,7 +417,7 @@ def _named(frame: PythonFrame, data: bytes, parts: _CodeParts) -> PythonFrame:
 
 
 def line_of(table: bytes, first: int, unit: int) -> int | None:
-    """The line of a code unit; None where the table has none for it."""
+    """Return the line of a code unit; None if the table has no line for it."""
     line = first
     at = passed = 0
     while at < len(table):
@@ -438,16 +438,11 @@ def line_of(table: bytes, first: int, unit: int) -> int | None:
 
 
 def _signed(data: bytes) -> int:
-    """A variable-length number, six bits a byte, whose lowest bit is its sign."""
+    """Return a variable-length number: six bits per byte, up to six bytes, with the sign in the lowest bit."""
     value = shift = 0
-    for byte in _number(data):
+    for byte in data[:6]:
         value |= (byte & 63) << shift
         shift += 6
-    return -(value >> 1) if value & 1 else value >> 1
-
-
-def _number(data: bytes) -> Iterator[int]:
-    for byte in data[:6]:
-        yield byte
         if not byte & 64:
-            return
+            break
+    return -(value >> 1) if value & 1 else value >> 1

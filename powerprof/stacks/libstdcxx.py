@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""C++ names by libstdc++. Run as a script (standard library only) it reads one name and prints what it means, within
-limits of memory and time."""
+"""C++ names by libstdc++.
+
+Run as a script, it reads a name from stdin and prints its readable form within limits of memory and time. It imports
+only the standard library, so that the script starts fast.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def _libstdcxx() -> Any:
 
 
 def demangle(name: str) -> str | None:
-    """By `__cxa_demangle` of libstdc++ (Itanium C++ ABI); None where it is no C++ name or libstdc++ is absent."""
+    """Return the readable form by `__cxa_demangle` (Itanium C++ ABI); None for other names or without libstdc++."""
     library = _libstdcxx()
     data = name.encode("utf-8", "replace")
     if library is None or b"\0" in data:
@@ -45,7 +48,7 @@ def demangle(name: str) -> str | None:
 
 
 def main() -> None:
-    """The child of `powerprof.stacks.demangle`."""
+    """Demangle one name as the child process of `powerprof.stacks.demangle`."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))

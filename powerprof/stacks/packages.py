@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which package brings the debug file of a program, read from the package manager's own files: nothing is executed.
+"""The packages with debug files of programs, from the package manager's own files; no program is executed.
 
-dpkg(1) keeps a list of files for each package, apt(8) the indexes of its archives, whose Build-Ids tell which package
-has which debug file. rpm's packages are asked for by build id instead, as gdb's hint does. All is read in the root of
-the process, bounded, and only from files that root or we alone may write.
+dpkg(1) keeps a list of files per package. The archive indexes of apt(8) contain Build-Ids of debug packages. Packages
+of rpm are requested by build id, as in gdb's hint. All files are read in the root of the process, with limits, and only
+if no account except root and us can write them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LISTS_BYTES = 512 << 20
 _INDEX_BYTES = 256 << 20
 _NAME = re.compile(r"[a-z0-9][a-z0-9+.-]{1,100}")
 _VERSION = re.compile(r"[A-Za-z0-9.+~:-]{1,100}")
-# Of Debian and of Ubuntu; the indexes of other archives are large and have no such packages.
+# Debug archives of Debian and Ubuntu. The indexes of other archives are large and have no debug packages.
 _DEBUG_ARCHIVES = ("debug", "ddebs")
 _DPKG, _APT = "/var/lib/dpkg", "/var/lib/apt/lists"
-# What is served for every distribution that has no server of its own here.
+# The server for every distribution without a server in _SERVERS.
 _FEDERATED = "https://debuginfod.elfutils.org"
 _SERVERS = {
     "debian": "https://debuginfod.debian.net",
@@ -64,19 +64,19 @@ class Package:
 
     @property
     def word(self) -> str:
-        """As apt is given it."""
+        """The argument of apt for the package."""
         return f"{self.name}={self.version}" if self.version else self.name
 
 
 class Distribution:
-    """The distribution in `root`, `/` or `/proc/PID/root`. What cannot be read is not known."""
+    """The distribution in `root`, `/` or `/proc/PID/root`. Files that cannot be read are ignored."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
-        """ID and ID_LIKE of os-release(5), the most particular first, `opensuse-leap` as `opensuse`."""
+        """ID and ID_LIKE of os-release(5), the most specific first, `opensuse-leap` as `opensuse`."""
         text = (self._read("/etc/os-release", 1 << 16) or b"").decode("utf-8", "replace")
         fields = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         words = [fields.get(name, "").strip("\"' ") for name in ("ID", "ID_LIKE")]
@@ -84,45 +84,45 @@ class Distribution:
 
     @property
     def server(self) -> str:
-        """Its debuginfod server."""
+        """The distribution's debuginfod server."""
         return next((_SERVERS[name] for name in self.ids if name in _SERVERS), _FEDERATED)
 
     @cached_property
     def has_dpkg(self) -> bool:
-        """Whether dpkg keeps its packages."""
+        """Whether dpkg manages its packages."""
         return shared().names(self._root, f"{_DPKG}/info", 1) is not None
 
     def owners(self, paths: Collection[str]) -> dict[str, Package]:
-        """The package of each file that dpkg knows, by its path."""
-        # Before /usr was merged packages had files in /lib and /bin, and many still list them there.
+        """Return the packages of the files that dpkg lists, by path."""
+        # Before /usr was merged, packages had files in /lib and /bin, and many packages still list them there.
         wanted = {os.fsencode(name): path for path in paths for name in (path, path.removeprefix("/usr")) if path}
-        found: dict[str, str] = {}
+        list_names: dict[str, str] = {}
         left_bytes = _LISTS_BYTES
         for name in self._names(f"{_DPKG}/info", ".list") if wanted and self.has_dpkg else ():
             data = self._read(f"{_DPKG}/info/{name}", min(_LIST_BYTES, left_bytes)) or b""
             left_bytes -= len(data)
             for line in wanted.keys() & data.split(b"\n"):
-                found[wanted[line]] = name.removesuffix(".list")
-        versions = self._versions(set(found.values()))
-        return {path: versions[name] for path, name in found.items() if name in versions}
+                list_names[wanted[line]] = name.removesuffix(".list")
+        versions = self._versions(set(list_names.values()))
+        return {path: versions[name] for path, name in list_names.items() if name in versions}
 
     def debug_packages(self, build_ids: Collection[str]) -> dict[str, Package]:
-        """The package of apt's indexes with the debug file of each build id, where one is in them."""
-        found: dict[str, Package] = {}
+        """Return the packages in apt's indexes with the debug files of these build ids."""
+        packages: dict[str, Package] = {}
         for name in self._names(_APT, "_Packages", "_Packages.gz") if build_ids else ():
             if not any(word in name for word in _DEBUG_ARCHIVES):
                 continue
             data = self._read(f"{_APT}/{name}", _INDEX_BYTES) or b""
-            for build_id in set(build_ids) - set(found):
+            for build_id in set(build_ids) - set(packages):
                 at = data.find(build_id.encode())
                 if at >= 0:
                     package = _package(_stanza(data, at))
                     if package is not None:
-                        found[build_id] = package
-        return found
+                        packages[build_id] = package
+        return packages
 
     def by_build_id(self, build_ids: Collection[str]) -> str | None:
-        """The command that installs debug files by build id; None where the package manager has none."""
+        """Return the command that installs debug files by build id; None if the package manager has none."""
         if any(name in self.ids for name in _ZYPPER):
             return shlex.join(["zypper", "install", *(f"debuginfo(build-id)={build_id}" for build_id in build_ids)])
         if any(name in self.ids for name in _DNF):
@@ -131,8 +131,8 @@ class Distribution:
         return None
 
     def _versions(self, names: Collection[str]) -> dict[str, Package]:
-        """Installed packages by the names of their lists, `NAME` or `NAME:ARCHITECTURE`."""
-        known: dict[str, Package] = {}
+        """Return the installed packages by the names of their lists, `NAME` or `NAME:ARCHITECTURE`."""
+        packages: dict[str, Package] = {}
         status = self._read(f"{_DPKG}/status", _INDEX_BYTES) or b"" if names else b""
         for stanza in status.split(b"\n\n"):
             package = _package(stanza)
@@ -140,8 +140,8 @@ class Distribution:
                 architecture = _field(stanza, b"Architecture")
                 for name in (package.name, f"{package.name}:{architecture}"):
                     if name in names:
-                        known[name] = package
-        return known
+                        packages[name] = package
+        return packages
 
     def _names(self, folder: str, *ends: str) -> list[str]:
         names = shared().names(self._root, folder, _MOST_LISTS) or []
@@ -163,7 +163,7 @@ class Distribution:
 
 
 def debug_package(package: Package) -> Package:
-    """The package that has a package's debug files, by Debian's rules."""
+    """Return the package with a package's debug files, by Debian's naming."""
     python = re.match(r"(?:lib)?(python[23]\.\d+)", package.name)
     if package.name == "libc6":
         return Package("libc6-dbg", package.version)
@@ -181,29 +181,29 @@ def _field(stanza: bytes, name: bytes) -> str:
 
 
 def _package(stanza: bytes) -> Package | None:
-    """Refused where its words are no package's: they become part of a command that people copy."""
+    """Return the package of a stanza; None for an invalid name, because users copy it into a command."""
     name, version = _field(stanza, b"Package"), _field(stanza, b"Version")
     if not _NAME.fullmatch(name):
         return None
     return Package(name, version if _VERSION.fullmatch(version) else None)
 
 
-# Which files of a process have names for their functions, and from where.
+# Sources of function names of a process's files.
 
 NamesFrom = Literal["symtab", "gopclntab", "gnu_debugdata", "dynsym"]
 
 
 def is_complete(names_from: str | None, debug_from: str | None, functions_count: int | None) -> bool:
-    """Whether a debug file can add no names to a file. What a stripped Go program has beside Go has an unwind table."""
+    """Return whether a debug file cannot add names. Functions besides Go's in a stripped Go program have FDEs."""
     return debug_from is not None or names_from == "symtab" or (names_from == "gopclntab" and not functions_count)
 
 
 class FileNames(msgspec.Struct, frozen=True, kw_only=True):
-    """The names that one mapped file has.
+    """The names of functions in one mapped file.
 
-    `names_from` is the most complete table of the file itself, None where it has none; `debug_from` is how its debug
-    file was found (`build_id`, `debuglink`, `debuginfod`), None where there is none. `functions_count` are those of its
-    unwind table, `named_count` those that a symbol covers; None without such a table. `note`: why it was not read.
+    `names_from` is the most complete table of the file itself, `debug_from` is how its debug file was found
+    (`build_id`, `debuglink`, `debuginfod`); None: no such source. `functions_count` is the size of its unwind table,
+    `named_count` the number of these functions with a symbol; None without such a table. `note`: a read failure.
     """
 
     path: str
@@ -217,12 +217,12 @@ class FileNames(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_complete(self) -> bool:
-        """Whether a debug file can add no names."""
+        """Whether a debug file cannot add names."""
         return is_complete(self.names_from, self.debug_from, self.functions_count)
 
 
 def mapped_files(image: ProcessImage, chosen: Callable[[str], bool] = lambda module: True) -> list[Mapping]:
-    """The files that a process runs code of, each once, its program first, if `chosen` by their names in frames."""
+    """Return the mapped code files of a process, each once, its program first; `chosen` selects by module name."""
     files: dict[tuple[str, str, int], Mapping] = {}
     for mapping in image.mappings:
         if mapping.is_file and chosen(image.module_of(mapping)):
@@ -231,19 +231,19 @@ def mapped_files(image: ProcessImage, chosen: Callable[[str], bool] = lambda mod
 
 
 def survey_names(image: ProcessImage, mappings: Iterable[Mapping], store: TableStore) -> list[FileNames]:
-    """What names each file has."""
-    return [_names_of(image, mapping, store) for mapping in mappings]
+    """Return the names in each file."""
+    return [_read_names(image, mapping, store) for mapping in mappings]
 
 
-def _names_of(image: ProcessImage, mapping: Mapping, store: TableStore) -> FileNames:
-    known = FileNames(path=mapping.path, module=image.module_of(mapping), build_id=mapping.build_id)
+def _read_names(image: ProcessImage, mapping: Mapping, store: TableStore) -> FileNames:
+    file = FileNames(path=mapping.path, module=image.module_of(mapping), build_id=mapping.build_id)
     tables = store.tables(image, mapping)
     if isinstance(tables, str):
-        return msgspec.structs.replace(known, note=tables)
+        return msgspec.structs.replace(file, note=tables)
     debug = read_debug(store, image, mapping, inline=False)
-    count, named = _functions(tables, debug.symbols)
+    count, named = _count_functions(tables, debug.symbols)
     return msgspec.structs.replace(
-        known,
+        file,
         names_from=_names_from(image, mapping, store),
         debug_from=debug.source,
         functions_count=count,
@@ -274,8 +274,8 @@ def _best_table(elf: Elf) -> NamesFrom | None:
     return "dynsym" if SHT_DYNSYM in kinds else None
 
 
-def _functions(tables: ModuleTables, debug: SymbolTable | None) -> tuple[int | None, int | None]:
-    """How many functions the unwind table has, and of how many a symbol covers the start."""
+def _count_functions(tables: ModuleTables, debug: SymbolTable | None) -> tuple[int | None, int | None]:
+    """Return the number of functions in the unwind table, and of those whose start a symbol covers."""
     import numpy as np
 
     starts = np.frombuffer(tables.unwind.starts, "<u8")
@@ -293,14 +293,14 @@ def _covered(table: SymbolTable, addresses: Any) -> Any:
 
     starts, ends = np.frombuffer(table.starts, "<u8"), np.frombuffer(table.ends, "<u8")
     at = starts.searchsorted(addresses, "right")
-    # Symbols nest: the furthest end of all that begin before.
+    # Symbols nest, so an address is covered up to the furthest end of all earlier symbols.
     furthest = np.concatenate([np.zeros(1, "<u8"), np.maximum.accumulate(ends)])
     return furthest[at] > addresses
 
 
-# The one command that brings the names that files of a process lack: a package, else debuginfod.
+# The one command that gets the missing names of a process's files: a package, else debuginfod.
 
-# Fewer frames without a name than this share are no reason to install anything.
+# A smaller share of unnamed frames does not justify an installation.
 _LEAST_PERCENT = 1.0
 _MOST_FILES = 3
 _SYSTEM_FOLDERS = ("/usr/", "/lib", "/bin/", "/sbin/")
@@ -308,7 +308,7 @@ _OWN_FOLDERS = ("/usr/local/", "/usr/src/")
 
 
 class Remedies:
-    """What brings the names of some files of a process. Files whose names are complete are left out of everything."""
+    """Sources of the missing names of some files of a process. Files with complete names are ignored."""
 
     def __init__(self, pid: int, files: Sequence[FileNames]) -> None:
         self._pid = pid
@@ -330,19 +330,19 @@ class Remedies:
         return self._distribution.debug_packages([file.build_id for file in self.files if file.build_id])
 
     def package(self, file: FileNames) -> Package | None:
-        """The package with its debug file: by build id where apt's indexes have it, else by the package of the file."""
-        found = self._in_archives.get(file.build_id or "")
+        """Return the package with a file's debug file, by build id in apt's indexes, else by the file's package."""
+        indexed = self._in_archives.get(file.build_id or "")
         owner = self._owners.get(file.path)
-        return found or (debug_package(owner) if owner is not None else None)
+        return indexed or (debug_package(owner) if owner is not None else None)
 
     def is_distributed(self, file: FileNames) -> bool:
-        """Whether somebody else built it, who may have its debug file."""
+        """Return whether the distribution built the file, so that it may have its debug file."""
         if self._distribution.has_dpkg:
             return file.path in self._owners
         return file.path.startswith(_SYSTEM_FOLDERS) and not file.path.startswith(_OWN_FOLDERS)
 
     def command(self, *, asked: bool = False) -> str | None:
-        """What to type; None where no source of the names is known. `asked`: the user's own servers were asked."""
+        """Return the command; None if no source is known. `asked`: the user's own servers were queried."""
         files = [file for file in self.files if self.is_distributed(file)]
         build_ids = [file.build_id for file in files if file.build_id]
         if build_ids and not self._is_contained:
@@ -357,7 +357,7 @@ class Remedies:
         return self._fetch(self._distribution.server) if files else None
 
     def _fetch(self, server: str | None = None) -> str:
-        # The cache is that of the account that powerprof runs as, and sudo passes no environment on.
+        # The cache belongs to the account that runs powerprof, and sudo does not pass the environment on.
         chosen = (
             f"DEBUGINFOD_URLS={server or shlex.quote(' '.join(configured_servers()))} "
             if server or is_delegated()
@@ -371,19 +371,19 @@ def _as_root() -> str:
 
 
 def missing_names(frames: Iterable[tuple[str, bool]], images: Iterable[ProcessImage]) -> Note | None:
-    """What a report says of frames without a name; None where there are few, or where no file could name them.
+    """Return the note of a report on unnamed frames; None if they are few or no file could name them.
 
-    `frames` are (file, whether it has a name), one for each that is shown.
+    `frames` are (module, whether it has a name), one per printed frame.
     """
     total, unnamed = 0, Counter[str]()
     for module, is_named in frames:
         total += 1
-        # What is in no file, `[Java code]`, has no debug symbols.
+        # Generated code such as `[Java code]` has no debug symbols.
         unnamed[module] += not is_named and not module.startswith("[")
     if not total or 100.0 * unnamed.total() / total < _LEAST_PERCENT:
         return None
     store, most = TableStore(downloads=False), unnamed.most_common(1)[0][0]
-    # Of many processes one whose program lacks most.
+    # Prefer a process whose own files include the module with most unnamed frames.
     for image in sorted(images, key=lambda image: not mapped_files(image, lambda module: module == most)):
         lacking = [
             file

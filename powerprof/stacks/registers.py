@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one place that knows how each architecture's saved user registers are laid out."""
+"""The layout of saved user registers of each architecture: the only module that knows it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STACK_LIMIT_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Machine:
-    """An architecture whose stacks can be unwound: `names` are its registers in the order in which BPF copies them.
+    """An architecture with stacks that can be unwound: `names` are its registers in the order of BPF's copy.
 
-    `volatile` ones differ between two sleeps at one call site (results and arguments) and no unwind table of a sleeper
-    refers to them. `return_column` is the return address's column in unwind tables, `elf_machine` e_machine, `drgn`
-    drgn's name of the architecture. `link` is the register that holds a return address, `address_mask` the bits that
-    an address of user space can have: the others may hold a signature (pointer authentication) or a tag.
+    `volatile` registers (results and arguments) differ between two sleeps at one call site, and unwind tables of
+    sleepers do not refer to them. `return_column` is the return address's column in unwind tables, `elf_machine` is
+    e_machine, `drgn` is drgn's name of the architecture. `link` is the register that holds a return address. The other
+    bits than `address_mask` may hold a signature (pointer authentication) or a tag.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Machine:
 
     @property
     def register_bytes(self) -> int:
-        """How many bytes BPF copies."""
+        """The size of BPF's copy in bytes."""
         return 8 * len(self.names)
 
     @cached_property
@@ -46,40 +46,38 @@ class Machine:
         return struct.Struct(f"<{len(self.names)}Q")
 
     @cached_property
-    def _steady(self) -> tuple[int, ...]:
+    def _stable(self) -> tuple[int, ...]:
         return tuple(index for index, name in enumerate(self.names) if name not in self.volatile)
 
     def words(self, registers: bytes) -> tuple[int, ...]:
-        """The registers as numbers."""
+        """Return the registers as numbers."""
         return self._words.unpack(registers)
 
     def pack(self, values: dict[str, int]) -> bytes:
-        """Registers by name; those not named are 0."""
+        """Return registers as BPF copies them, from a mapping by BPF's names; missing ones are 0."""
         return self._words.pack(*(values.get(name, 0) for name in self.names))
 
     def by_name(self, registers: bytes) -> dict[str, int]:
-        """The registers as unwind tables call them, and `pc`."""
+        """Return the registers by their DWARF names, and `pc`."""
         return dict(zip(self._dwarf_names, self.words(registers), strict=True))
 
     def pack_names(self, values: dict[str, int]) -> bytes:
-        """Registers by those names, as BPF copies them; those not named are 0."""
+        """Return registers as BPF copies them, from a mapping by DWARF names; missing ones are 0."""
         return self._words.pack(*(values.get(name, 0) for name in self._dwarf_names))
 
     @cached_property
     def _dwarf_names(self) -> tuple[str, ...]:
-        own = {"ip": "pc", "pc": "pc", "flags": "rflags", "orig_ax": "orig_ax"}
-        short = frozenset(("bp", "bx", "ax", "cx", "dx", "si", "di"))
-        is_x86 = self.link is None
-        return tuple(
-            own.get(name) or (f"r{name}" if is_x86 and (name in short or name == "sp") else name) for name in self.names
-        )
+        renamed = {"ip": "pc", "pc": "pc", "flags": "rflags", "orig_ax": "orig_ax"}
+        if self.link is None:  # x86-64
+            renamed |= {name: f"r{name}" for name in ("bp", "bx", "ax", "cx", "dx", "si", "di", "sp")}
+        return tuple(renamed.get(name, name) for name in self.names)
 
-    def steady(self, values: tuple[int, ...]) -> tuple[int, ...]:
-        """The registers on which a stack's shape can depend, for recognising a stack seen before."""
-        return tuple(values[index] for index in self._steady)
+    def stable(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the registers on which a stack's shape can depend, as a key for repeated stacks."""
+        return tuple(values[index] for index in self._stable)
 
-    def unsigned(self, registers: bytes) -> bytes:
-        """The same registers with the signature taken off the return address."""
+    def strip_signatures(self, registers: bytes) -> bytes:
+        """Return the registers without the signature of the return address."""
         if self.link is None:
             return registers
         values = list(self.words(registers))
@@ -88,7 +86,7 @@ class Machine:
         return self._words.pack(*values)
 
 
-# struct pt_regs, arch/x86/include/asm/ptrace.h. The others than the volatile ones may hold a frame's address or (vfork:
+# struct pt_regs, arch/x86/include/asm/ptrace.h. Registers that are not volatile may hold a frame's address or (vfork:
 # rdi) the return address.
 X86_64 = Machine(
     name="x86_64",
@@ -105,9 +103,9 @@ X86_64 = Machine(
     drgn="X86_64",
     address_mask=(1 << 64) - 1,
 )
-# struct user_pt_regs, with which struct pt_regs begins: arch/arm64/include/uapi/asm/ptrace.h. Bit 55 tells user from
-# kernel addresses; user addresses have 48 bits, 52 only where a program asks mmap for them
-# (Documentation/arch/arm64/memory.rst), the rest is for signatures and tags.
+# struct user_pt_regs, the beginning of struct pt_regs: arch/arm64/include/uapi/asm/ptrace.h. Bit 55 separates user
+# from kernel addresses. User addresses have 48 bits, or 52 if a program requests them from mmap
+# (Documentation/arch/arm64/memory.rst); the other bits are for signatures and tags.
 AARCH64 = Machine(
     name="aarch64",
     names=(*(f"x{number}" for number in range(31)), "sp", "pc", "pstate"),
@@ -126,7 +124,7 @@ BY_ELF = {machine.elf_machine: machine for machine in MACHINES.values()}
 
 
 class SavedStack(msgspec.Struct, frozen=True):
-    """What was copied of one sleeping thread: `registers` as its Machine has them, `stack` the bytes from sp up."""
+    """The copy of one sleeping thread: `registers` in the layout of its Machine, `stack` the bytes from sp up."""
 
     pid: int
     tid: int
@@ -135,7 +133,7 @@ class SavedStack(msgspec.Struct, frozen=True):
 
 
 def machine_of(registers: bytes) -> Machine:
-    """Whose registers these are, by their length. Raises DataError for another machine's."""
+    """Return the machine of saved registers by their length. Raises DataError for another machine's."""
     machine = _BY_BYTES.get(len(registers))
     if machine is None:
         known = " or ".join(f"{size} ({machine.name})" for size, machine in sorted(_BY_BYTES.items()))
@@ -144,7 +142,7 @@ def machine_of(registers: bytes) -> Machine:
 
 
 def this_machine() -> Machine:
-    """The running machine. Raises CapabilityError where its stacks cannot be unwound."""
+    """Return the running machine. Raises CapabilityError if its stacks cannot be unwound."""
     name = os.uname().machine
     if name not in MACHINES:
         known = f"those of {' and '.join(sorted(MACHINES))} can"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runtimes that make code while they run, or schedule threads of their own: whose code it is, and where names are had.
+"""Runtimes that generate code or schedule threads of their own: recognition, and the names of their code.
 
-A runtime is known by the files that a process has mapped. What it compiles lies in memory without a file: only a perf
-map, which it writes only with an option, has the names.
+A runtime is recognised by the files that a process has mapped. Generated code is in memory without a file. Its names
+are only in a perf map, which a runtime writes only with an option.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, shared
 from powerprof.system.tasks import process_stat
 
-# What V8 writes before a function: how it came to be compiled. Then one character for the compiler, and the name.
+# The first word of V8's names is the kind of compilation; a character for the compiler and the name follow.
 _V8_KINDS = frozenset({"LazyCompile", "JS", "Function", "Eval", "Script"})
 _V8_COMPILERS = "~^+*"
-# Where a script's name begins, after a function's name that may itself have blanks (`get size`).
+# The start of a script's name after a function's name, which can contain blanks (`get size`).
 _SCRIPT = re.compile(r"(?:^| )(?=/|file:|node:|https?:|evalmachine\.|\[eval\])")
 _POSITION = re.compile(r"(.*):([0-9]{1,9}):([0-9]{1,9})", re.DOTALL)
-# Threads of Go that wait here run no goroutine. (Before Go 1.19: findrunnable.)
+# Go threads that wait in these run no goroutine. (findrunnable: before Go 1.19.)
 _GO_IDLE = frozenset(f"runtime.{name}" for name in ("findRunnable", "findrunnable", "stopm", "sysmon"))
 _NODE_LOOP = frozenset({"uv__io_poll", "uv_run", "node::SpinEventLoopInternal(node::Environment*)"})
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """One runtime: `files` are the mapped files that tell it, `interpreter` what names its interpreter's own code."""
+    """One runtime: `files` matches the mapped files that identify it, `interpreter` are its interpreter's symbols."""
 
     key: str
     name: str
@@ -44,12 +44,12 @@ class Runtime:
 
     @property
     def code(self) -> str:
-        """The module of its code where that has no name."""
+        """The module name of generated code without a name."""
         return f"[{self.name} code]"
 
     @property
     def interpreting(self) -> str:
-        """What its interpreter is called."""
+        """The function name of the interpreter."""
         return f"[{self.name} interpreter]"
 
 
@@ -57,7 +57,7 @@ def _runtime(key: str, name: str, files: str, *interpreter: str) -> Runtime:
     return Runtime(key, name, re.compile(files), frozenset(interpreter))
 
 
-# It has a file named libjvm.so, too.
+# OpenJ9 also has a file named libjvm.so.
 OPENJ9 = _runtime("openj9", "Java", r"libj9vm[0-9]*\.so")
 JAVA = _runtime("java", "Java", r"libjvm\.so", "Interpreter")
 NODE = _runtime(
@@ -83,14 +83,14 @@ RUNTIMES = (
 
 
 def runtime_of(image: ProcessImage) -> Runtime | None:
-    """The runtime whose code a process's anonymous memory holds; None where there is none, or more than one."""
+    """Return the runtime that generated a process's anonymous code; None for no runtime or several."""
     files = {mapping.module for mapping in image.mappings if mapping.inode}
-    found = [runtime for runtime in RUNTIMES if any(runtime.files.fullmatch(file) for file in files)]
-    return found[0] if len(found) == 1 or found == [OPENJ9, JAVA] else None
+    matching = [runtime for runtime in RUNTIMES if any(runtime.files.fullmatch(file) for file in files)]
+    return matching[0] if len(matching) == 1 or matching == [OPENJ9, JAVA] else None
 
 
 def translate_name(runtime: Runtime | None, name: str) -> tuple[str, str | None]:
-    """(function, source) of a name as a runtime's compiler writes it; the source is `file:line`, where it has one."""
+    """Return (function, source) of a name in a perf map; the source is `file:line`, or None."""
     if runtime is None:
         return name, None
     if name in runtime.interpreter:
@@ -114,7 +114,7 @@ def _javascript(name: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True)
 class FrameName:
-    """One frame, as a hint needs it."""
+    """The fields of a frame that decide about a note."""
 
     function: str | None
     module: str
@@ -123,20 +123,22 @@ class FrameName:
 def runtime_notes(
     stacks: Iterable[tuple[int | None, Iterable[FrameName]]], images: Mapping[int, ProcessImage]
 ) -> list[Note]:
-    """How the names that are missing are had: one note a runtime, for those whose frames are in `stacks` of (pid,
-    frames). `images` are the processes looked at."""
-    found: dict[str, tuple[str, int | None]] = {}
+    """Return how to get the missing names: one note per runtime with frames in `stacks` of (pid, frames).
+
+    `images` are the images by pid.
+    """
+    pids: dict[str, tuple[str, int | None]] = {}
     runtimes = {pid: runtime_of(image) for pid, image in images.items()}
     for pid, frames in stacks:
-        key, missing = _hint(runtimes.get(pid) if pid is not None else None, list(frames))
-        if key is not None and (missing or key not in found):
-            known = found.get(key)
-            found[key] = known if known is not None and known[0] == "code" else ("code" if missing else "waits", pid)
-    return [Note(f"runtime_{key}_{what}", _values(images.get(pid or 0))) for key, (what, pid) in sorted(found.items())]
+        key, is_missing = _classify(runtimes.get(pid) if pid is not None else None, list(frames))
+        if key is not None and (is_missing or key not in pids):
+            first = pids.get(key)
+            pids[key] = first if first is not None and first[0] == "code" else ("code" if is_missing else "waits", pid)
+    return [Note(f"runtime_{key}_{kind}", _values(images.get(pid or 0))) for key, (kind, pid) in sorted(pids.items())]
 
 
-def _hint(runtime: Runtime | None, frames: Sequence[FrameName]) -> tuple[str | None, bool]:
-    """(whose hint a stack needs, whether names are missing that can be had)."""
+def _classify(runtime: Runtime | None, frames: Sequence[FrameName]) -> tuple[str | None, bool]:
+    """Return the runtime key of the note for a stack, and whether obtainable names are missing."""
     functions = {frame.function for frame in frames}
     if functions & _GO_IDLE:
         return "go", False
@@ -144,7 +146,7 @@ def _hint(runtime: Runtime | None, frames: Sequence[FrameName]) -> tuple[str | N
         return LUAJIT.key, True
     if runtime is None:
         return None, False
-    # No map names what Java interprets.
+    # A perf map has no names of interpreted Java functions.
     interprets = runtime is not JAVA and runtime.interpreting in functions
     if interprets or any(frame.module == runtime.code for frame in frames):
         return runtime.key, True
@@ -160,7 +162,7 @@ def _is_mapped(module: str) -> bool:
 def _values(image: ProcessImage | None) -> dict[str, float | str]:
     if image is None:
         return {"pid": "PID", "as_account": ""}
-    # Numbers: an account of a container has no name here. Root's rights are no use to what another account answers.
+    # Numeric ids, because a container's account has no name here. Runtimes answer their own account only, not root.
     account = (
         f"setpriv --reuid={image.uid} --regid={image.gid} --clear-groups "
         if image.uid and image.gid is not None
@@ -169,12 +171,12 @@ def _values(image: ProcessImage | None) -> dict[str, float | str]:
     return {"pid": str(image.pid), "as_account": account}
 
 
-# Perf maps: the names that a just-in-time compiler writes for its code, read as the hostile text they are.
+# Perf maps: the names that a just-in-time compiler writes for its code, read as untrusted text.
 #
-# Format (Linux tools/perf/Documentation/jit-interface.txt): `START SIZE name` per line, numbers in
-# hexadecimal. The file belongs to the profiled process, which may write anything into it at any time.
+# Format (Linux tools/perf/Documentation/jit-interface.txt): `START SIZE name` per line, with hexadecimal numbers.
+# The file belongs to the profiled process, which can change it at any time.
 
-# Several times what large JIT programs write. A hostile map of that many overlapping entries costs about 1 s and 60 MB.
+# Several times as many as large JIT programs write. A hostile map of overlapping entries takes about 1 s and 60 MB.
 MAX_ENTRIES = 150_000
 MAX_BYTES = 32 << 20
 MAX_SECONDS = 1.0
@@ -185,7 +187,7 @@ _CHUNK_BYTES = 256 << 10
 
 @dataclass(frozen=True)
 class PerfMap:
-    """Disjoint [start, end) → name, sorted. `notes` say what was left out and why."""
+    """Disjoint [start, end) → name, sorted. `notes` are the reasons for omissions."""
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
@@ -194,33 +196,33 @@ class PerfMap:
     notes: tuple[str, ...]
 
     def lookup(self, address: int) -> tuple[str, int] | None:
-        """(name, start) of the code that covers an address."""
+        """Return (name, start) of the code at an address."""
         at = bisect_right(self.starts, address) - 1
         if at >= 0 and address < self.ends[at]:
             return self.names[at], self.starts[at]
         return None
 
 
-EMPTY = PerfMap((), (), (), 0, ())
+NO_PERF_MAP = PerfMap((), (), (), 0, ())
 
 
 def read_perf_map(image: ProcessImage) -> PerfMap:
-    """The perf map of a living process; EMPTY, with a note where there is a file that may not be used."""
+    """Return the perf map of a living process; NO_PERF_MAP if there is none, with a note if it may not be used."""
     base = procfs() / str(image.pid)
     path = f"/tmp/perf-{image.namespace_pid or image.pid}.map"  # noqa: S108 - the name is the interface
     opened = shared().open_in_root(image.pid, base / "root", path, follow=False)
     if not isinstance(opened, Opened):
         absent = opened == "no such file"
-        return EMPTY if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))
+        return NO_PERF_MAP if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))
     with opened:
         try:
-            # The folder of a process that changed its account is root's.
+            # The /proc folder of a process that changed its account belongs to root.
             owner = base.stat().st_uid if image.uid is None else image.uid
         except OSError:
-            return EMPTY
+            return NO_PERF_MAP
         stat = process_stat(image.pid)
         if stat is None or stat.started_ticks != image.started_ticks:
-            return EMPTY  # another process has the number now: the map is that one's
+            return NO_PERF_MAP  # The pid was reused, so the map belongs to another process.
         refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)
         if refusal:
             return PerfMap((), (), (), 0, (f"{path}: not read ({refusal})",))
@@ -228,18 +230,18 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
 
 
 def owner_refusal(file_uid: int, process_uid: int) -> str | None:
-    """Why a map is not believed: anybody may create the name in /tmp before the process does."""
+    """Return why a map's owner is refused: any account can create the name in /tmp before the process does."""
     return None if file_uid in (0, process_uid) else f"owned by user {file_uid}, the process is of user {process_uid}"
 
 
 def _refusal(opened: Opened, image: ProcessImage) -> str | None:
-    """Why a file that the process's account owns is not believed either."""
+    """Return why a file of the right owner is refused."""
     if opened.mode & 0o002:
         return "anybody may write it: chmod o-w"
     booted = next((line.split()[1] for line in (try_text(procfs() / "stat") or "").splitlines() if "btime" in line), "")
     if booted.isdecimal():
         started_s = int(booted) + image.started_ticks / os.sysconf("SC_CLK_TCK")
-        # The kernel gives the boot to the second.
+        # The kernel reports the boot time in whole seconds.
         if opened.mtime_ns / 1e9 < started_s - 2:
             return "older than the process: an earlier one of the same number wrote it"
     return None
@@ -316,7 +318,7 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
 
 
 def _disjoint(entries: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
-    """Later lines win where entries overlap: the compiler reuses memory and appends what it put there."""
+    """Return disjoint entries; later lines win, because a compiler reuses memory and appends the new entry."""
     ordered = sorted(range(len(entries)), key=lambda index: entries[index][0])
     if all(entries[a][1] <= entries[b][0] for a, b in pairwise(ordered)):
         kept = [entries[index] for index in ordered]
@@ -332,7 +334,7 @@ def _disjoint(entries: list[tuple[int, int, str]], malformed: int, notes: list[s
 
 
 def _sweep(entries: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
-    # Over all edges in order, the youngest entry that is open owns the stretch to the next edge.
+    # Over all edges in order, the youngest open entry owns the range up to the next edge.
     import heapq
 
     edges = sorted({edge for start, end, _ in entries for edge in (start, end)})

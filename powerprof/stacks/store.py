@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unwind and symbol tables of the modules of processes: from their files, or the cache."""
+"""A store of the unwind and symbol tables of processes' modules, from their files or the cache."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from powerprof.system.reader_process import Opened, shared
 
 SCHEMA = 3
 _LIMIT_BYTES = 768 << 20
-# What tables of all files may take at once. The largest server's are 20 MB.
+# Limit of the tables of all files in memory. The largest server's take 20 MB.
 _HELD_BYTES = 48 << 20
 
 
 class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
-    """All that one ELF file says: it is what the caches hold."""
+    """The tables of one ELF file, as the caches hold them."""
 
     schema: int
     key: str
@@ -42,10 +42,10 @@ class ModuleTables(msgspec.Struct, frozen=True, kw_only=True):
 
 @loader
 def decode_tables(data: bytes, path: object, key: str | None = None, *, own: bool = False) -> ModuleTables:
-    """Tables that `save_tables` wrote. Raises DataError where they are damaged or of another file than `key`.
+    """Return saved tables. Raises DataError if they are damaged or belong to another file than `key`.
 
-    `own`: from a folder that only we write to. What was looked at when it was made is not looked at again, which would
-    take ten times as long as all else.
+    `own`: from a folder that only we can write. Checks that were made before writing are skipped: they take ten times
+    as long as all else.
     """
     try:
         module = msgspec.msgpack.decode(data, type=ModuleTables)
@@ -61,13 +61,13 @@ def decode_tables(data: bytes, path: object, key: str | None = None, *, own: boo
 
 
 def save_tables(kept: ModuleTables | SymbolTable, directory: Path, name: str) -> None:
-    """Write tables in one step, readable by the owner only. Raises OSError."""
+    """Write tables atomically, readable by the owner only. Raises OSError."""
     with Folder.open(directory) as folder:
         folder.write(name, msgspec.msgpack.encode(kept))
 
 
 def _size(module: ModuleTables | str) -> int:
-    """What its tables take, in bytes; 0 for a reason why there are none."""
+    """Return the size of a module's tables in bytes; 0 for a failure reason."""
     if isinstance(module, str):
         return 0
     tables = [table for table in (module.symbols, module.debug) if table is not None]
@@ -76,10 +76,10 @@ def _size(module: ModuleTables | str) -> int:
 
 
 class TableStore:
-    """Finds tables, each read once.
+    """A store that reads each table once.
 
-    `use_files` False finds nothing in the file system, for a replay that must not depend on this machine. Without
-    `downloads` no debuginfod server is asked.
+    With `use_files` False the file system is not read, for a replay that must not depend on this machine. Without
+    `downloads` no debuginfod server is queried.
     """
 
     def __init__(self, *, use_files: bool = True, use_cache: bool = True, downloads: bool = True) -> None:
@@ -90,17 +90,17 @@ class TableStore:
         self._use_cache = use_cache and use_files
         self._known: OrderedDict[tuple[str, str, str | None, bool], ModuleTables | str] = OrderedDict()
         self._held_bytes = 0
-        # By file: a library's debug information is one, however many processes have it mapped.
+        # By file: processes that map a library share its debug information.
         self._debug: dict[str, SymbolTable] = {}
         self._inline: dict[str, InlineReader | None] = {}
 
     def unwind_table(self, image: ProcessImage, mapping: Mapping) -> UnwindTable | str:
-        """A module's unwind table, or why there is none."""
+        """Return a module's unwind table, or the reason for its absence."""
         module = self.tables(image, mapping)
         return module if isinstance(module, str) else module.unwind
 
     def tables(self, image: ProcessImage, mapping: Mapping) -> ModuleTables | str:
-        """What a module's file says, or why it is not known."""
+        """Return the tables of a module's file, or the reason for their absence."""
         if mapping.path == "[vdso]" and image.vdso:
             key: tuple[str, str, str | None, bool] = (f"[vdso] {hash(image.vdso):x}", "", None, False)
         elif not mapping.inode:
@@ -112,16 +112,16 @@ class TableStore:
                 mapping.build_id,
                 mapping.bias is None,
             )
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = self._find(image, mapping)
-            self._held_bytes += _size(known)
-            self._drop_oldest()
+        tables = self._known.get(key)
+        if tables is None:
+            tables = self._known[key] = self._find(image, mapping)
+            self._held_bytes += _size(tables)
+            self._evict_oldest()
         self._known.move_to_end(key)
-        return known
+        return tables
 
-    def _drop_oldest(self) -> None:
-        """What was asked for longest ago is read again where it is asked for once more. Reasons stay."""
+    def _evict_oldest(self) -> None:
+        """Evict the least recently used tables until within the limit. Keep the cached reasons for failures."""
         for key in list(self._known)[:-1] if self._held_bytes > _HELD_BYTES else ():
             if (size := _size(self._known[key])) > 0:
                 del self._known[key]
@@ -141,13 +141,13 @@ class TableStore:
             if not isinstance(opened, Opened):
                 return opened
             with opened, reading(mapping.path), self.budget.metered(image.pid, opened.is_trusted) as meter:
-                return self._of_file(opened, mapping, meter)
+                return self._read_file(opened, mapping, meter)
         except DataError as error:
             return error.reason
         except OSError as error:
             return (error.strerror or str(error)).lower()
 
-    def _of_file(self, opened: Opened, mapping: Mapping, meter: BudgetMeter | None) -> ModuleTables:
+    def _read_file(self, opened: Opened, mapping: Mapping, meter: BudgetMeter | None) -> ModuleTables:
         directory = _cache_directory() if self._use_cache else None
         name = f"{mapping.build_id or 'none'}-{opened.key}.tables"
         if directory is not None:
@@ -160,14 +160,14 @@ class TableStore:
         return module
 
     def debug_symbols(self, opened: Opened, elf: Elf) -> SymbolTable:
-        """The symbols of a separate debug file, cached as the others are. Raises DataError where it is damaged."""
+        """Return the symbols of a separate debug file, cached on disk. Raises DataError if it is damaged."""
         name = f"{elf.build_id or 'none'}-{opened.key}.debug"
         if name not in self._debug:
             self._debug[name] = self._debug_table(elf, name)
         return self._debug[name]
 
     def inline(self, opened: Opened, elf: Elf) -> InlineReader | None:
-        """The reader of a file's DWARF; None where it has none, or where it may not be trusted."""
+        """Return the reader of a file's DWARF; None without DWARF or for an untrusted file."""
         if not opened.is_trusted:
             return None
         if opened.key not in self._inline:
@@ -191,7 +191,7 @@ def _extract(elf: Elf, key: str) -> ModuleTables:
     try:
         symbols = symtab.read_symbols(elf)
     except DataError:
-        # A damaged symbol table costs the names only.
+        # A damaged symbol table loses the names only.
         symbols = symtab.EMPTY
     return ModuleTables(schema=SCHEMA, key=key, unwind=unwind_tables.extract_table(elf, symbols), symbols=symbols)
 
@@ -202,12 +202,12 @@ def _bounded(path: Path) -> bytes:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _LIMIT_BYTES:
             raise DataError(path, "not a saved table")
-        # Not more: Python takes the memory that is asked for first.
+        # The exact size: Python allocates the requested memory first.
         return file.read(status.st_size)
 
 
 def _cache_directory() -> Path | None:
-    """Where tables are kept between runs; None where it cannot be ours alone."""
+    """Return the folder of tables that are kept between runs; None if other accounts could write it."""
     try:
         return cache_folder("symbols")
     except PowerprofError:
@@ -215,7 +215,10 @@ def _cache_directory() -> Path | None:
 
 
 def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
-    """The file of a mapping: of the living process, else by its name here where the build id is the same."""
+    """Open the file of a mapping: the living process's, else the file of that name here with the same build id.
+
+    Returns the reason if neither can be opened.
+    """
     place = (mapping.start, mapping.end, mapping.inode, mapping.path)
     opened = shared().open_mapped(image.pid, place)
     if isinstance(opened, Opened):
@@ -234,7 +237,7 @@ def open_module(image: ProcessImage, mapping: Mapping) -> Opened | str:
 
 
 def open_probed(image: ProcessImage, mapping: Mapping) -> Opened | str:
-    """As `open_module`, for a probe: the kernel knows the file by its inode, so a copy is of no use."""
+    """Open a file for a probe as `open_module` does; refuse a copy, because the kernel probes by inode."""
     opened = open_module(image, mapping)
     if isinstance(opened, Opened) and opened.is_copy:
         os.close(opened.fd)

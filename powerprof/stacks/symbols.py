@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses → frames: the function that covers an address, never the nearest."""
+"""From addresses to frames: the function that covers an address, never the nearest."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from powerprof.stacks.debuginfo import read_debug
 from powerprof.stacks.demangle import demangle
 from powerprof.stacks.image import Mapping, ProcessImage
 from powerprof.stacks.inline import InlineReader
-from powerprof.stacks.runtimes import EMPTY as NO_PERF_MAP
-from powerprof.stacks.runtimes import PerfMap, read_perf_map, runtime_of, translate_name
+from powerprof.stacks.runtimes import NO_PERF_MAP, PerfMap, read_perf_map, runtime_of, translate_name
 from powerprof.stacks.store import ModuleTables, TableStore
 from powerprof.stacks.symtab import SymbolTable
 from powerprof.stacks.unwind import Unwound
 from powerprof.system.errors import DataError
 
-# The frame that the kernel puts between a handler and what it interrupted.
+# The kernel's frame between a signal handler and the interrupted function.
 SIGNAL = "[signal]"
 
 
@@ -25,9 +24,9 @@ SIGNAL = "[signal]"
 class Frame:
     """One function of a stack.
 
-    `address` is the pc in the process; `vaddr` the same in the file (link-time). `function_start` is the link-time
-    start of the function, by its symbol or by the unwind table, and `offset` is the pc's distance from it.
-    `function` is None where no symbol covers the pc.
+    `address` is the pc in the process, `vaddr` its link-time address in the file. `function_start` is the link-time
+    start of the function by its symbol or the unwind table; `offset` is the distance of the pc from it. `function` is
+    None if no symbol covers the pc.
     """
 
     function: str | None
@@ -41,7 +40,7 @@ class Frame:
 
     @property
     def label(self) -> str:
-        """The function's name, else `module+0x…` at the start of the function, else at the pc."""
+        """The function's name, else `module+0x…` with the function's start, else with the pc."""
         if self.function is not None:
             return self.function
         place = self.function_start if self.function_start is not None else self.vaddr
@@ -63,7 +62,7 @@ class _NamedModule:
 
 
 class Symbolizer:
-    """Names the addresses of one process, each once. Files are opened when an address first falls into them.
+    """Names the addresses of one process, each once. A file is opened when an address first falls into it.
 
     `inline` False leaves out inlined calls and source lines.
     """
@@ -80,23 +79,22 @@ class Symbolizer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What could not be read, `module: reason`, each once."""
+        """Files that could not be read as `module: reason`, each once."""
         return tuple(self._notes)
 
     def frames(self, pc: int, exact: bool = True) -> tuple[Frame, ...]:
-        """The frames of one address, innermost inlined call first; at least one.
+        """Return the frames of one address, innermost inlined call first; at least one.
 
-        `exact` False takes it for a return address: the call lies before it.
+        With `exact` False the address is a return address, and the call is before it.
         """
         key = (pc, exact)
-        resolved = self._frames.get(key)
-        if resolved is None:
-            resolved = self._frames[key] = self._resolve(pc, pc if exact else pc - 1)
-        return resolved
+        if key not in self._frames:
+            self._frames[key] = self._resolve(pc, pc if exact else pc - 1)
+        return self._frames[key]
 
     def stack(self, unwound: Unwound) -> tuple[Frame, ...]:
-        """All frames of a stack, innermost first."""
-        # What follows the frame of a signal was interrupted: its pc is exact.
+        """Return all frames of a stack, innermost first."""
+        # The frame below an exact pc is the kernel's signal frame, whose own pc has no function.
         signals = (*unwound.exact[1:], False)
         return tuple(
             frame
@@ -118,7 +116,7 @@ class Symbolizer:
         vaddr = at - module.bias
         hit = module.tables.symbols.lookup(vaddr)
         if module.debug is not None:
-            # The full table of the debug file knows local functions where .dynsym only knows exported ones.
+            # The debug file's full table has local functions; .dynsym has only exported ones.
             hit = module.debug.lookup(vaddr) or hit
         name, start = (self._name(hit[0]), hit[1]) if hit else (None, module.fde_start(vaddr))
         own = pc - module.bias
@@ -163,12 +161,12 @@ class Symbolizer:
             return read_perf_map(self.image)
 
     def _module(self, mapping: Mapping) -> _NamedModule | str:
-        known = self._modules.get(mapping.start)
-        if known is None:
-            known = self._modules[mapping.start] = self._load(mapping)
-            if isinstance(known, str) and mapping.inode:
-                self._notes[f"{self.image.module_of(mapping)}: {known}"] = None
-        return known
+        module = self._modules.get(mapping.start)
+        if module is None:
+            module = self._modules[mapping.start] = self._load(mapping)
+            if isinstance(module, str) and mapping.inode:
+                self._notes[f"{self.image.module_of(mapping)}: {module}"] = None
+        return module
 
     def _load(self, mapping: Mapping) -> _NamedModule | str:
         import numpy as np

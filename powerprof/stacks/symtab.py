@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Symbol tables as sorted arrays: address → name by the symbol that covers it, never by the nearest.
+"""Symbol tables as sorted arrays: an address has the name of the symbol that covers it, never of the nearest.
 
-Format: System V ABI, "Symbol Table"; GNU symbol versions are part of the name in some tables and are cut off.
+Format: System V ABI, "Symbol Table". GNU symbol versions are part of the name in some tables and are cut off.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     import numpy as np
 
 
-# The functions of a Go program by the table that its runtime needs itself: it is there where the program is stripped.
+# Functions of a Go program by the table of Go's runtime, which a stripped program still has.
 #
 # Format: Go's internal/abi and runtime/symtab.go (pcHeader, moduledata), as of Go 1.18 and later.
 
 _SECTIONS = (".gopclntab", ".data.rel.ro.gopclntab")
-# Where the linker may put the record of a module, by version and kind of program.
+# Sections in which the linker may put a module's record, by version and kind of program.
 _MODULE_SECTIONS = (".go.module", ".noptrdata", ".data", ".data.rel.ro")
 _MAGICS = (0xFFFFFFF0, 0xFFFFFFF1)
-# magic, padding, least size of an instruction, size of a pointer; functions, files, start of the text; where in the
-# table names, units, files, tables of values and functions begin.
+# magic, padding, minimal instruction size, pointer size; number of functions, of files, start of the text; offsets in
+# the table of names, units, files, tables of values, functions.
 _HEADER = struct.Struct("<IHBB8Q")
 # The words of a module's record: the table, six slices of three words, then findfunctab, minpc, maxpc, text, etext.
 _MODULE = struct.Struct("<24Q")
@@ -51,17 +51,19 @@ _MAX_FUNCTIONS = 4_000_000
 _MAX_PLACES = 64
 _MOST_BYTES = 64 << 20
 _GOTABLE_BLOCK = 1 << 14
-# The records of a block, which real linkers write one after the other: some 100 bytes each, 2 KB at most.
+# The records of a block, which linkers write one after the other: about 100 bytes each, 2 KB at most.
 _MOST_RECORDS_BYTES = 8 << 20
 _ROW_BYTES = 8
 
 
 def read_go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, bytes] | None:
-    """(starts, sizes, places of names, names) of a Go program's functions, link-time; None where this is none, or where
-    its table contradicts itself. Raises DataError where the file is damaged."""
+    """Return (starts, sizes, offsets of names, names) of a Go program's functions, link-time.
+
+    None for another program, or if the table contradicts itself. Raises DataError if the file is damaged.
+    """
     import numpy as np
 
-    section = next((found for name in _SECTIONS if (found := elf.section(name)) is not None), None)
+    section = next((section for name in _SECTIONS if (section := elf.section(name)) is not None), None)
     if section is None or section.flags & SHF_COMPRESSED or section.size < _HEADER.size:
         return None
     magic, padding, _, pointer, count, _, text, names_at, units_at, _, _, functions_at = _HEADER.unpack(
@@ -77,7 +79,7 @@ def read_go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, byt
     entries, of_names = np.empty(count + 1, "<u4"), np.empty(count, "<u4")
     for at in range(0, count, _GOTABLE_BLOCK):
         rows = min(_GOTABLE_BLOCK, count - at)
-        # Each block ends with the start of the next one, the last with the end of the code.
+        # Each block ends with the start of the next one; the last one ends with the end of the code.
         block = np.frombuffer(elf.read(section.offset + functions_at + _ROW_BYTES * at, _ROW_BYTES * rows + 4), "<u4")
         entries[at : at + rows + 1] = block[0::2]
         places = block[1::2].astype(np.int64) + functions_at + 4
@@ -85,9 +87,9 @@ def read_go_functions(elf: Elf) -> tuple[np.ndarray, np.ndarray, np.ndarray, byt
         if end > section.size or end - first > _MOST_RECORDS_BYTES:
             return None
         records = np.frombuffer(elf.read(section.offset + first, end - first), np.uint8)
-        # Records begin at any multiple of a byte.
+        # Records are not aligned.
         of_names[at : at + rows] = records[(places - first)[:, None] + np.arange(4)].view("<u4")[:, 0]
-    text = text or _text(elf, section, names_at, count)
+    text = text or _find_text(elf, section, names_at, count)
     if text is None or np.any(entries[1:] < entries[:-1]) or not _is_code(elf, text, text + int(entries[-1])):
         return None
     names = elf.read(section.offset + names_at, units_at - names_at)
@@ -102,9 +104,11 @@ def _is_code(elf: Elf, start: int, end: int) -> bool:
     )
 
 
-def _text(elf: Elf, table: Section, names_at: int, count: int) -> int | None:
-    """Where the functions begin, of which Go 1.26 and later tell only the distance: by the module's own record, which
-    is known by what it says of this very table."""
+def _find_text(elf: Elf, table: Section, names_at: int, count: int) -> int | None:
+    """Return the start of the text, to which functions of Go 1.26 and later are relative; None if it is unknown.
+
+    It is in the module's record, which is recognised by its references to this table.
+    """
     key = table.vaddr.to_bytes(8, "little")
     for name in _MODULE_SECTIONS:
         section = elf.section(name)
@@ -130,19 +134,19 @@ MAX_NAME_BYTES = 4096
 DEBUGDATA_LIMIT_BYTES = 256 << 20
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 _STB_WEAK, _STB_LOCAL = 2, 0
-# Symbols nest (`_start` in a section's range, assembler labels): how far back to look for one that still covers.
+# Symbols nest (`_start` in a section's range, assembler labels): the number of earlier symbols to check for coverage.
 _LOOK_BACK = 64
 _HEAD = 32
 _MOST_NAMESAKES = 1000
 _LONGEST_ALIAS = 128
-# 128 places of 8 bytes for each name of a block: 8 MiB.
+# 128 offsets of 8 bytes for each name of a block: 8 MiB.
 _BLOCK = 1 << 13
 
 
 class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """Function symbols of one file, sorted by address. Arrays are little-endian: u64 starts and ends, u32 name places.
+    """Function symbols of one file, sorted by address, as little-endian arrays.
 
-    `names` holds UTF-8 names ended by NUL.
+    `starts` and `ends` are u64 addresses, `offsets` u32 places in `names`, which holds NUL-terminated UTF-8 names.
     """
 
     starts: bytes
@@ -161,11 +165,11 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def count(self) -> int:
-        """How many symbols it has."""
+        """The number of symbols."""
         return len(self.starts) // 8
 
     def lookup(self, vaddr: int) -> tuple[str, int, int] | None:
-        """(name, start, end) of the innermost symbol that covers a link-time address; None where none does."""
+        """Return (name, start, end) of the innermost symbol that covers a link-time address; None if there is none."""
         starts, ends, offsets = self._arrays
         at = int(starts.searchsorted(vaddr, "right")) - 1
         for index in range(at, max(at - _LOOK_BACK, -1), -1):
@@ -174,19 +178,19 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return None
 
     def next_start(self, vaddr: int) -> int:
-        """Where the next symbol after an address begins; 2^64 where none does."""
+        """Return the start of the next symbol after an address; 2^64 if there is none."""
         starts, _, _ = self._arrays
         at = int(starts.searchsorted(vaddr, "right"))
         return int(starts[at]) if at < len(starts) else 1 << 64
 
     def size_at(self, vaddr: int) -> int:
-        """The length of the longest symbol that begins at an address; 0 where none does."""
+        """Return the length of the longest symbol at an address; 0 if there is none."""
         starts, ends, _ = self._arrays
         first, last = (int(starts.searchsorted(vaddr, side)) for side in ("left", "right"))
         return int(ends[first:last].max()) - vaddr if last > first else 0
 
     def ranges_of(self, names: Collection[str]) -> set[tuple[int, int]]:
-        """[start, end) of every symbol that bears one of the names."""
+        """Return the ranges [start, end) of every symbol with one of the names."""
         import numpy as np
 
         starts, ends, offsets = self._arrays
@@ -202,7 +206,7 @@ class SymbolTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return ranges
 
     def name_at(self, index: int) -> str:
-        """The name of a symbol by its place."""
+        """Return the name of a symbol by its index."""
         return self._name(int(self._arrays[2][index]))
 
     def _name(self, offset: int) -> str:
@@ -215,7 +219,7 @@ EMPTY = SymbolTable(starts=b"", ends=b"", offsets=b"", names=b"\0")
 
 
 def check_symbols(table: SymbolTable, path: object) -> SymbolTable:
-    """The table as it came from a file. Raises DataError where its arrays contradict each other."""
+    """Return a table from a file. Raises DataError if its arrays contradict each other."""
     import numpy as np
 
     count = len(table.starts) // 8
@@ -232,27 +236,29 @@ def check_symbols(table: SymbolTable, path: object) -> SymbolTable:
 
 @loader
 def read_symbols(elf: Elf) -> SymbolTable:
-    """Every sized function symbol of a file: .symtab, then what .gnu_debugdata and .dynsym add. Raises DataError."""
-    tables = [_section_symbols(elf, SHT_SYMTAB, elf.meter)]
-    tables.append(_minidebuginfo(elf))
-    tables.append(_section_symbols(elf, SHT_DYNSYM, elf.meter))
-    if tables[0] is None:
-        tables.append(_go_functions(elf))
+    """Return every sized function symbol of a file: .symtab, then those of .gnu_debugdata and .dynsym.
+
+    Raises DataError.
+    """
+    symtab = _section_symbols(elf, SHT_SYMTAB, elf.meter)
+    tables = [symtab, _minidebuginfo(elf), _section_symbols(elf, SHT_DYNSYM, elf.meter)]
+    if symtab is None:
+        tables.append(_go_symbols(elf))
     return _merge([table for table in tables if table is not None])
 
 
-def _go_functions(elf: Elf) -> _Raw | None:
+def _go_symbols(elf: Elf) -> _RawSymbols | None:
     import numpy as np
 
-    found = read_go_functions(elf)
-    if found is None:
+    functions = read_go_functions(elf)
+    if functions is None:
         return None
-    starts, sizes, places, names = found
-    return _Raw(starts, sizes, places, np.full(len(starts), _STB_LOCAL, np.uint8), names)
+    starts, sizes, places, names = functions
+    return _RawSymbols(starts, sizes, places, np.full(len(starts), _STB_LOCAL, np.uint8), names)
 
 
 @dataclass(frozen=True)
-class _Raw:
+class _RawSymbols:
     starts: np.ndarray
     sizes: np.ndarray
     offsets: np.ndarray
@@ -260,7 +266,7 @@ class _Raw:
     strings: bytes
 
 
-def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _Raw | None:
+def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _RawSymbols | None:
     import numpy as np
 
     section = next((candidate for candidate in elf.sections if candidate.kind == kind and candidate.size), None)
@@ -292,22 +298,22 @@ def _section_symbols(elf: Elf, kind: int, meter: BudgetMeter | None) -> _Raw | N
         & (rows["name"] < len(strings))
     )
     rows = rows[keep]
-    return _Raw(rows["value"], rows["size"], rows["name"], rows["info"] >> 4, strings)
+    return _RawSymbols(rows["value"], rows["size"], rows["name"], rows["info"] >> 4, strings)
 
 
 def _most_debugdata(elf: Elf, packed_bytes: int) -> int:
-    # It packs to a fifth; what packs to a fiftieth is no symbol table.
+    # It compresses five times. Data that compress fifty times are not a symbol table.
     most = min(DEBUGDATA_LIMIT_BYTES, (8 << 20) + 50 * packed_bytes)
     return most if elf.meter is None else min(most, PROCESS_BYTES)
 
 
-def _minidebuginfo(elf: Elf) -> _Raw | None:
+def _minidebuginfo(elf: Elf) -> _RawSymbols | None:
     section = elf.section(".gnu_debugdata")
     if section is None:
         return None
     packed = section_bytes(elf, section, 64 << 20)
     try:
-        # The memory limit bounds the dictionary that a hostile xz header may ask for.
+        # The memory limit bounds the dictionary that a hostile xz header can request.
         worker = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=128 << 20)
         plain = worker.decompress(packed, _most_debugdata(elf, len(packed)))
     except lzma.LZMAError as error:
@@ -319,9 +325,10 @@ def _minidebuginfo(elf: Elf) -> _Raw | None:
     return _section_symbols(parse_elf(plain, f"{elf.path}(.gnu_debugdata)"), SHT_SYMTAB, elf.meter)
 
 
-def _merge(tables: list[_Raw]) -> SymbolTable:
-    """One symbol an address. Names stay where they are in the files' own tables: symbols may share their bytes, and
-    a copy of each would be many times the file.
+def _merge(tables: list[_RawSymbols]) -> SymbolTable:
+    """Return one symbol per address. Names stay in the files' own string tables.
+
+    Symbols can share bytes there, so a copy of each name could be many times the size of the file.
     """
     import numpy as np
 
@@ -352,11 +359,11 @@ def _merge(tables: list[_Raw]) -> SymbolTable:
     )
 
 
-def _by_preference(tables: list[_Raw], names: bytes, rows: Any, offsets: Any, starts: Any) -> Any:
-    """Return the order of the symbols `rows`, which are aliases: by address, the one to use first.
+def _by_preference(tables: list[_RawSymbols], names: bytes, rows: Any, offsets: Any, starts: Any) -> Any:
+    """Return the order of aliases (the symbols `rows`): by address, the preferred one first.
 
-    The earlier source comes first, then the name that a program would call (`nanosleep`, not `__nanosleep`), then
-    global before weak before local, then the shorter.
+    The earlier source comes first, then the name that a program calls (`nanosleep`, not `__nanosleep`), then global
+    before weak before local, then the shorter.
     """
     import numpy as np
 
@@ -368,7 +375,7 @@ def _by_preference(tables: list[_Raw], names: bytes, rows: Any, offsets: Any, st
 
 
 def _underscores_and_length(names: bytes, offsets: Any) -> Any:
-    """Of each name how many underscores it begins with and how long it is, up to _LONGEST_ALIAS, as two rows."""
+    """Return two rows: the number of leading underscores of each name, and its length, up to _LONGEST_ALIAS."""
     import numpy as np
 
     whole = np.frombuffer(names + bytes(_LONGEST_ALIAS), np.uint8)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reading the files of processes may cost: bytes and CPU time, for one process and for all of a run.
+"""Limits of bytes and CPU time for reading the files of processes, per process and per run.
 
-A file that only root or we can write costs what it costs, and is read once. Any other may have been made to be costly,
-and its owner may run as many processes as the system allows: what exceeds the budget is left out, with a note.
+A file that only root or we can write is read without a limit, once. Any other file may be made to be expensive, and
+its owner may run many such processes. Files beyond the budget are left out, with a note.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from powerprof.system.errors import DataError
 
-# Tables need up to twice the bytes that are read for them: 40 MiB are less than 100 MB in memory.
+# Tables need up to twice the bytes that are read for them: 40 MiB take less than 100 MB of memory.
 PROCESS_BYTES = 40 << 20
-# A symbol takes up to twice this in memory while its table is made, and less in the file.
+# A symbol takes up to twice this in memory while its table is built, and less in the file.
 SYMBOL_BYTES = 48
 PROCESS_S = 2.0
 RUN_BYTES = 256 << 20
@@ -24,7 +24,7 @@ RUN_S = 20.0
 
 @dataclass
 class ProcessBudget:
-    """What one process may still cost."""
+    """The remaining budget of one process."""
 
     bytes_left: int = PROCESS_BYTES
     seconds_left: float = PROCESS_S
@@ -32,7 +32,7 @@ class ProcessBudget:
 
 @dataclass
 class Budget:
-    """What all processes of a run may still cost together. `left_out` are those of which files were left out."""
+    """The remaining budget of a run. `left_out`: the processes with files that were left out."""
 
     bytes_left: int = RUN_BYTES
     seconds_left: float = RUN_S
@@ -40,15 +40,15 @@ class Budget:
     _purses: dict[int, ProcessBudget] = field(default_factory=dict)
 
     def meter(self, pid: int) -> BudgetMeter:
-        """`with budget.meter(pid) as meter:` counts what is read within."""
+        """Return a context manager that counts bytes and CPU time for a process."""
         return BudgetMeter(self, self._purses.setdefault(pid, ProcessBudget()), pid)
 
     def metered(self, pid: int, trusted: bool) -> AbstractContextManager[BudgetMeter | None]:
-        """As `meter`; None for a file that only root or we can write."""
+        """Return the meter of a process, or None in its place for a file that only root or we can write."""
         return nullcontext() if trusted else self.meter(pid)
 
     def notes(self) -> list[str]:
-        """One line where anything was left out."""
+        """Return one line if files were left out."""
         if not self.left_out:
             return []
         shown = ", ".join(str(pid) for pid in list(self.left_out)[:5])
@@ -60,29 +60,29 @@ class Budget:
 
 
 class DebugBudgetError(DataError):
-    """Debug information that would take more memory than a run may."""
+    """Debug information that would take more memory than the budget of a run."""
 
 
 @dataclass
 class DebugBudget:
-    """What debug information may take in a run: bytes that are held at once, and CPU time."""
+    """The budget of a run for debug information: bytes that are held at once, and CPU time."""
 
     bytes_left: int = 64 << 20
     seconds_left: float = 5.0
 
     def hold(self, size: int) -> None:
-        """Before as many bytes are kept. Raises DataError where they are too many."""
+        """Reserve bytes. Raises DebugBudgetError if too few are left."""
         if size > self.bytes_left:
             raise DebugBudgetError("debug information", f"would take {size:,} bytes")
         self.bytes_left -= size
 
     def release(self, size: int) -> None:
-        """They are kept no longer."""
+        """Return reserved bytes to the budget."""
         self.bytes_left += size
 
 
 class BudgetMeter:
-    """Counts bytes as they are asked for and CPU time as it passes. A context manager."""
+    """A context manager that counts requested bytes and elapsed CPU time."""
 
     def __init__(self, budget: Budget, purse: ProcessBudget, pid: int) -> None:
         self._budget, self._purse, self._pid = budget, purse, pid
@@ -96,7 +96,7 @@ class BudgetMeter:
         self._pass_time()
 
     def charge_only(self, seconds: float) -> None:
-        """Of the time until now only these are counted."""
+        """Count only these seconds of the time so far."""
         self._from_s = time.thread_time() - seconds
 
     def _pass_time(self) -> None:
@@ -106,12 +106,12 @@ class BudgetMeter:
         self._from_s = now_s
 
     def take(self, size: int, path: str) -> None:
-        """Before `size` bytes are read. Raises DataError where they are too many, or took too long."""
+        """Take `size` bytes before they are read. Raises DataError beyond the limit of bytes or time."""
         self._pass_time()
         for account in (self._budget, self._purse):
             account.bytes_left -= size
         if min(self._budget.bytes_left, self._purse.bytes_left) < 0:
-            # What was refused was not read: the next file may be a small one.
+            # The bytes were not read: the next file may be small enough.
             for account in (self._budget, self._purse):
                 account.bytes_left += size
             self._budget.left_out[self._pid] = None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames that no unwind table covers: their callers by the functions' code, else by frame pointers, else not at all.
+"""Callers of frames that no unwind table covers, by the function's code or else by frame pointers.
 
-Whatever leads to a caller is checked: a return address lies in an executable mapping, after a call, and further up the
-stack. Code that no file holds (JIT) cannot be read; its frame pointers are followed.
+Every step is checked: a return address is in an executable mapping, follows a call, and is further up the stack. Code
+without a file (JIT) cannot be read, so its frame pointers are followed.
 """
 
 from __future__ import annotations
@@ -20,19 +20,18 @@ from powerprof.stacks.store import ModuleTables, TableStore, open_module
 from powerprof.system.errors import DataError
 from powerprof.system.reader_process import Opened
 
-# From a frame to its caller's by the function's own code, where no unwind table covers it (musl, assembler).
+# From a frame to its caller by the function's own code (musl, assembler).
 #
-# The code is read forward from the pc to where the function returns: what it takes off the stack until then is where
-# the return address lies, and no start of the function need be known. A function that never returns is read from its
-# symbol's start to the pc. Each way ends in a candidate; the walk takes the first whose return address lies after a
-# call.
+# The code is read forward from the pc to the return of the function. What it pops until then leads to the return
+# address, so the start of the function need not be known. A function that never returns is read from its symbol's start
+# to the pc. Each path ends in a candidate; the walk takes the first one with a return address that follows a call.
 
-# A function of musl that waits has 20 instructions after its system call; one that is made to be long is left.
+# A waiting function of musl has 20 instructions after its system call. Longer readings are given up.
 MAX_INSTRUCTIONS = 1500
 MAX_CANDIDATES = 8
 _BLOCK_BYTES = 256
 
-# rt_sigreturn as C libraries and Go write it: x86-64 mov $15 to %rax or %eax, syscall; arm64 mov x8, #139, svc.
+# rt_sigreturn in C libraries and Go: x86-64 mov $15 to %rax or %eax, syscall; arm64 mov x8, #139, svc.
 _RESTORERS = {
     True: (bytes.fromhex("48c7c00f0000000f05"), bytes.fromhex("b80f0000000f05")),
     False: (bytes.fromhex("681180d2010000d4"),),
@@ -41,7 +40,7 @@ _RESTORERS = {
 
 @dataclass(frozen=True)
 class CallerRegisters:
-    """The caller's registers by name, each relative to this frame's; `pc` is the return address. Absent: unknown."""
+    """The caller's registers by name, relative to this frame's; `pc` is the return address. Missing: unknown."""
 
     pc: Value
     registers: dict[str, Value]
@@ -49,8 +48,9 @@ class CallerRegisters:
 
 @dataclass(frozen=True)
 class FunctionBounds:
-    """What is known of a function: where its symbol begins (None: no symbol), where at the latest the next one does,
-    and which addresses are functions after which a thread or program is gone.
+    """The bounds of a function: the start of its symbol (None: no symbol) and the latest start of the next one.
+
+    `ends_all` tells whether a called address is a function that ends the thread or the program.
     """
 
     start: int | None
@@ -60,22 +60,22 @@ class FunctionBounds:
 
 @dataclass(frozen=True)
 class CallerCandidates:
-    """How a frame can be left: candidates in order. `is_bottom`: its code ends the thread or the program."""
+    """Candidates for the caller, in order. `is_bottom`: the code ends the thread or the program."""
 
     steps: tuple[CallerRegisters, ...]
     is_bottom: bool = False
 
 
 def is_restorer(code: bytes, machine: Machine) -> bool:
-    """Whether this is where a signal's handler returns to."""
+    """Return whether code is the return trampoline of a signal handler."""
     return code.startswith(_RESTORERS[machine is X86_64])
 
 
 def follows_call(before: bytes, machine: Machine) -> bool:
-    """Whether a call instruction ends where these bytes (8 of them) end."""
+    """Return whether these 8 bytes end with a call instruction."""
     if machine is not X86_64:
         word = int.from_bytes(before[-4:], "little")
-        # bl; blr and its signed forms.
+        # bl; blr and its forms with pointer authentication.
         return len(before) >= 4 and (word >> 26 == 0x25 or word & 0xFEFFF000 == 0xD63F0000)
     if before[-5:-4] == b"\xe8":
         return True
@@ -95,7 +95,7 @@ def follows_call(before: bytes, machine: Machine) -> bool:
 
 
 class _CodeReading:
-    """One reading of code, breadth first, each instruction once."""
+    """A breadth-first reading of code that visits each instruction once."""
 
     def __init__(self, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine) -> None:
         self._read, self._bounds, self._machine = read, bounds, machine
@@ -104,13 +104,13 @@ class _CodeReading:
         self.met_end = False
 
     def states(self, start: int, goal: int | None) -> Iterator[State]:
-        """The states in which the function returns, or, with a goal, in which it gets there."""
+        """Yield the states in which the function returns or, with a goal, in which it reaches the goal."""
         waiting = deque([(start, convention_of(self._machine).begin())])
         while waiting and self._left > 0:
             at, state = waiting.popleft()
-            yield from self._straight(at, state, goal, waiting)
+            yield from self._read_path(at, state, goal, waiting)
 
-    def _straight(self, at: int, state: State, goal: int | None, waiting: deque[tuple[int, State]]) -> Iterator[State]:
+    def _read_path(self, at: int, state: State, goal: int | None, waiting: deque[tuple[int, State]]) -> Iterator[State]:
         effect = apply_x86 if self._machine is X86_64 else apply_arm
         while self._left > 0:
             block = self._read(at, _BLOCK_BYTES)
@@ -134,7 +134,7 @@ class _CodeReading:
                     self.met_end = True
                     return
                 at = address + size
-                # Past its end a function goes on only by a jump: what lies there is another.
+                # A function continues after its end only by a jump: the next byte belongs to another function.
                 if not flow.on or at == self._bounds.end:
                     return
             if at == began:
@@ -144,11 +144,11 @@ class _CodeReading:
 def find_candidates(
     pc: int, read: Callable[[int, int], bytes], bounds: FunctionBounds, machine: Machine
 ) -> CallerCandidates:
-    """How a frame that stands at `pc` (link-time) is left. `read` gives the code at an address."""
+    """Return the candidates for the caller of a frame at `pc` (link-time). `read` returns the code at an address."""
     steps: list[CallerRegisters] = []
     forward = _CodeReading(read, bounds, machine)
     for state in forward.states(pc, None):
-        step = _returned(state, machine)
+        step = _caller_at_return(state, machine)
         if step is not None and step not in steps:
             steps.append(step)
         if len(steps) >= MAX_CANDIDATES:
@@ -156,14 +156,14 @@ def find_candidates(
     is_bottom = forward.met_end and not steps
     if bounds.start is not None and bounds.start <= pc:
         for state in _CodeReading(read, bounds, machine).states(bounds.start, pc):
-            step = _entered(state, machine)
+            step = _caller_since_entry(state, machine)
             if step is not None and step not in steps:
                 steps.append(step)
             break
     return CallerCandidates(tuple(steps), is_bottom)
 
 
-def _returned(state: State, machine: Machine) -> CallerRegisters | None:
+def _caller_at_return(state: State, machine: Machine) -> CallerRegisters | None:
     names = convention_of(machine)
     kept = {name: state.registers[name] for name in names.kept if name in state.registers}
     sp = state.at(names.sp, 0 if names.link else WORD)
@@ -171,10 +171,10 @@ def _returned(state: State, machine: Machine) -> CallerRegisters | None:
     return None if sp is None or pc is None else CallerRegisters(pc, {**kept, names.sp: sp})
 
 
-def _entered(state: State, machine: Machine) -> CallerRegisters | None:
-    """The caller's registers, computed from what was done since the function was entered."""
+def _caller_since_entry(state: State, machine: Machine) -> CallerRegisters | None:
+    """Return the caller's registers from the effects of the code since the function's entry."""
     names = convention_of(machine)
-    # Where the stack pointer was at the start: by the register that still lies at a known distance from it.
+    # The stack pointer at entry, from a register at a known distance from it.
     for base in (names.sp, names.fp):
         value = state.registers.get(base)
         if value is not None and not value.loaded and value.register == names.sp:
@@ -201,15 +201,15 @@ def _entered(state: State, machine: Machine) -> CallerRegisters | None:
     return None if pc is None else CallerRegisters(pc, kept)
 
 
-# After these nothing goes on: the thread or the program is gone.
+# Functions that end the thread or the program.
 _ENDS_ALL = frozenset(("exit", "_exit", "_Exit", "quick_exit", "pthread_exit", "__pthread_exit", "thrd_exit"))
 _CHUNK_BYTES = 16 << 10
 _MOST_CHUNKS = 16
-# A process can be made of functions that are expensive to read. Each is read once; more come with the next walk.
+# A process can consist of functions that are expensive to read. Each is read once; the next walk continues.
 _MOST_READINGS = 64
 _MOST_KNOWN = 4096
 _CALL_BYTES = 8
-# struct ucontext in the frame of a signal: where the interrupted registers lie from the handler's return on.
+# struct ucontext in the frame of a signal: offsets of the interrupted registers from the handler's return address.
 # x86-64: struct rt_sigframe, gregs of the C library's ucontext_t; arm64: siginfo, then uc_mcontext.regs.
 _X86_SAVED_AT = 40
 _X86_SAVED = (
@@ -224,40 +224,40 @@ ReadWord = Callable[[int], int | None]
 
 @dataclass(frozen=True)
 class Caller:
-    """The registers of the frame above, by name; `exact` where a signal interrupted it. Absent: unknown."""
+    """The registers of the frame above by name; `exact` if a signal interrupted it. Missing: unknown."""
 
     registers: dict[str, int]
     exact: bool
 
 
 class CodeUnwinder:
-    """Steps of one process. Code is read when a frame first stands in it."""
+    """Steps from frame to caller in one process. Code is read when a frame first needs it."""
 
     def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
         self._image, self._store, self._machine = image, store, machine
         self._names = convention_of(machine)
         self._chunks: OrderedDict[int, bytes] = OrderedDict()
-        self._known: dict[tuple[int, bool], CallerCandidates] = {}
+        self._candidates: dict[tuple[int, bool], CallerCandidates] = {}
         self._left = _MOST_READINGS
 
     def begin(self) -> None:
-        """A walk begins."""
+        """Begin a walk, with a new limit of functions to read."""
         self._left = _MOST_READINGS
 
     def is_signal(self, pc: int) -> bool:
-        """Whether a frame is what the kernel made to come back from a signal's handler."""
+        """Return whether a frame is the kernel's return trampoline of a signal handler."""
         return is_restorer(self._code(pc, 16), self._machine)
 
     def caller(self, pc: int, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | str | None:
-        """The frame above; None where nothing called this one, or why it is unknown."""
+        """Return the frame above; None if this frame has no caller, or the reason why the caller is unknown."""
         if self.is_signal(pc):
             return self._interrupted(registers, word) or "a signal's frame is damaged"
-        left = self._leaving(pc, exact)
-        for step in left.steps:
-            caller = self._taken(step, exact, registers, word)
+        candidates = self._find_candidates(pc, exact)
+        for step in candidates.steps:
+            caller = self._follow(step, exact, registers, word)
             if caller is not None:
                 return caller
-        if left.is_bottom:
+        if candidates.is_bottom:
             return None
         return self._by_frame_pointer(registers, word) or "neither unwind table nor code nor frame pointer lead further"
 
@@ -273,13 +273,13 @@ class CodeUnwinder:
         pc = saved.pop("rip" if is_x86 else "pc")
         return Caller({**saved, "pc": pc}, True) if self._image.mapping_at(pc) is not None else None
 
-    def _taken(self, step: CallerRegisters, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | None:
-        # What a call left in the link register is this frame's own place.
+    def _follow(self, step: CallerRegisters, exact: bool, registers: dict[str, int], word: ReadWord) -> Caller | None:
+        # After a call the link register holds this frame's own place.
         if step.pc == Value(self._names.link or "", 0) and not exact:
             return None
         pc = _number(step.pc, registers, word)
-        found = {name: _number(value, registers, word) for name, value in step.registers.items()}
-        return self._checked(pc, {name: value for name, value in found.items() if value is not None}, registers)
+        values = {name: _number(value, registers, word) for name, value in step.registers.items()}
+        return self._checked(pc, {name: value for name, value in values.items() if value is not None}, registers)
 
     def _by_frame_pointer(self, registers: dict[str, int], word: ReadWord) -> Caller | None:
         frame, sp = registers.get(self._names.fp, 0), registers.get(self._names.sp, 0)
@@ -290,9 +290,9 @@ class CodeUnwinder:
             return None
         return self._checked(pc, {self._names.fp: above, self._names.sp: frame + 2 * WORD}, registers)
 
-    def _checked(self, pc: int | None, found: dict[str, int], registers: dict[str, int]) -> Caller | None:
-        sp, below = found.get(self._names.sp), registers.get(self._names.sp, 0)
-        # On arm64 a function may have put nothing on the stack.
+    def _checked(self, pc: int | None, above: dict[str, int], registers: dict[str, int]) -> Caller | None:
+        sp, below = above.get(self._names.sp), registers.get(self._names.sp, 0)
+        # On arm64 a function may use no stack.
         if pc is None or sp is None or sp < below + (WORD if self._names.link is None else 0):
             return None
         mapping = self._image.mapping_at(pc - 1)
@@ -302,21 +302,21 @@ class CodeUnwinder:
         before = self._code(pc - size, size)
         if before and not follows_call(before, self._machine) and not self.is_signal(pc):
             return None
-        return Caller({**found, "pc": pc}, False)
+        return Caller({**above, "pc": pc}, False)
 
-    def _leaving(self, pc: int, exact: bool) -> CallerCandidates:
+    def _find_candidates(self, pc: int, exact: bool) -> CallerCandidates:
         key = (pc, exact)
-        known = self._known.get(key)
-        if known is None:
+        candidates = self._candidates.get(key)
+        if candidates is None:
             if self._left <= 0:
                 return CallerCandidates(())
             self._left -= 1
-            if len(self._known) >= _MOST_KNOWN:
-                self._known.clear()
-            known = self._known[key] = self._read_leaving(pc if exact else pc - 1, pc)
-        return known
+            if len(self._candidates) >= _MOST_KNOWN:
+                self._candidates.clear()
+            candidates = self._candidates[key] = self._read_candidates(pc if exact else pc - 1, pc)
+        return candidates
 
-    def _read_leaving(self, at: int, pc: int) -> CallerCandidates:
+    def _read_candidates(self, at: int, pc: int) -> CallerCandidates:
         mapping = self._image.mapping_at(at)
         if mapping is None or not self._code(pc, 1):
             return CallerCandidates(())
@@ -330,7 +330,7 @@ class CodeUnwinder:
         return find_candidates(pc - bias, lambda vaddr, size: self._code(vaddr + bias, size), bounds, self._machine)
 
     def _code(self, at: int, size: int) -> bytes:
-        """Up to `size` bytes of code; b"" where none can be read."""
+        """Return up to `size` bytes of code; b"" if it cannot be read."""
         mapping = self._image.mapping_at(at)
         if mapping is None:
             return b""
@@ -346,12 +346,11 @@ class CodeUnwinder:
         return out
 
     def _chunk(self, mapping: Mapping, base: int) -> bytes:
-        known = self._chunks.get(base)
-        if known is None:
-            known = self._chunks[base] = self._read_chunk(mapping, base)
+        if base not in self._chunks:
+            self._chunks[base] = self._read_chunk(mapping, base)
             if len(self._chunks) > _MOST_CHUNKS:
                 self._chunks.popitem(last=False)
-        return known
+        return self._chunks.get(base, b"")
 
     def _read_chunk(self, mapping: Mapping, base: int) -> bytes:
         size = min(_CHUNK_BYTES - base % _CHUNK_BYTES, mapping.end - base)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved registers and stack bytes → return addresses, offline, each distinct stack once."""
+"""From saved registers and stack bytes to return addresses, offline; each distinct stack is unwound once."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of, this_machine
+from powerprof.stacks.registers import STACK_LIMIT_BYTES, Machine, SavedStack, machine_of
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.uncovered import Caller, CodeUnwinder
 from powerprof.stacks.unwind_tables import UnwindTable, build_elf_image, create_sealed_file
 from powerprof.system.errors import DataError
 
-# One process's unwind tables in one drgn program, and the walk over saved bytes.
+# The unwind tables of one process in a drgn program, and the walk over saved bytes.
 #
-# Drgn unwinds from an object named `struct pt_regs` whose bytes alone matter, and reads memory by a callback: the saved
-# stack, and nothing else. The modules are `extra` ones, whose load address is what their address range says.
+# Drgn unwinds from an object of a type named `struct pt_regs`, of which only the bytes matter. A callback gives it the
+# saved stack and no other memory. The modules are `extra` ones: their address range determines their load address.
 
 MAX_FRAMES = 1024
-# How drgn names a sealed memory file.
+# The prefix of a sealed memory file in drgn's messages.
 _MEMORY_FILE = "/memfd:"
 
 
 @dataclass(frozen=True)
 class Unwound:
-    """The frames of a stack, innermost first. `exact[i]` tells an interrupted pc from a return address.
+    """The frames of a stack, innermost first. `exact[i]`: the pc is an interrupted one and not a return address.
 
-    `complete` where the walk reached the start of the thread or program; else `reason` says why it stopped.
+    `complete`: the walk reached the start of the thread or program; else `reason` is why it stopped.
     """
 
     pcs: tuple[int, ...]
@@ -54,8 +54,8 @@ class _Module:
 
 
 @dataclass
-class _FramesFound:
-    """The frames of a walk so far, and why it stopped."""
+class _WalkFrames:
+    """The frames of a walk so far, and the reason why it stopped."""
 
     pcs: list[int] = field(default_factory=list)
     exact: list[bool] = field(default_factory=list)
@@ -64,19 +64,18 @@ class _FramesFound:
     why: str | None = None
 
     def add(self, pc: int, exact: bool, mapping: Mapping | None) -> None:
-        """One frame more."""
         self.pcs.append(pc)
         self.exact.append(exact)
         self.last = mapping or self.last
 
 
 def load_drgn() -> None:
-    """Load drgn, for forks to find it."""
+    """Import drgn before a fork, so that the child need not."""
     import drgn  # noqa: F401
 
 
 class Walker:
-    """Unwinds stacks of one process image. Tables are read when a walk first meets their module."""
+    """Unwinds stacks of one process image. A module's table is read when a walk first needs it."""
 
     def __init__(self, image: ProcessImage, store: TableStore, machine: Machine) -> None:
         import drgn
@@ -87,7 +86,7 @@ class Walker:
         self._uncovered = CodeUnwinder(image, store, machine)
         self._modules: dict[int, _Module] = {}
         self.loading_s = 0.0
-        # Of the tables that drgn was given.
+        # The size of the tables that drgn holds.
         self.held_bytes = 0
         self._stack = b""
         self._sp = 0
@@ -95,7 +94,7 @@ class Walker:
         self._fault: int | None = None
         self._fault_error: type[Exception] = drgn.FaultError
         self._program = drgn.Program(drgn.Platform(drgn.Architecture[machine.drgn]))
-        # Weakly: drgn would hold us as we hold it, and its tables would stay until cycles are collected.
+        # A weak reference: with a cycle drgn's tables would stay until the garbage collector runs.
         read = weakref.WeakMethod(self._read)
 
         def read_saved(address: int, count: int, offset: int, physical: bool) -> bytes:
@@ -103,7 +102,7 @@ class Walker:
             return b"" if saved is None else saved(address, count, offset, physical)
 
         self._program.add_memory_segment(0, (1 << 64) - 1, read_saved, False)
-        # Without members: the program holds those, and they hold it.
+        # Without members, because the program would hold them and they would hold the program.
         self._pt_regs = self._program.struct_type("pt_regs", machine.register_bytes, ())
         self._object = drgn.Object
         self._drgn_errors: tuple[type[Exception], ...] = (
@@ -118,15 +117,16 @@ class Walker:
     def _read(self, address: int, count: int, _offset: int, _physical: bool) -> bytes:
         at = address - self._sp
         if at < 0 or at + count > len(self._stack):
-            # The first is why the walk went astray; what drgn then tries by frame pointers may lie anywhere.
-            self._fault = address if self._fault is None else self._fault
+            # The first fault is the reason. Later ones come from drgn's frame pointers, which can point anywhere.
+            if self._fault is None:
+                self._fault = address
             raise self._fault_error("not copied", address)
         data = self._stack[at : at + count]
         self._reads.append((at, data))
-        return self._unsigned(data) if self._machine.link is not None else data
+        return self._strip_signature(data) if self._machine.link is not None else data
 
-    def _unsigned(self, data: bytes) -> bytes:
-        """A saved return address without its signature (pointer authentication); anything else as it is."""
+    def _strip_signature(self, data: bytes) -> bytes:
+        """Return a saved return address without its signature (pointer authentication); other data unchanged."""
         if len(data) != 8:
             return data
         value = int.from_bytes(data, "little")
@@ -135,23 +135,13 @@ class Walker:
             return data
         return address.to_bytes(8, "little")
 
-    def load_all(self) -> tuple[str, ...]:
-        """Read every module's table; returns `module: reason` of those that have none."""
-        for mapping in self.image.mappings:
-            self._module(mapping)
-        return tuple(
-            f"{mapping.module}: {self._modules[mapping.start].why_not}"
-            for mapping in self.image.mappings
-            if mapping.inode and self._modules[mapping.start].why_not
-        )
-
     def _module(self, mapping: Mapping) -> _Module:
-        known = self._modules.get(mapping.start)
-        if known is None:
+        module = self._modules.get(mapping.start)
+        if module is None:
             began_s = time.thread_time()
-            known = self._modules[mapping.start] = self._load(mapping)
+            module = self._modules[mapping.start] = self._load(mapping)
             self.loading_s += time.thread_time() - began_s
-        return known
+        return module
 
     def _load(self, mapping: Mapping) -> _Module:
         table = self._store.unwind_table(self.image, mapping)
@@ -163,9 +153,9 @@ class Walker:
         if table.missing:
             return _Module(None, starts, ends, table.missing)
         try:
-            # Two mappings of one file may differ only by their addresses.
+            # Two mappings of one file may differ only by address.
             module = self._program.extra_module(f"{mapping.path}@{mapping.start:x}", id=mapping.start, create=True)
-            # The range sets the bias when the file is added; afterwards only the mapping itself is the module's.
+            # The range determines the bias when the file is added. Afterwards only the mapping itself is the module's.
             module.address_range = (table.low + bias, table.high + bias)
             file = build_elf_image(table)
             self.held_bytes += len(file)
@@ -178,102 +168,102 @@ class Walker:
         return _Module(table, starts, ends, None)
 
     def walk(self, registers: bytes, sp: int, stack: bytes) -> tuple[Unwound, tuple[tuple[int, bytes], ...]]:
-        """One stack and the words of it that were read."""
+        """Return the frames of one stack and the words of it that were read."""
         while True:
-            known = len(self._modules)
+            modules_count = len(self._modules)
             result = self._walk_once(registers, sp, stack)
-            # A module met for the first time had no table in that walk: frame pointers may have led it astray.
-            if len(self._modules) == known:
+            # A module that was first met in this walk had no table then, so frame pointers may have misled the walk.
+            if len(self._modules) == modules_count:
                 return result, tuple(self._reads)
 
     def _walk_once(self, registers: bytes, sp: int, stack: bytes) -> Unwound:
         self._stack, self._sp, self._reads, self._fault = stack, sp, [], None
         self._uncovered.begin()
-        found = _FramesFound()
-        frame: Caller | None = Caller(self._machine.by_name(self._machine.unsigned(registers)), True)
-        while frame is not None and len(found.pcs) < MAX_FRAMES:
-            mapping = self._place(found, frame.registers.get("pc", 0), frame.exact)
+        frames = _WalkFrames()
+        frame: Caller | None = Caller(self._machine.by_name(self._machine.strip_signatures(registers)), True)
+        while frame is not None and len(frames.pcs) < MAX_FRAMES:
+            mapping = self._next_mapping(frames, frame.registers.get("pc", 0), frame.exact)
             if mapping is None:
                 break
             if self._is_covered(mapping, frame.registers["pc"] - (not frame.exact)):
-                frame = self._by_tables(found, frame)
+                frame = self._by_tables(frames, frame)
             else:
-                frame = self._by_code(found, frame)
-        return self._ended(found)
+                frame = self._by_code(frames, frame)
+        return self._finish(frames)
 
-    def _place(self, found: _FramesFound, pc: int, exact: bool) -> Mapping | None:
-        """The mapping of a frame to come; the innermost is kept wherever it lies."""
+    def _next_mapping(self, frames: _WalkFrames, pc: int, exact: bool) -> Mapping | None:
+        """Return the mapping of the next frame. The innermost frame is kept even outside of any mapping."""
         if not pc:
             return None
         mapping = self.image.mapping_at(pc if exact else pc - 1)
         if mapping is None:
-            found.why = f"address {pc:#x} is in no executable mapping"
-            if not found.pcs:
-                found.add(pc, exact, None)
+            frames.why = f"address {pc:#x} is in no executable mapping"
+            if not frames.pcs:
+                frames.add(pc, exact, None)
         return mapping
 
     def _is_covered(self, mapping: Mapping, at: int) -> bool:
         module = self._module(mapping)
         return module.table is not None and module.table.covers(at - (mapping.bias or 0))
 
-    def _by_code(self, found: _FramesFound, frame: Caller) -> Caller | None:
-        """A frame that no table covers, and the one above it."""
+    def _by_code(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
+        """Add a frame that no table covers, and return the frame above it."""
         pc = frame.registers["pc"]
         at = pc if frame.exact else pc - 1
         mapping = self.image.mapping_at(at)
-        found.add(pc, frame.exact, mapping)
+        frames.add(pc, frame.exact, mapping)
         if mapping is not None and self._module(mapping).is_bottom(at):
-            found.complete = True
+            frames.complete = True
             return None
         above = self._uncovered.caller(pc, frame.exact, frame.registers, self._word)
         if isinstance(above, Caller):
             return above
-        found.complete = above is None
-        found.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
+        frames.complete = above is None
+        frames.why = above if above is not None and mapping is not None and not self._module(mapping).why_not else None
         return None
 
-    def _by_tables(self, found: _FramesFound, frame: Caller) -> Caller | None:
-        """The frames from this one on, up to the first that no table covers."""
-        # Drgn takes the innermost pc for exact: that of a call is looked up one byte before, as it does further up.
+    def _by_tables(self, frames: _WalkFrames, frame: Caller) -> Caller | None:
+        """Add the frames from this one on, and return the first frame above that no table covers."""
+        # Drgn takes the innermost pc as exact. For a call it is moved one byte back, as drgn does for later frames.
         back = 0 if frame.exact else 1
         packed = self._machine.pack_names({**frame.registers, "pc": frame.registers["pc"] - back})
         try:
             trace = self._program.stack_trace(self._object.from_bytes_(self._program, self._pt_regs, packed))
         except self._drgn_errors as error:
-            # A damaged unwind table: the innermost pc needs none.
-            found.add(frame.registers["pc"], frame.exact, None)
+            # With a damaged unwind table only the innermost pc is known.
+            frames.add(frame.registers["pc"], frame.exact, None)
             text = str(error).partition("\n")[0] or "damaged unwind table"
             reason = text.replace(_MEMORY_FILE, "").replace(" (deleted)", "")
-            found.why = f"cannot be unwound ({reason[:200]})"
+            frames.why = f"cannot be unwound ({reason[:200]})"
             return None
         for index, above in enumerate(trace):
             pc = _pc(above)
             exact = bool(above.interrupted)
             if index == 0:
                 pc, exact = pc + back, frame.exact
-            mapping = self._place(found, pc, exact)
+            mapping = self._next_mapping(frames, pc, exact)
             if mapping is None:
                 return None
             at = pc if exact else pc - 1
             if index and not self._is_covered(mapping, at):
                 return Caller({**above.registers(), "pc": pc}, exact)
-            found.add(pc, exact, mapping)
+            frames.add(pc, exact, mapping)
             if self._module(mapping).is_bottom(at):
-                found.complete = True
+                frames.complete = True
                 return None
         return None
 
-    def _ended(self, found: _FramesFound) -> Unwound:
-        last = found.last
-        why = found.why
-        if not found.complete and why is None:
-            why = self._why(last, len(found.pcs))
-        elif not found.complete and last is not None and self._module(last).why_not:
+    def _finish(self, frames: _WalkFrames) -> Unwound:
+        last = frames.last
+        why = frames.why
+        if not frames.complete and why is None:
+            why = self._why(last, len(frames.pcs))
+        elif not frames.complete and last is not None and self._module(last).why_not:
             why = f"{why} after {last.module}: {self._module(last).why_not}"
-        return Unwound(tuple(found.pcs), found.complete, None if found.complete else why, tuple(found.exact))
+        return Unwound(tuple(frames.pcs), frames.complete, None if frames.complete else why, tuple(frames.exact))
 
     def _word(self, address: int) -> int | None:
-        """A word of the copied stack, as drgn reads it; None where it was not copied."""
+        """Return a word of the copied stack, as drgn reads it; None if it was not copied."""
         try:
             return int.from_bytes(self._read(address, 8, 0, False), "little")
         except self._fault_error:
@@ -303,92 +293,63 @@ def _pc(frame: Any) -> int:
 
 _MEMO_LIMIT = 20_000
 _VARIANTS = 8
-# What walkers hold at once: drgn keeps a copy of each module's table, the C library's once for each process.
+# Limit of all tables in memory: drgn keeps a copy of each module's table, the C library's once per process.
 _TABLES_BYTES = 16 << 20
-# What a walker without any table costs.
+# Memory of a walker without any table.
 _WALKER_BYTES = 64 << 10
-_DEAR_WALK_S = 0.02
-
-
-@dataclass(frozen=True)
-class UnwindCounts:
-    """What became of the stacks: captured = complete + truncated + failed; `walked` were not seen before."""
-
-    captured: int = 0
-    complete: int = 0
-    truncated: int = 0
-    failed: int = 0
-    walked: int = 0
+_SLOW_WALK_S = 0.02
 
 
 @dataclass(frozen=True)
 class _WalkSeen:
-    """A walk and the stack words that it read: another stack with the same words unwinds the same."""
+    """A walk and the stack words that it read. Another stack with the same words has the same frames."""
 
     reads: tuple[tuple[int, bytes], ...]
     size: int
     result: Unwound
 
 
-# Walks of one process by the registers that steer them.
+# Walks of one process by the registers on which they depend.
 _Memo = dict[tuple[int, ...], list[_WalkSeen]]
 
 
 class Unwinder:
-    """Unwinds the stacks of any number of processes and counts what became of them.
+    """Unwinds the stacks of any number of processes.
 
-    `store` finds unwind tables; the default reads the processes' files and the user's cache. The tables of the
-    processes that were walked longest ago are dropped beyond `tables_bytes`: they are read again where one comes back.
+    `store` finds unwind tables; by default it reads the processes' files and the user's cache. Beyond `tables_bytes`
+    the least recently used processes' tables are evicted. `walks_count` counts the stacks that were not seen before.
     """
 
     def __init__(self, store: TableStore | None = None, tables_bytes: int = _TABLES_BYTES) -> None:
         self.store = store or TableStore()
+        self.walks_count = 0
         self._tables_bytes = tables_bytes
-        # The image is held beside its walker: an identity may be given again once its object is gone.
+        # The image is stored next to its walker: the id of a deleted object can be used again.
         self._walkers: OrderedDict[int, tuple[ProcessImage, Walker, _Memo]] = OrderedDict()
-        self._captured = self._complete = self._truncated = self._failed = self._walked = 0
-
-    @property
-    def counts(self) -> UnwindCounts:
-        """The counters now."""
-        return UnwindCounts(self._captured, self._complete, self._truncated, self._failed, self._walked)
-
-    def prepare(self, image: ProcessImage) -> tuple[str, ...]:
-        """Read every module's unwind table now, while the process lives; returns what could not be read and why."""
-        unread = self._walker(image, this_machine())[0].load_all()
-        self._drop_oldest()
-        return unread
 
     def unwind(self, image: ProcessImage, saved: SavedStack) -> Unwound:
-        """The return addresses of one saved stack. Raises DataError where the registers are of another machine."""
+        """Return the frames of one saved stack. Raises DataError if the registers are of another machine."""
         machine = machine_of(saved.registers)
         values = machine.words(saved.registers)
         stack = saved.stack[:STACK_LIMIT_BYTES]
         walker, memo = self._walker(image, machine)
-        key = machine.steady(values)
-        result = self._remembered(memo.get(key, ()), stack)
+        key = machine.stable(values)
+        result = self._find_walk(memo.get(key, ()), stack)
         if result is None:
             result, reads = self._walk(walker, image.pid, saved.registers, values, machine, stack)
-            self._walked += 1
-            self._drop_oldest()
+            self.walks_count += 1
+            self._evict_oldest_walkers()
             if len(memo) >= _MEMO_LIMIT:
                 memo.clear()
             variants = memo.setdefault(key, [])
             if len(variants) < _VARIANTS:
                 variants.append(_WalkSeen(reads, len(stack), result))
-        self._captured += 1
-        if result.complete:
-            self._complete += 1
-        elif len(result.pcs) > 1:
-            self._truncated += 1
-        else:
-            self._failed += 1
         return result
 
     def _walk(
         self, walker: Walker, pid: int, registers: bytes, values: tuple[int, ...], machine: Machine, stack: bytes
     ) -> tuple[Unwound, tuple[tuple[int, bytes], ...]]:
-        """Walks take 50 µs. Those that take much longer were made to, by their unwind table: they are paid for."""
+        """Walk a stack. Walks take 50 µs; the time of much slower ones, made so by their tables, is charged."""
         with self.store.budget.meter(pid) as meter:
             try:
                 meter.take(0, "unwind table")
@@ -397,13 +358,13 @@ class Unwinder:
             began_s, loading_s = time.thread_time(), walker.loading_s
             frames = walker.walk(registers, values[machine.sp], stack)
             took_s = time.thread_time() - began_s - (walker.loading_s - loading_s)
-            meter.charge_only(took_s if took_s > _DEAR_WALK_S else 0.0)
+            meter.charge_only(took_s if took_s > _SLOW_WALK_S else 0.0)
         return frames
 
     @staticmethod
-    def _remembered(walks: Iterable[_WalkSeen], stack: bytes) -> Unwound | None:
+    def _find_walk(walks: Iterable[_WalkSeen], stack: bytes) -> Unwound | None:
         for seen in walks:
-            # A walk that wanted bytes beyond its copy may get further in a longer one.
+            # A walk that stopped at the end of its copy may get further in a longer one.
             if (seen.result.complete or seen.size == len(stack)) and all(
                 stack[at : at + len(data)] == data for at, data in seen.reads
             ):
@@ -411,24 +372,18 @@ class Unwinder:
         return None
 
     def _walker(self, image: ProcessImage, machine: Machine) -> tuple[Walker, _Memo]:
-        """Of an image, and its walks."""
-        known = self._walkers.get(id(image))
-        if known is None:
+        """Return the walker of an image, and its walks."""
+        entry = self._walkers.get(id(image))
+        if entry is None:
             same = next((entry for entry in self._walkers.values() if entry[0] == image), None)
             walker, memo = same[1:] if same else (Walker(image, self.store, machine), _Memo())
-            known = self._walkers[id(image)] = (image, walker, memo)
+            entry = self._walkers[id(image)] = (image, walker, memo)
         self._walkers.move_to_end(id(image))
-        return known[1:]
+        return entry[1:]
 
-    def _drop_oldest(self) -> None:
-        """The one that was used last stays, however large its tables are."""
+    def _evict_oldest_walkers(self) -> None:
+        """Evict the least recently used walkers. The last one stays, whatever the size of its tables."""
         held = sum(walker.held_bytes + _WALKER_BYTES for _, walker, _ in self._walkers.values())
         while held > self._tables_bytes and len(self._walkers) > 1:
             _, (_, walker, _) = self._walkers.popitem(last=False)
             held -= walker.held_bytes + _WALKER_BYTES
-
-
-def unwind(image: ProcessImage, registers: bytes, sp: int, stack: bytes, store: TableStore | None = None) -> Unwound:
-    """One stack: `stack` are the bytes from `sp` up. See `Unwinder` for many."""
-    walker = Walker(image, store or TableStore(), machine_of(registers))
-    return walker.walk(registers, sp, stack[:STACK_LIMIT_BYTES])[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one ELF file says about unwinding: a table that can be saved, moved and given to drgn without the file.
+"""The unwind table of one ELF file, which can be saved, moved and given to drgn without the file.
 
-Drgn is native code: it never sees a file of a process that we do not trust, only an ELF image that is written here
-around the bytes of .eh_frame, in a sealed memory file that nobody can truncate under it.
+Drgn is native code, so it never reads a file of an untrusted process. It gets an ELF image that is written here around
+the bytes of .eh_frame, in a sealed memory file that no process can truncate.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from powerprof.stacks.symtab import SymbolTable, read_symbols
 from powerprof.system.errors import DataError
 from powerprof.system.files import loader
 
-# Where functions start and end by the unwind table, and which of them are the bottom of a stack.
+# Function ranges by the unwind table, and the functions at the bottom of a stack.
 #
-# An FDE covers one function even where the symbol table was stripped. An FDE whose return address is `undefined`
-# (`_start`, glibc's `clone3`) says that nothing called it: a walk that reaches it is complete.
+# An FDE covers one function even if the symbol table was stripped. An FDE with an `undefined` return address
+# (`_start`, glibc's `clone3`) belongs to a function without a caller: a walk that reaches it is complete.
 # Format: Linux Standard Base, "Exception Frames"; DWARF 5, section 6.4. Drgn does the unwinding itself.
 
-Array = Any  # numpy is imported where it is used
-# LLVM and clang have 100,000 entries, the longest is 10 KB, and no library of Debian has more than 16 CIEs or one of
-# more than 44 bytes.
+Array = Any  # A numpy array; numpy is imported by the functions that use it.
+# LLVM and clang have 100,000 entries, the longest of them 10 KB. Libraries of Debian have at most 16 CIEs of at most
+# 44 bytes.
 MAX_ENTRIES = 1_000_000
 MAX_ENTRY_BYTES = 64 << 10
 MAX_CIES = 10_000
@@ -46,7 +46,7 @@ _TWO = struct.Struct("<II")
 _KINDS = {"Q": "u", "H": "u", "I": "u", "h": "i", "i": "i", "q": "i"}
 _UNDEFINED = 0x07  # DW_CFA_undefined
 _FORMATS = {0x00: "<Q", 0x02: "<H", 0x03: "<I", 0x04: "<Q", 0x0A: "<h", 0x0B: "<i", 0x0C: "<q"}
-# Operands of the call frame instructions that have any: u = uleb128, a byte count, b = block, e = encoded address.
+# Operands of call frame instructions: u = uleb128, a digit = number of bytes, b = block, e = encoded address.
 _OPERANDS = {
     0x01: "e",
     0x02: "1",
@@ -75,9 +75,7 @@ _OPERANDS = {
 
 @dataclass(frozen=True)
 class FunctionRanges:
-    """Link-time addresses [start, end) of functions in order, as u64 arrays; `bottoms` are those whose caller is
-    undefined.
-    """
+    """Link-time ranges [start, end) of functions in order, as u64 arrays; `bottoms` have no caller."""
 
     starts: Array
     ends: Array
@@ -92,7 +90,7 @@ class _Cie:
 
 
 def returns_nowhere(code: bytes, encoding: int, column: int) -> bool:
-    """Whether these call frame instructions make the return address (that DWARF column) undefined."""
+    """Return whether call frame instructions make the return address (that DWARF column) undefined."""
     if bytes((_UNDEFINED, column)) not in code:
         return False
     at = 0
@@ -157,12 +155,11 @@ def _cie(data: bytes, at: int, end: int, column: int) -> _Cie:
 
 @loader
 def read_fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.return_column) -> FunctionRanges:
-    """Every function that an .eh_frame section (loaded at `vaddr`) covers, sorted. A damaged entry is left out.
-    `column` is the return address's.
+    """Return every function that an .eh_frame section at `vaddr` covers, sorted; damaged entries are left out.
 
-    Takes time with the size of the section and no more, whatever is in it: an FDE names an entry that is a CIE, which
-    is read once, and no entry is longer than any that compilers make. Raises DataError for other tables, which drgn
-    would take its time with, and for one with more than MAX_ENTRIES.
+    `column` is the return address's. The time is linear in the size of the section: each FDE refers to a CIE, each CIE
+    is read once, and entries longer than those of compilers are refused. Raises DataError for other tables, which
+    drgn would read slowly, and for more than MAX_ENTRIES.
     """
     import numpy as np
 
@@ -188,21 +185,21 @@ def read_fde_functions(data: bytes, vaddr: int, path: str, column: int = X86_64.
     body_at, end_at, of = (np.array(values, np.int64) for values in (bodies, ends, owners))
     parts = []
     for kind, number in kinds.items():
-        mine = of == number
-        if kind is not None and mine.any():
-            decoded = _decoded(whole, vaddr, kind, body_at[mine], end_at[mine])
+        is_of_kind = of == number
+        if kind is not None and is_of_kind.any():
+            decoded = _decode_fdes(whole, vaddr, kind, body_at[is_of_kind], end_at[is_of_kind])
             parts.append((*decoded, np.full(len(decoded[0]), number)))
     if not parts:
         return FunctionRanges(np.array([], "<u8"), np.array([], "<u8"), ())
     low, high, code_at, code_end, of = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    bottom = _bottoms(data, whole, list(kinds), code_at, code_end, of, column)
+    bottom = _find_bottoms(data, whole, list(kinds), code_at, code_end, of, column)
     order = np.lexsort((high, low))
     low, high, bottom = low[order], high[order], bottom[order]
     return FunctionRanges(low, high, tuple(zip(low[bottom].tolist(), high[bottom].tolist(), strict=True)))
 
 
-def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tuple[Array, ...]:
-    """Of the whole FDEs of one kind: function start and end, and from where to where their instructions are."""
+def _decode_fdes(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tuple[Array, ...]:
+    """Return start and end of the function, and start and end of the instructions, of valid FDEs of one kind."""
     import numpy as np
 
     shape, base = _FORMATS.get(cie.encoding & 0x0F, ""), cie.encoding & 0x70
@@ -214,12 +211,12 @@ def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tu
     at = body + 4
     start = _numbers(whole, at, shape)
     if base == 0x10:
-        # Modulo 2^64, as the address of a section may be any.
+        # Modulo 2^64, because the section's address can be any number.
         start = start + (at.astype(np.uint64) + np.uint64(vaddr))
     length = _numbers(whole, at + size, shape.upper())
     at = at + 2 * size
     if cie.augmented:
-        # Its length is one byte in every table that a compiler makes.
+        # The length takes one byte in every table that a compiler writes.
         skip = whole[at].astype(np.int64)
         at = np.where(skip < 0x80, at + 1 + skip, end + 1)
     sound = (length > 0) & (length < 1 << 40) & (at <= end) & (start < 1 << 62)
@@ -227,10 +224,10 @@ def _decoded(whole: Array, vaddr: int, cie: _Cie, body: Array, end: Array) -> tu
     return start, start + length, at, end
 
 
-def _bottoms(
+def _find_bottoms(
     data: bytes, whole: Array, kinds: list[_Cie | None], at: Array, end: Array, of: Array, column: int
 ) -> Array:
-    """Which of these instructions make the return address undefined, or belong to a CIE that does."""
+    """Return which FDEs, or their CIEs, make the return address undefined."""
     import numpy as np
 
     are_bottoms = np.array([kind is not None and kind.bottom for kind in kinds])[of]
@@ -246,7 +243,7 @@ def _bottoms(
 
 
 def _numbers(whole: Array, at: Array, shape: str) -> Array:
-    """The numbers at these places, as u64 (negative ones wrapped)."""
+    """Return the numbers at these offsets as u64 (negative ones wrapped)."""
     import numpy as np
 
     size = struct.calcsize(shape)
@@ -264,13 +261,13 @@ def _try_cie(data: bytes, body: int, end: int, column: int) -> _Cie | None:
 
 
 def iterate_entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int]]:
-    """(entry, id field, end, id) of each entry of .eh_frame or .debug_frame, in order. Raises DataError."""
+    """Yield (entry, id field, end, id) of each entry of .eh_frame or .debug_frame, in order. Raises DataError."""
     at, size, count = 0, len(data), 0
     two = _TWO.unpack_from
     while at + 8 <= size:
         length, identity = two(data, at)
         if length == 0:
-            # A terminator of one object file; the linker may have put more after it.
+            # The terminator of one object file; the linker may have appended others.
             at += 4
             continue
         if length >= 0xFFFFFFF0 or length < 4 or at + 4 + length > size:
@@ -286,9 +283,10 @@ def iterate_entries(data: bytes, path: str) -> Iterator[tuple[int, int, int, int
 
 @loader
 def convert_debug_frame(data: bytes, path: str) -> bytes:
-    """A .debug_frame section as .eh_frame (Go and `-fno-asynchronous-unwind-tables -g` have only the former).
+    """Return a .debug_frame section as .eh_frame.
 
-    They differ in the id of a CIE and in how an FDE points to its CIE. Raises DataError.
+    Go and `-fno-asynchronous-unwind-tables -g` write only .debug_frame. The formats differ in the id of a CIE and in
+    an FDE's reference to its CIE. Raises DataError.
     """
     out = bytearray(data)
     for _start, body, _end, identity in iterate_entries(data, path):
@@ -302,9 +300,9 @@ def convert_debug_frame(data: bytes, path: str) -> bytes:
 
 
 UNWIND_LIMIT_BYTES = 256 << 20
-# The bottom of a stack by name, where no unwind table covers the function (assembler without CFI, as in musl).
+# Functions at the bottom of a stack by name, if no unwind table covers them (assembler without CFI, as in musl).
 _PLAIN_BOTTOMS = frozenset({"_start", "_start_c", "__clone", "clone", "start_thread", "_dl_start_user"})
-# Go's unwind table does not mark its own: a goroutine returns to goexit, a thread's own stack begins in mstart, and
+# Go's unwind table does not mark these: a goroutine returns to goexit, a thread's own stack begins in mstart, and
 # mcall and rt0_go switch to that stack.
 _GO_BOTTOMS = frozenset(
     f"runtime.{name}{abi}"
@@ -319,9 +317,9 @@ _F_ADD_SEALS = 1033
 
 
 class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One file's unwind table. Addresses are link-time (vaddr); `starts` and `ends` are little-endian u64 arrays.
+    """The unwind table of one file. Addresses are link-time; `starts` and `ends` are little-endian u64 arrays.
 
-    `bottoms` are [start, end) of functions that nothing called. `missing` says why `eh_frame` is empty.
+    `bottoms` are the ranges [start, end) of functions without a caller. `missing` is why `eh_frame` is empty.
     """
 
     build_id: str | None
@@ -336,7 +334,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     elf_machine: int = X86_64.elf_machine
 
     def covers(self, vaddr: int) -> bool:
-        """Whether an entry of the table is about this link-time address."""
+        """Return whether an entry covers a link-time address."""
         starts, ends = self._edges
         at = bisect_right(starts, vaddr) - 1
         return at >= 0 and vaddr < ends[at]
@@ -348,7 +346,7 @@ class UnwindTable(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 @loader
 def extract_table(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
-    """The unwind table of a validated file. Raises DataError where the file is damaged."""
+    """Return the unwind table of a validated file. Raises DataError if the file is damaged."""
     loads = [load for load in elf.loads() if load.memory_bytes]
     if not loads:
         raise DataError(elf.path, "nothing in it is loaded")
@@ -365,7 +363,7 @@ def extract_table(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
         functions = read_fde_functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(functions.starts) and debug is not None:
         data = convert_debug_frame(section_bytes(elf, debug, UNWIND_LIMIT_BYTES), elf.path)
-        # Its addresses are absolute, so where it would lie does not matter: past everything that is loaded.
+        # Its addresses are absolute, so any load address is right; this one is after all loaded segments.
         vaddr = (high + 0xFFF) & ~0xFFF
         functions = read_fde_functions(data, vaddr, elf.path, elf.machine.return_column)
     if not len(functions.starts):
@@ -397,9 +395,9 @@ def extract_table(elf: Elf, symbols: SymbolTable | None = None) -> UnwindTable:
 
 
 def check_table(table: UnwindTable, path: object, *, own: bool = False) -> UnwindTable:
-    """The table as it came from a file. Raises DataError where it contradicts itself.
+    """Return a table from a file. Raises DataError if it contradicts itself.
 
-    `own`: nobody else can have written the file, and `extract` looked at each entry.
+    `own`: no other account can have written the file, and `extract_table` checked each entry.
     """
     sizes = len(table.starts) == len(table.ends) and len(table.starts) % 8 == 0
     if not sizes or not 0 <= table.low <= table.high < 1 << 63 or not 0 <= table.eh_frame_vaddr < 1 << 63:
@@ -408,14 +406,14 @@ def check_table(table: UnwindTable, path: object, *, own: bool = False) -> Unwin
         raise DataError(path, "damaged build id")
     if table.elf_machine not in BY_ELF:
         raise DataError(path, f"an unwind table of another machine (e_machine {table.elf_machine})")
-    # Drgn reads the bytes, not what was found in them: they are looked at as those of a file are.
+    # Drgn reads the bytes and not the ranges, so they are checked as those of a file are.
     if not own:
         read_fde_functions(table.eh_frame, table.eh_frame_vaddr, str(path), BY_ELF[table.elf_machine].return_column)
     return table
 
 
 def build_elf_image(table: UnwindTable) -> bytes:
-    """A minimal ELF file around the table: one loadable segment, .text without bytes, .eh_frame, build id."""
+    """Return a minimal ELF file with the table: one loadable segment, .text without bytes, .eh_frame, build id."""
     names = b"\0.text\0.eh_frame\0.shstrtab\0.note.gnu.build-id\0"
     note = b""
     if table.build_id:
@@ -435,7 +433,7 @@ def build_elf_image(table: UnwindTable) -> bytes:
     sections = b"".join(
         (
             bytes(_SHDR.size),
-            # drgn calls a file loadable only where a section that is allocated has bytes: .eh_frame below.
+            # Drgn takes a file as loadable only if an allocated section has bytes: .eh_frame below.
             _SHDR.pack(1, 8, 6, table.low, frame_at, table.high - table.low, 0, 0, 16, 0),
             _SHDR.pack(7, 1, 2, table.eh_frame_vaddr, frame_at, len(frame), 0, 0, 8, 0),
             _SHDR.pack(17, 3, 0, 0, names_at, len(names), 0, 0, 1, 0),
@@ -453,7 +451,7 @@ def build_elf_image(table: UnwindTable) -> bytes:
 
 
 def create_sealed_file(data: bytes, name: str) -> int:
-    """A file descriptor of a memory file that holds `data` and can no longer change. The caller closes it."""
+    """Return the descriptor of a memory file with `data` that can no longer change. The caller closes it."""
     fd = os.memfd_create(name[:200], os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         view = memoryview(data)

@@ -75,5 +75,5 @@ def test_registers_are_told_apart_by_their_size() -> None:
 
 def test_a_signature_is_taken_off_the_link_register_only() -> None:
     registers = AARCH64.pack({"x30": SIGNED | 0x1234, "x19": SIGNED | 0x1234, "pc": 0x10})
-    values = AARCH64.words(AARCH64.unsigned(registers))
+    values = AARCH64.words(AARCH64.strip_signatures(registers))
     assert (values[30], values[19], values[32]) == (0x1234, SIGNED | 0x1234, 0x10)

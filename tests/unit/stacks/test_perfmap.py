@@ -132,7 +132,7 @@ def test_of_a_process_that_took_the_number_meanwhile_no_map_is_read(tmp_path, mo
     image, path = fake_process(tmp_path, monkeypatch)
     path.write_text("1000 100 jitted\n")
     assert read_perf_map(image).names == ("jitted",)
-    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == runtimes.EMPTY
+    assert read_perf_map(msgspec.structs.replace(image, started_ticks=2)) == runtimes.NO_PERF_MAP
 
 
 def test_the_account_is_the_one_that_the_process_acts_as(tmp_path, monkeypatch):

@@ -45,7 +45,6 @@ def test_every_sleep_of_a_musl_program_is_walked_to_the_threads_start(built, pro
         main = unwinder.unwind(image, saved(info["pid"], info["pid"]))
         assert main.complete
         assert "main" in own(symbolizer.stack(main), program)
-    assert unwinder.counts.complete == unwinder.counts.captured == 10
 
 
 def test_a_stack_of_other_words_leads_nowhere(built):
