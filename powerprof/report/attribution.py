@@ -18,7 +18,7 @@ from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
 from powerprof.report.csv_file import Line
-from powerprof.report.html.flames import flame_view
+from powerprof.report.html.charts import flame_view
 from powerprof.report.html.page import Extras, clean, embedded, opened, page
 from powerprof.report.html.svg import Scale, step
 from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, draw_table, note_lines

@@ -11,7 +11,7 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
+from powerprof.report.html.page import DrawnColumn, Extras, clean, page, without_empty
 from powerprof.report.labels import texts
 from powerprof.report.markdown import draw_table, escape
 from powerprof.report.statement_tables import statement_lines
@@ -218,7 +218,7 @@ def _drawn_interval(change: StatementChange) -> DrawnInterval | None:
     return DrawnInterval(middle, low, high, change.became in _LOOKS)
 
 
-def _draw_ratios(changes: Sequence[StatementChange]) -> Drawn | None:
+def _draw_ratios(changes: Sequence[StatementChange]) -> DrawnColumn | None:
     """Draw the ratios on one axis; return None if no interval is known."""
     intervals = [_drawn_interval(change) for change in changes]
     known = [interval for interval in intervals if interval is not None]
@@ -229,7 +229,7 @@ def _draw_ratios(changes: Sequence[StatementChange]) -> Drawn | None:
         interval_row(axis, interval, _interval_label(change)) if interval is not None else Markup()
         for change, interval in zip(changes, intervals, strict=True)
     ]
-    return Drawn("became", interval_ticks(axis), cells, primary=False)
+    return DrawnColumn("became", interval_ticks(axis), cells, primary=False)
 
 
 def _interval_label(change: StatementChange) -> str:
