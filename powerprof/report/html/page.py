@@ -40,7 +40,7 @@ from powerprof.report.table import (
     Words,
     escape_pointer,
 )
-from powerprof.report.wakeups import most
+from powerprof.report.wakeups import main_place
 from powerprof.system.files import printable
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _attribution(record: Attribution, places: Places) -> list[Tile]:
         return []
     mine, counts = sum(row.count for row in record.wakeups), record.conservation
     share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
-    name, function, most_hz = most(record)
+    name, function, most_hz = main_place(record)
     place = name if function is None else f"{name} in {text.without_parameters(function)}"
     tiles = [
         Tile(
