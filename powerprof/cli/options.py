@@ -203,8 +203,8 @@ class ProfileOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeterChoice:
-    """Which meters are read."""
+class EnergyOptions:
+    """Which meters are read, and what the estimate cannot see where none is."""
 
     energy_source: Annotated[
         str,
@@ -221,12 +221,6 @@ class MeterChoice:
             "--meter-log", metavar="FILE", callback=to_read, help="CSV log that an external meter is writing."
         ),
     ] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class EnergyOptions(MeterChoice):
-    """Which meters are read, and what the estimate cannot see where none is."""
-
     cpu_model: Annotated[
         str | None,
         typer.Option(

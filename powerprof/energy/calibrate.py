@@ -301,7 +301,7 @@ def calibrate(
     with open_meters(choice, meter_log=meter_log) as meters:
         if not meters.names:
             raise CapabilityError(
-                f"calibrate needs a meter: {meters.why}",
+                f"energy --calibrate needs a meter: {meters.why}",
                 "run it on the metered host, or log an external meter: --meter-log FILE",
             )
         cpus = sorted(os.sched_getaffinity(0))

@@ -271,6 +271,6 @@ def describe_estimate(chosen: ChosenModel, reading: EnergyReading) -> str:
 
 HOW_TO_NARROW = (
     "what would narrow it: the CPU's name (--cpu-model) and --vcpu where this guest hides them, "
-    "a model calibrated on the metered host (powerprof calibrate), the host's own figures "
+    "a model calibrated on the metered host (powerprof energy --calibrate), the host's own figures "
     "(--energy-source host:URL), or a meter's log (--meter-log)"
 )

@@ -267,7 +267,7 @@ class WindowEnergy(Closeable):
         note = (
             f"idle floor: {100 * (1 - typical):.0f} % of the measured power ({100 * (1 - most):.0f} to "
             f'{100 * (1 - least):.0f} % possible), as the model "{self._model.title}" has it at this load; '
-            "powerprof calibrate measures it"
+            "powerprof energy --calibrate measures it"
         )
         return IdleFloor(whole.watts * (1 - typical), least * whole.watts, most * whole.watts, note)
 

@@ -267,7 +267,9 @@ def build_record(server: TracedServer, taken: MeasuredStatements, energy: Window
 def _energy_notes(price: Pricing | None) -> Notes:
     if price is not None:
         return price.split.notes
-    return ["no joules by statement: without an idle floor a share of them means nothing (powerprof calibrate)"]
+    return [
+        "no joules by statement: without an idle floor a share of them means nothing (powerprof energy --calibrate)"
+    ]
 
 
 def _sum(parts: Parts) -> float:

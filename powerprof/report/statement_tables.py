@@ -111,7 +111,7 @@ def unknown(record: Queries, key: str) -> str | None:
     if key in ("wait_row_lock", "wait_lock"):
         return "this server's program does not say what it waits for; its locks are in latch"
     if key in ("joules", "mj", "watts"):
-        return "without an idle floor a share of the host's joules means nothing (powerprof calibrate)"
+        return "without an idle floor a share of the host's joules means nothing (powerprof energy --calibrate)"
     if key == "range":
         return "every statement was counted, none sampled"
     if key in ("examined", *COUNTS) and record.server.family == "postgresql":

@@ -22,7 +22,7 @@ _NOT_HERE = (
     r"\d+ processes are called (mysqld|mariadbd)",
     r"there is no process \d+$",
     r"no run '[a-z]+-\d+' in ",
-    r"calibrate needs a meter: ",
+    r"energy --calibrate needs a meter: ",
     r"not fetched",
 )
 

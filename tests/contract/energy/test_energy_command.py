@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerprof energy` and `powerprof calibrate` promise: JSON, exit codes, one line an error, 80 columns."""
+"""The promises of `powerprof energy`: JSON, exit codes, one line per error, 80 columns."""
 
 from __future__ import annotations
 
@@ -204,7 +204,26 @@ def test_what_makes_no_sense_is_usage(powerprof_cli: Cli, arguments: list[str]) 
 
 
 def test_calibrate_needs_a_meter(powerprof_cli: Cli, bare: tuple[Tree, dict[str, str]]) -> None:
-    result = powerprof_cli(["calibrate"], env=bare[1])
+    result = powerprof_cli(["energy", "--calibrate"], env=bare[1])
     assert (result.code, result.out) == (3, "")
-    assert result.err.startswith("error: calibrate needs a meter: no meter on this host: ")
+    assert result.err.startswith("error: energy --calibrate needs a meter: no meter on this host: ")
     assert "--meter-log FILE" in result.err.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["calibrate", "--step", "2"], "error: no such command: calibrate\nhint: powerprof energy --calibrate\n"),
+        (["energy", "--step", "2"], "error: --step has no effect without --calibrate\nhint: leave it out\n"),
+        (
+            ["energy", "--calibrate", "--duration", "3", "--json", "-"],
+            "error: --duration and --json have no effect with --calibrate, which writes a model\n"
+            "hint: leave them out\n",
+        ),
+    ],
+)
+def test_options_of_a_calibration_and_of_a_window_exclude_each_other(
+    powerprof_cli: Cli, arguments: list[str], message: str
+) -> None:
+    result = powerprof_cli(arguments)
+    assert (result.code, result.out, result.err) == (2, "", message)

@@ -66,7 +66,7 @@ EMPTY = [
     ("functions", "--backend"),
     ("compare", "--precision"),
     ("queries", "--save-workload"),
-    ("calibrate", "--output"),
+    ("energy", "--output"),
     ("export", "--web-config"),
     ("runs", "--runs-dir"),
 ]

@@ -26,7 +26,7 @@ REFUSED: list[tuple[str, str, tuple[str, ...]]] = [
     (r"--attribute 0: must be at least 0.5", "", ("run", "city:index", "--attribute", "0")),
     (r"--max-p95 -1: must be at least 0", "", (*CURE, "--thread", "x", "--slack", "1ms", "--max-p95", "-1")),
     (r"--wait -5: must be at least 0", "", ("slack", "50ms", "--pid", "1", "--thread", "x", "--wait", "-5")),
-    (r"--step 00.1: must be at least 0.2", "", ("calibrate", "--step=00.1")),
+    (r"--step 00.1: must be at least 0.2", "", ("energy", "--calibrate", "--step=00.1")),
     # What is swept.
     (r"--set server needs values", "--set server=mariadb", ("sweep", "city:index", "--set", "server")),
     (r"--set nosuch: city has no such parameter", "it has: clients", ("sweep", "city:index", "--set", "nosuch=1,2")),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cli.calibrate import command as calibrate_command
+from powerprof.cli.energy import CalibrationOptions, _calibrate
 from powerprof.cli.options import EnergyOptions
 from powerprof.energy.calibrate import (
     LEVELS,
@@ -202,8 +202,9 @@ def test_a_model_that_cannot_be_written_is_printed(
 
     monkeypatch.setattr("powerprof.energy.calibrate.calibrate", lambda *_, **__: (fit, "package-0 by rapl"))
     monkeypatch.setattr("powerprof.energy.calibrate.save_model", full)
+    options = CalibrationOptions(calibrate=True, name="bench", output=tmp_path / "bench.toml")
     with pytest.raises(PowerprofError, match="no space left"):
-        calibrate_command(energy=EnergyOptions(), name="bench", output=tmp_path / "bench.toml", quiet=True)
+        _calibrate(options, EnergyOptions(), quiet=True)
     (model,) = parse_models(capsys.readouterr().out, tmp_path)
     assert (model.name, model.scope) == ("bench", "package-0 by rapl")
 
