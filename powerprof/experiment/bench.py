@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The servers of an experiment: one for each set of start-up settings, and only one of them awake at a time."""
+"""The servers of an experiment: one per set of start-up settings, and only one of them awake at a time."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ if TYPE_CHECKING:
     from powerprof.database.private.server import PrivateServer
 
 
-# The server of some conditions, or the topology of one, and whether it sleeps.
-
 _SPARE_CONNECTIONS = 8
 
 
 @dataclass
 class Node:
-    """One server, or the first of a topology with all its members, and what was changed in it."""
+    """One server, or a topology with its first server, and the changes made in it."""
 
     server: Server
     settings: ServerSettings
@@ -48,18 +46,18 @@ class Node:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Their processes on this host."""
+        """The process IDs of the servers on this host."""
         return tuple(pid for server in self.members.values() if (pid := server.pid) is not None)
 
     def sleep(self) -> None:
-        """Stop private servers by SIGSTOP, so that their own wake-ups are in no other condition's figures."""
+        """Stop private servers by SIGSTOP, so that their wake-ups are in no other condition's figures."""
         if self.server.private and not self.asleep:
             self.asleep = True
             for server in self.members.values():
                 private(server).pause()
 
     def wake(self) -> None:
-        """Let them go on."""
+        """Continue stopped servers."""
         if self.asleep:
             self.asleep = False
             for server in self.members.values():
@@ -67,7 +65,7 @@ class Node:
 
 
 def private(server: Server) -> PrivateServer:
-    """A server of a node whose first one is private: then all are."""
+    """Return a server as a private one. All servers of a node are private if the first one is."""
     from powerprof.database.private.server import PrivateServer
 
     if not isinstance(server, PrivateServer):
@@ -78,9 +76,9 @@ def private(server: Server) -> PrivateServer:
 def start_servers(
     case: Case, cases: Sequence[Case], name: str, options: BenchOptions, stack: ExitStack, tree: RunTree
 ) -> tuple[Mapping[str, Server], Sequence[str]]:
-    """The private server of a condition, or all of its topology with the one under load first, and notes on them.
+    """Start the private server or topology of a condition; return it by name, the loaded one first, and notes.
 
-    It has room for the connections of all `cases`, any of which may use it.
+    It has room for the connections of all `cases`, because each of them may use it.
     """
     from powerprof.database.fetched import historical
     from powerprof.database.private.server import PrivateServer
@@ -133,15 +131,14 @@ _RETURN_S = 60.0
 
 
 class Bench(Closeable):
-    """`with Bench(cases, options) as bench:` has every server up, its tables filled and every plan asserted.
+    """All servers of the conditions, running, with filled tables and checked plans, while the context is open.
 
-    Private servers that are not needed in a block are stopped by SIGSTOP, so that their own wake-ups are in
-    no other condition's figures. Raises PowerprofError, CapabilityError, UsageError; PlanMismatch for
-    another plan.
+    Private servers that a block does not need are stopped by SIGSTOP, so that their wake-ups are in no other
+    condition's figures. `note` receives every note for the run, also while the bench closes. With `apart` the
+    conditions are measured one by one. A server that cannot start is then a `failure` of its conditions and does not
+    end the others.
 
-    `note` is called with each remark that belongs into the run, also while the bench closes.
-    `apart`: the conditions are measured one by one, so one whose server cannot be had is a `failure` and no end for
-    the others.
+    Raises PowerprofError, CapabilityError, UsageError; PlanMismatch for another plan.
     """
 
     def __init__(
@@ -162,7 +159,7 @@ class Bench(Closeable):
     # Life cycle
 
     def close(self) -> None:
-        """Put given servers back to what they were, and remove private ones."""
+        """Restore given servers and remove private ones."""
         self._stack.close()
 
     def _open(self) -> None:
@@ -171,14 +168,14 @@ class Bench(Closeable):
 
         check_supported(self._cases, self._options, apart=self._apart)
         self._tree = self._stack.enter_context(RunTree())
-        # The client of a workload may be another account: it gets a folder of its own in this one.
+        # The client can run as another account, with a folder of its own in this one.
         (self._tree.path / "load").mkdir(0o711)
         gap = sandbox.describe_gap()
         if gap is not None:
             self._note(gap)
         given = self._options.given
         account = given.login.account if given is not None else None
-        # The clients of a caller under sudo are the caller's.
+        # Under sudo the clients run as the caller.
         owner = sandbox.choose_user(account)
         self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
@@ -204,7 +201,7 @@ class Bench(Closeable):
             self._failures[self._key(case)] = error
 
     def failure(self, case: Case) -> PowerprofError | None:
-        """Why the server of this condition is not up; None where it is."""
+        """Return why the server of this condition is not running; None if it is."""
         return self._failures.get(self._key(case))
 
     def _start(self, case: Case) -> None:
@@ -239,7 +236,7 @@ class Bench(Closeable):
                     node.members, other.workload, case.topology, node.made, world_sql=self._options.world_sql
                 )
                 self._run(other, node, other.workload.definition.setup)
-        # A condition that is compared with itself is there twice and made once.
+        # A condition that is compared with itself is listed twice and set up once.
         done: list[tuple[Path, Condition]] = []
         for other in self._cases:
             which = other.workload.folder, other.condition
@@ -248,7 +245,7 @@ class Bench(Closeable):
                 self._run(other, node, other.condition.setup)
                 self._run_on_members(other, node)
         if case.server.disk_operations_hz is not None:
-            # Not before: writing the tables themselves would take minutes.
+            # Slow down the disk last: otherwise writing the tables would take minutes.
             for server in node.members.values():
                 private(server).slow_disk(case.server.disk_operations_hz)
 
@@ -271,7 +268,7 @@ class Bench(Closeable):
                 bench_data.remove_schema(node.server, name)
 
     def _key(self, case: Case) -> str:
-        """Conditions with the same start-up settings share a server; those of a topology have their own."""
+        """Return the key of a condition's server: equal start-up settings share one, topologies have separate ones."""
         if self._options.given is not None:
             return "given"
         settings, environment = sorted(case.server.settings.items()), sorted(case.server.environment.items())
@@ -282,7 +279,7 @@ class Bench(Closeable):
     # One condition
 
     def enter(self, case: Case) -> None:
-        """Make the condition hold: its server awake and the others asleep, its global settings, its statements."""
+        """Activate the condition: wake its server, stop the others, set its global settings, run its statements."""
         for key, node in self._nodes.items():
             if key != self._key(case):
                 node.sleep()
@@ -292,12 +289,12 @@ class Bench(Closeable):
         self._run(case, node, case.condition.enter)
 
     def leave(self, case: Case) -> None:
-        """Run what the condition wants run after each of its blocks."""
+        """Run the statements of the condition after a block."""
         self._run(case, self._node(case), case.condition.leave)
 
     @contextmanager
     def quick_disks(self, case: Case) -> Iterator[None]:
-        """Disks that the condition makes slow are as quick as they are: for what is in no window."""
+        """Lift the limit of slow disks while the context is open, for work outside of windows."""
         operations_hz = case.server.disk_operations_hz
         servers = [] if operations_hz is None else [private(server) for server in self.members(case).values()]
         for server in servers:
@@ -309,20 +306,22 @@ class Bench(Closeable):
                 server.slow_disk(operations_hz)
 
     def shared(self, cases: Sequence[Case]) -> bool:
-        """Whether one server stands for all of these conditions."""
+        """Return whether one server serves all these conditions."""
         return len({self._key(case) for case in cases}) == 1
 
     def switchable(self, cases: Sequence[Case]) -> bool:
-        """Whether one of these conditions can hold now and another in a moment: no topologies, one server or private
-        ones, which are put to sleep and woken."""
+        """Return whether these conditions can alternate quickly.
+
+        They can on one server, or on private servers that are stopped and continued. Topologies cannot.
+        """
         nodes = [self._node(case) for case in cases]
         alone = all(len(node.members) == 1 for node in nodes)
         return alone and (self.shared(cases) or all(node.server.private for node in nodes))
 
     def revive(self, case: Case) -> bool:
-        """After a failed block: True where the server answers, or was started again with its tables.
+        """Wait for the server after a failed block, or start it again with its tables. Return True.
 
-        A given server is waited for; where it stays away this raises PowerprofError.
+        Raises PowerprofError if a given server stays away.
         """
         node = self._node(case)
         node.wake()
@@ -348,9 +347,9 @@ class Bench(Closeable):
         return True
 
     def rest(self) -> None:
-        """Before an idle baseline: the first server awake with its own settings, the others asleep.
+        """Prepare an idle baseline: the first server awake with its own settings, the others stopped.
 
-        Servers that replicate are never idle for sure: of those all are asleep.
+        Replicating servers are never reliably idle, so all of a topology are stopped.
         """
         if self._cases[0].topology.kind == "standalone":
             self.enter(self._cases[0])
@@ -358,12 +357,12 @@ class Bench(Closeable):
         self.hush()
 
     def hush(self) -> None:
-        """All private servers asleep."""
+        """Stop all private servers."""
         for node in self._nodes.values():
             node.sleep()
 
     def context(self, case: Case) -> Context:
-        """Where the load of this condition connects and keeps its files."""
+        """Return the server, account and files of the load of this condition."""
         folder = case.workload.folder
         return Context(
             self.server(case),
@@ -374,7 +373,7 @@ class Bench(Closeable):
         )
 
     def _load_login(self, case: Case) -> Login:
-        """The account as the load uses it: over TCP where it asks for that and the server is ours."""
+        """Return the account of the load: over TCP if the load requires it and the server is private."""
         from powerprof.database.private.server import PrivateServer
 
         login, server = self.login(case), self.server(case)
@@ -389,30 +388,30 @@ class Bench(Closeable):
         )
 
     def login(self, case: Case) -> Login:
-        """The account, with the condition's schema. On a given server one that only reads, where the load says so."""
+        """Return the account with the condition's schema; a read-only one on a given server if the load requests it."""
         schema = bench_data.database_of(case)
         login = self._readers.get(schema) if case.load.reads_only else None
         return (login or self._node(case).server.login).within(schema)
 
     def connect(self, case: Case) -> Sql:
-        """A control connection in the condition's schema."""
+        """Return a control connection in the condition's schema."""
         return sql.connect(self.login(case))
 
     def server(self, case: Case) -> Server:
-        """The server on which this condition runs."""
+        """Return the server of this condition."""
         return self._node(case).server
 
     @property
     def server_pids(self) -> tuple[int, ...]:
-        """The servers' processes on this host."""
+        """The process IDs of all servers on this host."""
         return tuple(pid for node in self._nodes.values() for pid in node.pids)
 
     def pids(self, case: Case) -> tuple[int, ...]:
-        """The processes of the servers of this condition."""
+        """Return the process IDs of the servers of this condition."""
         return self._node(case).pids
 
     def members(self, case: Case) -> Mapping[str, Server]:
-        """The servers of this condition by name, the one under load first."""
+        """Return the servers of this condition by name, the one under load first."""
         return self._node(case).members
 
     def _private_tree(self) -> RunTree:

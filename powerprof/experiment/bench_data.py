@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The server's plans, asserted before anything is measured, and its own counts of what it did."""
+"""The data of an experiment's servers: schemas, checked plans, and the server's own counters."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
     from powerprof.database.products.builds import ServerBuild
 
 
-# At its edges a window cuts statements of a few clients.
+# A window cuts the statements of a few clients at its edges.
 _COUNTER_SHARE, _COUNTER_EDGE = 0.02, 40
 
 
 class PlanMismatch(PowerprofError):
-    """The server does not run the statement as the workload says it must."""
+    """The server does not run the statement as the workload requires."""
 
 
 def check_plan(condition: str, wanted: Explain, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Every step of the workload must be in the plan. Raises PlanMismatch, which says what is there instead."""
+    """Check that every step of the workload is in the plan. Raise PlanMismatch, which shows the actual plan."""
     for step in wanted.plan:
         if not any(_fits(step, row) for row in rows):
             plan = "; ".join(plan_text(row) for row in rows)
@@ -61,7 +61,7 @@ def _step_text(step: PlanStep) -> str:
 
 
 def plan_text(row: Mapping[str, Any]) -> str:
-    """One row of EXPLAIN in words: `city_huge ref on name_btree, 5 rows`."""
+    """Return one row of EXPLAIN in words: `city_huge ref on name_btree, 5 rows`."""
     words = [str(row.get("table")), str(row.get("type"))]
     if row.get("key"):
         words.append(f"on {row['key']}")
@@ -71,20 +71,20 @@ def plan_text(row: Mapping[str, Any]) -> str:
 
 
 def read_counters(connection: Sql) -> dict[str, int]:
-    """The server's counters of statements and rows; the reading itself adds to them. Raises PowerprofError."""
+    """Read the server's counters of statements and rows; the reading itself adds to them. Raise PowerprofError."""
     return dialects.dialect_of(connection).counters(connection)
 
 
 def moved_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How far each counter moved."""
+    """Return the change of each counter."""
     return {name: max(0, after[name] - before[name]) for name in after if name in before}
 
 
 def queries_in(moved: Mapping[str, int], *, transactions: bool = False) -> int:
-    """Statements that the clients ran: Questions less the second reading and the COM_QUIT of each connection.
+    """Return the statements that clients ran: Questions minus the second reading and the COM_QUIT per connection.
 
-    Checked with 10.11: 1,000 statements over 4 connections count 1,005. Prepares and closes are no Questions.
-    Of a load whose unit is the transaction it is what they committed.
+    Checked with 10.11: 1,000 statements over 4 connections count 1,005. Prepares and closes are no Questions. For a
+    load of transactions, return the commits.
     """
     if transactions:
         return moved.get("Com_commit", 0)
@@ -92,7 +92,7 @@ def queries_in(moved: Mapping[str, int], *, transactions: bool = False) -> int:
 
 
 def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[str, int], queries: int | None) -> None:
-    """The counters that a condition is known by moved as often with a query as it says. Raises PlanMismatch."""
+    """Check the change per query of the counters that identify a condition. Raise PlanMismatch."""
     for name, each in wanted.items():
         if name not in moved or not queries:
             raise PlanMismatch(f"{condition}: this server does not count {name}", "use another server, or leave it out")
@@ -104,7 +104,7 @@ def check_counters(condition: str, wanted: Mapping[str, float], moved: Mapping[s
 
 
 def read_done(connection: Sql, counted: str) -> int:
-    """What a workload's own statement says was done until now. Raises PowerprofError where it says no number."""
+    """Read the amount of work from the workload's own statement. Raise PowerprofError if it is not a whole number."""
     count = sql.parse_count(sql.fetch_scalar(connection, counted))
     if count is None:
         raise PowerprofError(f"load.counted: {counted[:60]!r} gave no whole number", "one row with one number")
@@ -112,7 +112,7 @@ def read_done(connection: Sql, counted: str) -> int:
 
 
 def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
-    """Ask what has to have no rows. Raises PowerprofError with the first row of the first that has."""
+    """Run statements that must return no rows. Raise PowerprofError with the first row of the first failing one."""
     for number, statement in enumerate(checks, 1):
         rows = sql.fetch_rows(connection, statement)
         if rows:
@@ -124,21 +124,21 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
 
 
 def rows_in(moved: Mapping[str, int]) -> int | None:
-    """Rows that the storage engines handed over, a dozen for the reading itself; None where nothing counts them."""
+    """Return the rows that the storage engines read, with a dozen for the reading itself; None without counters."""
     counted = [moved[name] for name in dialects.ROWS if name in moved]
     return sum(counted) if counted else None
 
 
-# Where an experiment's servers run, and what of it a condition cannot have.
+# Options of the servers, and their conflicts with conditions.
 
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """Where the servers run. `given` is used as it is; else private ones are started.
+    """The servers of an experiment: a `given` one, or private ones.
 
-    `server_cpus` and `client_cpus` pin the two apart, `member_cpus` servers of a topology by name or role. `world_sql`
-    is the official dataset to use. With `network_namespaces` every server of a topology has a network of its own, where
-    this host can. `trust`: a workload of somebody may run the programs that it brings.
+    `server_cpus` and `client_cpus` pin servers and clients, `member_cpus` servers of a topology by name or role.
+    `world_sql` is the official dataset. With `network_namespaces` every server of a topology has a separate network, if
+    this host supports it. `trust` permits a workload to run its own programs.
     """
 
     given: Server | None = None
@@ -154,7 +154,10 @@ class BenchOptions:
 
 
 def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool) -> None:
-    """Raises UsageError for options that a condition cannot have or that do nothing for any; `apart`: one at a time."""
+    """Raise UsageError for options that a condition contradicts, or that have no effect on any.
+
+    With `apart` the conditions are measured one by one.
+    """
     for case in cases:
         _check_given(case, options)
         _check_globals(case)
@@ -170,7 +173,7 @@ def check_supported(cases: Sequence[Case], options: BenchOptions, *, apart: bool
     if options.world_sql is not None and all(case.workload.definition.dataset.kind != "world" for case in cases):
         raise UsageError(f"--world-sql has no effect on {cases[0].qualified}: it has other tables", "leave it out")
     if options.given is not None:
-        # Conditions that take turns are all connected at once.
+        # Alternating conditions are connected at the same time.
         clients = [case.load.clients for case in cases]
         check_connections(options.given, max(clients) if apart else sum(clients))
 
@@ -201,7 +204,7 @@ def _check_sql(case: Case) -> None:
 
 
 def _check_globals(case: Case) -> None:
-    """Refuse a variable that lets clients send files; their sandbox holds without this check as well."""
+    """Refuse a variable that lets clients send files. The sandbox of clients prevents that as well."""
     for name in case.server.set_global:
         if name.lower().replace("-", "_") == "local_infile":
             raise UsageError(f"{case.qualified} sets {name}, which lets servers read clients' files", "leave it out")
@@ -212,7 +215,7 @@ def _plans(case: Case) -> Sequence[MemberPlan]:
 
 
 def cpus_of(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
-    """The CPUs of one server of a topology: by its name, else by its role; None where none were chosen for it."""
+    """Return the CPUs of one server of a topology, by its name or role; None if none were chosen."""
     return options.member_cpus.get(member.name) or options.member_cpus.get(member.role)
 
 
@@ -243,7 +246,7 @@ SQL_LIMIT_BYTES = 256 << 20
 
 
 def schema_of(workload: LoadedWorkload) -> str | None:
-    """The schema that powerprof makes for a workload; None where it brings no tables."""
+    """Return the schema that powerprof makes for a workload; None without tables."""
     dataset = workload.definition.dataset
     if dataset.kind == "world":
         return world.SCHEMA_NAME
@@ -253,7 +256,7 @@ def schema_of(workload: LoadedWorkload) -> str | None:
 
 
 def database_of(case: Case) -> str | None:
-    """The schema in which the load runs: the load's own, or the one made for the workload."""
+    """Return the schema of the load: its own, or the one made for the workload."""
     return case.load.database or schema_of(case.workload)
 
 
@@ -265,7 +268,7 @@ def make_schemas(
     *,
     world_sql: Path | None,
 ) -> None:
-    """The schema on the server under load; where tables are routed on both hosts, and on the router as theirs.
+    """Make the schema on the server under load, or on both hosts and the router of a routed pair.
 
     Raises PowerprofError, UsageError.
     """
@@ -275,7 +278,7 @@ def make_schemas(
         make_schema(first, workload, dataset, made, world_sql)
         return
     for host in topology.routes:
-        # All tables on both: what is not routed to a host is not asked of it.
+        # Make all tables on both hosts. A host receives no queries for tables that are not routed to it.
         make_schema(members[host], workload, dataset, [], world_sql)
     with first.connect() as connection:
         sql.execute(connection, f"CREATE DATABASE `{name}` DEFAULT CHARACTER SET latin1", f"USE `{name}`")
@@ -285,15 +288,15 @@ def make_schemas(
 def make_schema(
     server: Server, workload: LoadedWorkload, dataset: Dataset, made: list[str], world_sql: Path | None = None
 ) -> None:
-    """Create and fill the workload's schema; `made` gets its name once it exists, however the filling ends.
+    """Create and fill the workload's schema; add its name to `made` once it exists.
 
-    Raises PowerprofError, UsageError where it is somebody else's.
+    Raises PowerprofError, and UsageError if the schema belongs to another user.
     """
     name = schema_of(workload)
     if name is None:
         return
     remove_schema(server, name)
-    signals.hold()  # between its statements nobody could say whose schema it is
+    signals.hold()  # between its statements the owner of the schema is not recorded yet
     try:
         dialects.dialect_of_server(server).create(server, name)
         made.append(name)
@@ -322,13 +325,13 @@ def _make_world(server: Server, connection: Sql, dataset: Dataset, world_sql: Pa
 
 
 def load_official(server: Server, path: Path) -> str:
-    """Load the official world.sql, which makes a schema `world`; returns its name.
+    """Load the official world.sql, which makes a schema `world`; return its name.
 
-    Raises UsageError on a given server: the file drops whatever `world` it finds there.
+    Raises UsageError on a given server: the file drops any existing `world`.
     """
     if not server.private:
         raise UsageError("world.sql drops a schema called world", "load it into a private server (the default)")
-    # Over a connection, not by the client program: its input is a language of its own, with `system` and `\\!`.
+    # Use a connection, not the client program: its input has commands such as `system` and `\\!`.
     with server.connect() as connection:
         _run(connection, split_statements(read_outside_text(path, SQL_LIMIT_BYTES)), str(path))
     with server.connect() as connection:
@@ -339,7 +342,7 @@ def load_official(server: Server, path: Path) -> str:
 
 
 def remove_schema(server: Server, name: str) -> None:
-    """Drop the schema if powerprof made it. Raises UsageError where it is somebody else's."""
+    """Drop the schema if powerprof made it. Raise UsageError if it belongs to another user."""
     dialect = dialects.dialect_of_server(server)
     ours = dialect.owner_of(server, name)
     if ours is False:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global variables that a condition sets with `set_global`, and restores for the next condition.
+"""Set the global variables of a condition (`set_global`), and restore them for the next condition.
 
-A private server is removed at the end, so plain SET GLOBAL is enough. A given server is changed through `reversible`:
-a separate process restores it if powerprof is killed, and the next start of powerprof if both are killed."""
+A private server is removed at the end, so plain SET GLOBAL is enough. A given server is changed through `reversible`: a
+separate process restores it if powerprof is killed, and the next start of powerprof if both are killed.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ _NUMBER = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 _GLOBAL = re.compile(r"global|persist", re.IGNORECASE)
 _EXECUTED_COMMENT = re.compile(r"/\*M?!\d*|\*/")
 _DYNAMIC = re.compile(r"\b(?:PREPARE\b.*\bFROM|EXECUTE\s+IMMEDIATE)\b", re.IGNORECASE | re.DOTALL)
-# SET GLOBAL a = 1, SET b = 1, @@global.a = 1; neither a column that is called global nor CHARACTER SET and SET('a').
+# SET GLOBAL a = 1, SET b = 1, @@global.a = 1; not a column called global, CHARACTER SET or SET('a').
 _SETS_GLOBAL = re.compile(
     r"\bRESET\s+PERSIST\b|(?<!\bCHARACTER\s)\bSET\b(?!\s*\()(?:[^;]*?,)?\s*"
     r"(?:(?:GLOBAL|PERSIST|PERSIST_ONLY)\s+[\w`]|@@\s*(?:GLOBAL|PERSIST|PERSIST_ONLY)\s*\.[^=,;]*=)",
@@ -43,7 +44,7 @@ _MOST_MOVED = 16
 
 
 class ServerSettings(Protocol):
-    """Global variables of one server, changed for the length of a condition."""
+    """The global variables of one server, changed during a condition."""
 
     def apply(self, values: Mapping[str, Any]) -> None:
         """Set these variables and restore all others. Raise PowerprofError, UsageError."""
@@ -53,7 +54,7 @@ class ServerSettings(Protocol):
 
 
 class PrivateSettings:
-    """Global variables of a private server, whose only user is powerprof."""
+    """The global variables of a private server, whose only user is powerprof."""
 
     def __init__(self, connect: Callable[[], Sql]) -> None:
         self._connect = connect
@@ -66,13 +67,13 @@ class PrivateSettings:
         if not wanted and not self._original:
             return
         with self._connect() as connection:
-            # The second pass restores a variable that the restoring of another one moved.
+            # The second pass restores variables that moved when another one was restored.
             for name, value in 2 * [pair for pair in self._original.items() if pair[0] not in wanted]:
                 _set_global(connection, name, value)
             for name, value in wanted.items():
                 if name not in self._original:
                     self._original[name] = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
-                # Which other variables move is looked up once per value, because this may come before every window.
+                # Look up the moved variables once per value: this can precede every window.
                 before = {} if (name, value) in self._looked else kinds.all_of(connection)
                 _set_global(connection, name, value)
                 for other in kinds.moved(before, kinds.all_of(connection), name) if before else ():
@@ -85,9 +86,9 @@ class PrivateSettings:
 
 
 class GivenSettings:
-    """Global variables of a server that is not ours.
+    """The global variables of a given server.
 
-    A value that another person sets meanwhile stays, and ends the run with an error that names it.
+    A value that another person sets stays, and ends the run with an error that names it.
     """
 
     def __init__(self, server: Server) -> None:
@@ -95,13 +96,13 @@ class GivenSettings:
         self._ticks = None if server.pid is None else started_ticks(server.pid)
         self._first = self._all()
         self._before: dict[str, str] = {}
-        # The order that works for a set of values, with the variables that one of them moves.
+        # The order that works for a set of values, including variables that one of them moves.
         self._plans: dict[tuple[tuple[str, str], ...], list[tuple[str, str]]] = {}
         self._wanted: dict[str, str] = {}
         self._changed: ChangedSettings | None = None
         self._journal: Journal | None = None
         self._held: list[Variable] = []
-        # Connections that open while a variable with session scope is changed keep its value: (name, value) → them.
+        # New connections copy a changed variable with session scope: (name, value) → the connections.
         self._copies: dict[tuple[str, str], NewConnections | None] = {}
         self._counting = ExitStack()
 
@@ -176,7 +177,7 @@ class GivenSettings:
             with self._server.connect() as connection:
                 copied = has_session_copies(connection, name)
             self._copies[name, value] = NewConnections(self._server.login) if copied else None
-        # The workload that the user named asks for it. The run lists the connections that keep it.
+        # The user's workload requests it. The run lists the connections that keep it.
         copied = self._copies[name, value] is not None
         return Variable(self._server.login.fields(), name, value, self._server.pid, self._ticks, copied)
 
@@ -194,7 +195,7 @@ class GivenSettings:
             Held(variable, before, variable.pid, variable.started_ticks, options)
             for variable, before in zip(variables, befores, strict=True)
         ]
-        # Once is enough: a kill may come before anybody has noted which other variables moved.
+        # Once is enough: a kill can come before the moved variables are recorded.
         held[0] = msgspec.structs.replace(held[0], others=self._first)
         all_before = self._all()
         with ExitStack() as stack:
@@ -212,7 +213,7 @@ class GivenSettings:
             self._counting = stack.pop_all()
 
     def _restore_moved(self, before: Mapping[str, str]) -> None:
-        """Restore what a keeper that was killed had moved: it had no time to report which variables."""
+        """Restore the variables that a killed keeper had moved without a report of their names."""
         for name, (was, now) in kinds.moved(before, self._all(), "").items():
             Changed(self._variable(name, now), was).put_back()
 
@@ -258,9 +259,9 @@ class GivenSettings:
 def _with_moved(
     plan: Sequence[tuple[str, str]], error: kinds.OtherVariablesMoved, wanted: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Return the plan with the variables that moved set before the one that moves them.
+    """Return the plan with the moved variables set before the one that moves them.
 
-    So each is written down before it changes, and is restored after its mover. Raise UsageError if there is no order.
+    So each is recorded before it changes, and is restored after its mover. Raise UsageError if there is no such order.
     """
     names = [name for name, _ in plan]
     place = names.index(error.name)
@@ -277,10 +278,10 @@ def _with_moved(
 
 
 def global_change(text: str) -> str | None:
-    """Return the beginning of the first part of some SQL that sets a global variable of MariaDB or MySQL; else None.
+    """Return the start of the first SQL part that sets a global variable of MariaDB or MySQL; else None.
 
-    Stored programs and literal prepared statements are searched too. SQL that is put together at run time, or is in a
-    program that the server already has, cannot be found here.
+    Stored programs and literal prepared statements are searched too. SQL that is composed at run time, or stored in the
+    server, cannot be found here.
     """
     if not _GLOBAL.search(text):
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One window of one condition: the load started, a moment of running in, the window, the counts."""
+"""Measure one block: start the load, let it run in, measure a window, and read the counters."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 
-# What an experiment under load measures with, and what it does when a part of that fails.
+# The equipment of an experiment under load, and the repetition of failed blocks.
 
 T = TypeVar("T")
 
 _ATTEMPTS = 3
-# An experiment whose blocks fail again and again has no answer to give.
+# Give up after this many failures: the experiment has no answer.
 _MOST_FAILURES = 10
 _APPARATUS_SETTLE_S = 0.5
 _BASELINE_S = (0.5, 4.0)
@@ -46,7 +46,7 @@ _BASELINE_S = (0.5, 4.0)
 
 @dataclass(frozen=True)
 class Slot:
-    """Which block this is, and how it is to be run."""
+    """The position of a block in an experiment."""
 
     pair: int
     arm: Arm
@@ -56,10 +56,10 @@ class Slot:
 
 @dataclass
 class Apparatus:
-    """Servers that are up, meters, and what both conditions are asked for; `notes` are what failed on the way.
+    """The running servers, the meters and the load of an experiment; `notes` lists failed attempts.
 
-    `complete` adds to a window what is computed from it (the energy estimate). `horizon_s` is how long a window of
-    equal work lasts.
+    `complete` adds computed figures (the energy estimate) to a window. `horizon_s` is the length of a window of equal
+    work.
     """
 
     bench: Bench
@@ -73,13 +73,13 @@ class Apparatus:
     _failures: int = 0
 
     def meter(self, servers: Sequence[int], clients: Sequence[int] = ()) -> WindowMeter:
-        """What measures windows, with the CPU time of servers, clients and powerprof separately."""
+        """Return a meter of windows with separate CPU time of servers, clients and powerprof."""
         groups = {"server": list(servers), "client": list(clients), "powerprof": [os.getpid()]}
         wanted = {name: pids for name, pids in groups.items() if pids}
         return WindowMeter(meters=self.meters, groups=wanted, residency_source=self.options.residency_source)
 
     def baseline(self, what: str) -> Iterator[Window]:
-        """Windows in which the servers are up and nobody asks them anything."""
+        """Measure windows with running servers and no queries."""
         self.bench.rest()
         time.sleep(_APPARATUS_SETTLE_S)
         shortest_s, longest_s = _BASELINE_S
@@ -89,14 +89,14 @@ class Apparatus:
                 yield self.complete(window)
 
     def slots(self) -> list[Slot]:
-        """The blocks of one condition by itself, those of the warm-up first."""
+        """Return the slots of a single condition, the warm-up first."""
         warm_up, seed = self.options.warm_up_pairs, self.options.seed
         return [Slot(n, "a", n < warm_up, 1 + 1000 * seed + n) for n in range(warm_up + self.options.pairs)]
 
     def repeated(self, measure: Callable[[int], T], cases: Sequence[Case], slot: Slot) -> T:
-        """What `measure` gives at its first, second or third attempt; the servers are looked after in between.
+        """Return the result of `measure` at its first, second or third attempt; restart servers between attempts.
 
-        Raises what the last attempt raised, and at once what is not Retryable.
+        Raises the error of the last attempt, and at once an error that is not Retryable.
         """
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -113,17 +113,17 @@ class Apparatus:
         raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-# How long a query that was started in the window may take to end, beyond the window's own length.
+# Time limit for the last queries, beyond the length of the window.
 _PATIENCE_S = 60.0
-# How long a client goes on beyond the window, and how many times longer at each further attempt: on a busy host we may
-# be late, and no window outlasts its client.
+# Length of the load beyond the window, and its growth with each further attempt. On a busy host the window can start
+# late, and it must not outlast the load.
 _TAIL_S, _LONGER = 0.15, 8
 _FAULTS = "minor_faults"
 _DONE = "done"
 
 
 def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -> Block:
-    """Run one block. Raises Retryable where client or server failed."""
+    """Measure one block. Raise Retryable if the client or the server failed."""
     bench = apparatus.bench
     bench.enter(case)
     with bench.connect(case) as control:
@@ -136,7 +136,7 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
 
 
 def counting(control: Sql, pid: int | None, counted: str | None = None) -> Callable[[], dict[str, int]]:
-    """What reads the server's counters, the page faults of its process, and what a statement says was done."""
+    """Return a reader of the server's counters, its page faults, and the count of the workload's own statement."""
 
     def count() -> dict[str, int]:
         faults = minor_faults(pid)
@@ -147,18 +147,18 @@ def counting(control: Sql, pid: int | None, counted: str | None = None) -> Calla
 
 
 def minor_faults(pid: int | None) -> int | None:
-    """Pages that a process, with the threads that have ended, was given without reading; None where unknown."""
+    """Return the minor page faults of a process with its ended threads; None if unknown."""
     stat = process_stat(pid) if pid else None
     return None if stat is None else stat.minor_faults
 
 
 def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
-    """The same rate for the same time: the window lies within the load."""
+    """Measure a window within a load of constant rate."""
     window_s = apparatus.options.window_s
     lasts_s = math.ceil(RAMP_S + window_s + _TAIL_S * _LONGER ** (attempts - 1))
     order = LoadOrder(duration_s=lasts_s, rate_hz=apparatus.offer.rate_hz, seed=slot.seed)
     with apparatus.meter(apparatus.bench.pids(case)) as meter, CaseObservers(apparatus.bench, case) as beside:
-        # Before the load: on a busy host perf's counters take the kernel a second and more to open.
+        # Open the counters before the load: on a busy host the kernel takes a second and more for perf's counters.
         meter.open()
         with realtime_scheduling():
             running = start_load(case, apparatus.bench.context(case), order)
@@ -203,13 +203,13 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
 
 
 def _ended(running: RunningLoad, what: str) -> LoadFailed:
-    """What to raise where a client has ended too soon; raises what the client itself said, if it did."""
+    """Return the error for a client that ended too soon. Raise the client's own error if it has one."""
     running.finish(0.1)
     return LoadFailed(what)
 
 
 def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
-    """The same work: the window is from its start to the longer one's usual end, the rest of it idle."""
+    """Measure a window of equal work, from its start to the usual end of the slower condition; the rest is idle."""
     before = count()
     with apparatus.meter(apparatus.bench.pids(case)) as meter:
         meter.open_window()
@@ -244,8 +244,8 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         window,
         result,
         moved,
-        # All of the client's statements lie in the window: its own count is exact, the server's is off by a COM_QUIT
-        # that came a moment before or after.
+        # All of the client's statements are in the window, so its own count is exact. The server's count is off by a
+        # COM_QUIT shortly before or after.
         queries=result.queries or bench_data.queries_in(moved),
         solution_s=solution_s,
         solution_energy=solution.energy,
@@ -253,13 +253,13 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
 
 
 def refuse_errors(case: Case, result: LoadResult) -> None:
-    """Raises LoadFailed where statements failed; transactions that were ended by a deadlock were started again."""
+    """Raise LoadFailed for failed statements. Transactions that a deadlock ended were repeated and do not count."""
     if result.errors and not case.load.transaction and case.load.kind != "tpcc":
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
 
 
 def with_client(window: Window, cpu_s: float | None) -> Window:
-    """The client ended within the window: its CPU time is what the kernel returned when it was waited for."""
+    """Add the CPU time of a client that ended within the window, as the kernel reported it to wait()."""
     import msgspec
 
     if cpu_s is None or not window.window_s or not window.cpus:
@@ -284,7 +284,10 @@ def block_of(
     solution_s: float | None = None,
     solution_energy: Sequence[EnergyReading] = (),
 ) -> Block:
-    """The record of a block; `moved` is how far the counters went. Raises LoadFailed where nothing was finished."""
+    """Return the record of a block; `moved` is the change of each counter.
+
+    Raises LoadFailed if no query was finished.
+    """
     if queries == 0:
         raise LoadFailed("no query was finished in the window")
     status = dict(moved)
@@ -313,15 +316,12 @@ def block_of(
     )
 
 
-# A pair of windows whose two conditions take turns of a fraction of a second.
-#
-# What makes CPU time scatter on a shared host (a neighbour on the other thread of the core, the clock's frequency)
-# comes and goes within seconds. Conditions measured one after the other meet different moments of it; turns that are
-# shorter than it meet the same. Both clients stay connected, one of them sleeps; a turn is a window of its own, opened
-# before the first statement is asked and closed when the last is answered, so that no statement is cut, and a
-# condition's turns are put together into the window that is saved.
+# Alternating pairs. CPU time on a shared host scatters with the load of neighbours and the CPU frequency, which change
+# within seconds. Conditions that alternate faster than that meet the same changes. Both clients stay connected and one
+# of them sleeps. Each turn is a separate window, opened before the first statement and closed after the last answer, so
+# no statement is cut. The turns of a condition are joined into the window that is saved.
 
-# A turn is long beside a statement, or the wait for the last one's answer weighs: this many are asked in it.
+# The wait for the last answer weighs little if a turn has this many statements.
 _STATEMENTS_EACH_TURN = 10
 _SWITCHED_TURN_S = 0.5
 _SETTLE_S = 0.02
@@ -330,11 +330,11 @@ _SETTLE_S = 0.02
 def turn_length_s(
     bench: Bench, cases: Sequence[Case], offer: Offer, options: ExperimentOptions, quick_meters: bool
 ) -> float | None:
-    """How long a turn is to be; None where the conditions cannot take turns within a window.
+    """Return the length of a turn in s; None if the conditions cannot alternate within a window.
 
-    They can where the same rate of statements is asked with the same global settings: to change those twice a second
-    is another experiment. Servers of their own are put to sleep and woken, for which turns are longer: what expires
-    while one sleeps is caught up with at once. Meters that lag behind cannot tell one turn from the next.
+    They can if they have the same statement rate and the same global settings: changing settings twice a second is
+    another experiment. Separate servers are stopped and continued, so their turns are longer: timers that expire while
+    a server is stopped fire at once. Slow meters cannot separate turns.
     """
     if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_possible():
         return None
@@ -354,7 +354,7 @@ def turn_length_s(
 
 @dataclass
 class _TurnSide:
-    """One condition of the pair: its client, and what its turns gave."""
+    """One condition of an alternating pair: its client and the windows of its turns."""
 
     slot: Slot
     case: Case
@@ -369,9 +369,9 @@ class _TurnSide:
 def measure_alternating(
     apparatus: Apparatus, cases: Sequence[Case], slots: Sequence[Slot], attempts: int, turn_s: float
 ) -> list[Block]:
-    """Run a pair; its blocks are in the order of the slots.
+    """Measure an alternating pair; return its blocks in the order of the slots.
 
-    Raises Retryable where a client or the server failed.
+    Raises Retryable if a client or the server failed.
     """
     bench = apparatus.bench
     switched = not bench.shared(cases)
@@ -380,7 +380,7 @@ def measure_alternating(
         for slot in slots:
             side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
             sides[slot.arm] = side
-        # What a reading adds to the counters, asked of the server that is awake.
+        # The effect of a reading on the counters, from the server that is awake.
         own = bench_data.moved_between(side.count(), side.count())
         stack.enter_context(realtime_scheduling())
         for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
@@ -399,12 +399,12 @@ def measure_alternating(
 
 
 def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _TurnSide:
-    """A side with its client connected and run in: one turn is in no figure."""
-    apparatus.bench.enter(case)  # a server that sleeps lets nobody connect
+    """Connect the client of a side and run it in for one turn that is in no figure."""
+    apparatus.bench.enter(case)  # a stopped server accepts no connection
     control = stack.enter_context(apparatus.bench.connect(case))
     context = apparatus.bench.context(case)
     directory = context.directory / slot.arm
-    directory.mkdir(mode=0o711, exist_ok=True)  # the client may be another account; its files are for it alone
+    directory.mkdir(mode=0o711, exist_ok=True)  # the client can run as another account with files of its own
     load = stack.enter_context(
         GatedLoad(
             case.load,
@@ -427,7 +427,7 @@ def _turn(load: GatedLoad, turn_s: float) -> None:
 
 
 def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
-    """All turns of a side as one block."""
+    """Join all turns of a side into one block."""
     result = side.load.tally().since(side.start)
     bench_data.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
     return block_of(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From two names to a comparison: of saved runs as they are, of conditions by measuring."""
+"""Compare two conditions, commands, saved runs or sweeps: start servers, calibrate, measure pairs, judge."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ if TYPE_CHECKING:
     pass
 
 
-# From what was collected to the record that is saved: judged, with its threats, its control and its host.
+# The record of a comparison: metrics, verdicts, threats, control and host.
 
 
 def comparison(collected: Collected) -> Comparison:
-    """The record of a comparison. Pure but for the description of this host."""
+    """Judge the collected pairs and return the record. Only the description of the host is read from outside."""
     from powerprof.host.describe import host_record
 
     a, b = collected.conditions
@@ -122,8 +122,7 @@ def comparison(collected: Collected) -> Comparison:
 
 
 def _system(collected: Collected, metrics: list[Metric]) -> list[Metric]:
-    """What the system did in either condition, a family of its own: many figures that nobody asked for must not hide
-    those of the conditions."""
+    """Judge the figures of the system as a separate family, so that they do not hide those of the conditions."""
     queries = next((metric for metric in metrics if metric.name == "queries_hz"), None)
     sides = []
     for arm in (0, 1):
@@ -152,7 +151,7 @@ def _control(collected: Collected, metrics: list[Metric], primary: str) -> Contr
     seed = collected.options.seed
     if not collected.control:
         answering = next((metric for metric in metrics if metric.name == primary), None)
-        # Where the conditions took turns, A's windows in a row scatter far more than A and B of the same moments.
+        # In alternating pairs, consecutive windows of A scatter far more than A and B of the same moments.
         return own_control(answering, seed) if answering and collected.turn_s is None else None
     return run_control(compared(collected.control_pairs, collected.baseline), primary, seed)
 
@@ -167,7 +166,7 @@ def compare(
     extra: Sequence[Path],
     say: Say,
 ) -> Comparison | SweepComparison:
-    """Two saved runs or sweeps where both names are some, else two conditions on `bench`.
+    """Compare two saved runs or sweeps if both names are saved; otherwise measure two conditions on `bench`.
 
     Raises UsageError, DataError.
     """
@@ -182,7 +181,10 @@ def compare(
 def compare_conditions(
     a: str, b: str, bench: BenchOptions, options: ExperimentOptions, *, extra: Sequence[Path], say: Say
 ) -> Comparison:
-    """Measure two conditions by name. Raises UsageError where a name is unknown, ambiguous or fits not the other."""
+    """Measure two conditions by name.
+
+    Raises UsageError if a name is unknown or ambiguous, or the conditions cannot be compared.
+    """
     workload_a, name_a = find_condition(a, extra, beside=b)
     workload_b, name_b = find_condition(b, extra, beside=a)
     case_a, case_b = resolve(workload_a, name_a), resolve(workload_b, name_b)
@@ -201,7 +203,7 @@ def compare_conditions(
 def compare_commands(
     argv_a: Sequence[str], argv_b: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool
 ) -> Comparison:
-    """Measure two commands in turns. Raises PowerprofError where not one pair could be measured."""
+    """Measure two commands in alternating order. Raise PowerprofError if no pair could be measured."""
     _check_source(options)
     a, b = condition_of(argv_a), condition_of(argv_b)
     if a.name == b.name:
@@ -242,12 +244,12 @@ def compare_commands(
     return msgspec.structs.replace(comparison(collected), design="work")
 
 
-# What a comparison measured, before anything is made of it.
+# The measured pairs.
 
 
 @dataclass
 class Collected:
-    """All that a comparison measured, judged by nobody yet."""
+    """The measured pairs and windows of a comparison, not yet judged."""
 
     conditions: tuple[ConditionRecord, ConditionRecord]
     asked: str
@@ -272,17 +274,17 @@ class Collected:
 
     @property
     def pairs(self) -> list[BlockPair]:
-        """The complete pairs that count."""
+        """The complete counted pairs."""
         return pairs_of(self.blocks)
 
     @property
     def control_pairs(self) -> list[BlockPair]:
-        """A against itself."""
+        """The pairs of A with itself."""
         return pairs_of(self.control)
 
     @property
     def baseline(self) -> Baseline:
-        """What the idle host does."""
+        """The idle host."""
         return baseline_of([*self.before, *self.after], self.blocks)
 
     @property
@@ -292,12 +294,16 @@ class Collected:
 
     @property
     def order(self) -> list[Arm]:
-        """The order in which the blocks that count were run."""
+        """The order of the counted blocks."""
         return [block.arm for block in self.blocks if not block.dropped and not block.disturbed]
 
 
 def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
-    """Measure. Raises PowerprofError where nothing could be measured; after the first pair it keeps what there is."""
+    """Measure the pairs of two conditions.
+
+    After the first pair, a failure or an interrupt ends the measurement early and keeps the pairs. Raises
+    PowerprofError if no pair was measured.
+    """
     from powerprof.energy.windows import WindowEnergy
 
     check_options([case_a, case_b], options)
@@ -331,7 +337,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 
 
 class _PairRun:
-    """One comparison on a bench that is up."""
+    """One comparison on running servers."""
 
     def __init__(
         self, bench: Bench, cases: tuple[Case, Case], collected: Collected, energy: WindowEnergy, say: Say
@@ -352,7 +358,7 @@ class _PairRun:
         collected, options = self._collected, self._options
         collected.before += self._apparatus.baseline("idle baseline before")
         if options.on_cpu:
-            # First: where this host cannot sample, it fails before minutes of measuring.
+            # Sample first: if this host cannot, fail before minutes of measuring.
             rate_hz = self._apparatus.offer.easy_rate_hz
             collected.sampled += sample_functions(self._apparatus.bench, self._cases, rate_hz, options.seed, self._say)
         try:
@@ -371,11 +377,11 @@ class _PairRun:
             collected.interrupted = True
         collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
         collected.notes += left_out
-        # Also where blocks failed in the end: a drift of the host is then still seen.
+        # Measure the baseline after failed blocks too: it shows a drift of the host.
         collected.after += self._apparatus.baseline("idle baseline after")
 
     def _trace(self, duration_s: float) -> None:
-        """A traced window of each condition, in no headline figure."""
+        """Trace a window of each condition; it is in no headline figure."""
         rate_hz = self._apparatus.offer.easy_rate_hz
         arms_of: tuple[Arm, Arm] = ("a", "b")
         for arm, case in zip(arms_of, self._cases, strict=True):
@@ -384,7 +390,7 @@ class _PairRun:
             )
 
     def _horizon(self, offer: Offer) -> float | None:
-        """How long a window of equal work lasts: a little more than the slower one took in the calibration."""
+        """Return the length of a window of equal work: 1.1 times that of the slower condition in the calibration."""
         known = [capacity for capacity in offer.capacities_hz if capacity]
         if offer.design != "work" or offer.queries is None or not known:
             return None
@@ -397,7 +403,7 @@ class _PairRun:
         order = [*((pair, True) for pair in warming), *((pair, False) for pair in block_order(pairs, seed))]
         for number, (pair, dropped) in enumerate(order, first):
             label = "warm-up" if dropped else f"pair {number - self._options.warm_up_pairs + 1}"
-            # Both halves of a pair draw the same random numbers.
+            # Both halves of a pair use the same random numbers.
             slots = [Slot(number, arm, dropped, seed=1 + 1000 * seed + number) for arm in pair]
             if self._collected.turn_s is not None:
                 self._say(f"{label}: {cases[0].name} and {cases[1].name} take turns")
@@ -419,7 +425,7 @@ class _PairRun:
         return apparatus.repeated(lambda attempt: measure_block(apparatus, case, slot, attempt), [case], slot)
 
     def _replace_disturbed(self) -> None:
-        """Two pairs more, a balanced block, for every two that other programs disturbed; not without an end."""
+        """Measure two more pairs, a balanced block, for every two disturbed pairs, up to REPLACED_SHARE."""
         collected, options = self._collected, self._options
         left = int(options.pairs * REPLACED_SHARE)
         while left >= 2 and disturbed_pairs(collected.blocks):
@@ -434,7 +440,7 @@ class _PairRun:
             left -= 2
 
     def _go_on(self) -> None:
-        """More pairs until the interval is as narrow as asked, in fours, so that the blocks stay balanced."""
+        """Measure four more pairs at a time, so that blocks stay balanced, until the interval is narrow enough."""
         collected, options = self._collected, self._options
         wanted = options.precision_percent or 0.0
         done = options.pairs
@@ -472,5 +478,5 @@ def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
 
 
 def control_case(case: Case) -> Case:
-    """The same condition under a second name, for `compare X X`."""
+    """Return the condition under a second name, for `compare X X`."""
     return replace(case, name=f"{case.name} (again)")

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
+"""Measure the cost of an idle database server: baseline, server, silent clients, baseline again.
+
+Every phase is measured in repeated windows without tracing. One more traced window finds the causes of wake-ups.
+"""
 
 from __future__ import annotations
 
@@ -51,12 +54,12 @@ if TYPE_CHECKING:
     from powerprof.tracing.idle import TracedWindow
 
 
-# The traced window of a phase: what ended its idle periods, and what powerprof itself cost.
+# The traced window of a phase: causes of idle exits, and the cost of powerprof.
 
 
 @dataclass
 class PhaseTrace:
-    """The causes of a phase's traced window; empty where none was measured."""
+    """The causes of a phase's traced window; empty if none was measured."""
 
     causes: list[Cause] = field(default_factory=list)
     conservation: Conservation | None = None
@@ -66,7 +69,7 @@ class PhaseTrace:
 
 @dataclass
 class ToolTally:
-    """powerprof's own cost, summed over windows."""
+    """The cost of powerprof, summed over windows."""
 
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -77,13 +80,13 @@ class ToolTally:
     cpus: int = 1
 
     def add(self, window: Window) -> None:
-        """A window without tracing."""
+        """Add a window without tracing."""
         self.cpu_s += next((group.cpu_s for group in window.processes if group.name == "powerprof"), 0.0)
         self.wall_s += window.window_s or 0.0
         self.cpus = window.cpus or 1
 
     def record(self) -> ToolCost:
-        """The sums as a run has them."""
+        """Return the sums as a record."""
         traced = self.traced_s > 0
         return ToolCost(
             version=__version__,
@@ -103,10 +106,10 @@ def trace_phase(
     tool: ToolTally,
     server_pid: int | None = None,
 ) -> None:
-    """Trace one window into `traced`. `server_names`: what the server calls its threads, by thread; `server_pid`: its
-    process, where that is on this host.
+    """Trace one window into `traced`.
 
-    Raises CapabilityError where this host cannot; Interrupted after a window that was cut short, which is kept.
+    `server_names` maps threads to the server's names of them. `server_pid` is the server's process if it is on this
+    host. Raises CapabilityError if this host cannot trace, and Interrupted after an interrupted window, which is kept.
     """
     from powerprof.attribution import blame
     from powerprof.attribution import causes as idle
@@ -154,7 +157,7 @@ def trace_phase(
 
 
 def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapping[int, str]) -> ServerExits:
-    """The kernel's own count of the sleeps of the server's threads: it holds where no CPU idles, too."""
+    """Add the kernel's count of the wake-ups of the server's threads, which is valid on busy CPUs too."""
     from powerprof.system.tasks import look_up
 
     if not woken_hz:
@@ -170,7 +173,7 @@ def _with_wakings(exits: ServerExits, woken_hz: Mapping[int, float], names: Mapp
 
 
 def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerExits:
-    """How often the server ended an idle period, `count` times in all; when, by the sample of single periods."""
+    """Return the rate of the server's `count` idle exits; its interval is from a sample of their times."""
     import numpy as np
 
     from powerprof.attribution.causes import blamed_threads
@@ -178,7 +181,7 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
 
     sample = window.trace.sample
     tids, tgids = blamed_threads(sample)
-    # Of a thread that was woken for another CPU the program knows no process.
+    # The BPF program does not know the process of a thread that was woken for another CPU.
     others = {int(tid) for tid in np.unique(tids[tgids == 0])}
     own = {tid for tid in others if tid and look_up(tid).pid == server_pid}
     at = sample["exit_ns"][((tgids == server_pid) | np.isin(tids, list(own))) & (sample["exit_ns"] > 0)]
@@ -192,26 +195,26 @@ def _server_exits(count: int, window: TracedWindow, server_pid: int) -> ServerEx
     return ServerExits(count=count, window_s=window.window_s, wakeups_hz=hz, blocks_count=blocks)
 
 
-# InnoDB's start-up work (buffer pool load, purge, first checkpoint) is over well within this on an empty server.
+# InnoDB's start-up work (buffer pool load, purge, first checkpoint) takes less than this on an empty server.
 SETTLE_S = 2.0
-# A rate of a few a second is known to some 0.2/s after so long, where timers make it.
+# After this long the rate of a few timers per second is known to about 0.2/s.
 _COUNTED_S = 16.0
-# With --quick: 11 windows and three traced ones are 27 s, the server's start and the probes' compilation some 15 s.
+# With --quick: 11 windows and three traced ones are 27 s, the server's start and the compilation of probes some 15 s.
 QUICK_WINDOW_S = 1.5
 QUICK_REPEAT = 3
 SETTLE_AT_MOST_S = 15.0
 _SETTLE_STEP_S = 1.0
-# The server's start, its settling and the probes' compilation.
+# Start and settling of the server, and compilation of the probes.
 _READY_S = 15.0
-# An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, one that still starts several percent.
+# An idle MariaDB 10.11 used 0.04–0.1 % of a CPU here, a starting one several percent.
 _SETTLED_SHARE = 0.01
 
 
 @dataclass(frozen=True)
 class IdlePlan:
-    """What to measure and on which server: a private one unless a URL, socket or option file names another.
+    """The plan of an idle run: a private server unless a URL, socket or option file names another.
 
-    `trace`: look for causes as well; `quick`: a note says that the windows are few and short.
+    `trace` adds traced windows. `quick` adds a note that windows are few and short.
     """
 
     clients: int
@@ -229,43 +232,43 @@ class IdlePlan:
 
     @property
     def server_traced_s(self) -> float:
-        """How long the server's idle exits are counted, without and with clients."""
+        """The length of the count of the server's idle exits, in a phase with or without clients."""
         return max(self.duration_s, min(self.repeat * self.duration_s, _COUNTED_S))
 
     @property
     def phases_count(self) -> int:
-        """How many phases there are, but for the baseline after."""
+        """The number of phases, without the final baseline."""
         return 1 + (not self.given) + bool(self.clients)
 
     @property
     def seconds(self) -> float:
-        """How long it takes, roughly."""
+        """The approximate duration in s."""
         windows = self.phases_count * self.repeat + (0 if self.given else max(2, self.repeat // 2))
         traced_s = (not self.given) * self.duration_s + (1 + bool(self.clients)) * self.server_traced_s
         return windows * self.duration_s + self.trace * traced_s + _READY_S
 
     @property
     def description(self) -> str:
-        """What is going to be measured and how long that takes."""
+        """The phases and the duration, to be printed at the start."""
         windows = f"{self.phases_count} phases of {self.repeat} windows of {self.duration_s:g} s"
         return f"{windows}: {approximate_time(self.seconds)}"
 
     @property
     def given(self) -> bool:
-        """True where the server is the user's."""
+        """Whether the server is the user's."""
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
 @dataclass
 class _Measured:
-    """One phase as it comes: what is in it when a signal arrives is kept."""
+    """One phase during its measurement. An interrupt keeps its windows."""
 
     name: str
     windows: list[Window] = field(default_factory=list)
     traced: PhaseTrace = field(default_factory=PhaseTrace)
 
     def add_partial(self, window: Window, complete: Callable[[Window], Window], duration_s: float) -> None:
-        """The window that a signal cut short; a stump beside whole windows would weigh as much as they do."""
+        """Add the window that a signal cut short, unless it is short next to whole windows of the same weight."""
         if window.window_s and (not self.windows or window.window_s >= duration_s / 2):
             self.windows.append(complete(window))
 
@@ -282,7 +285,7 @@ class _Measured:
 
 
 class IdleExperiment:
-    """Runs the phases and keeps what it has, so that an interrupt loses nothing that was measured."""
+    """The phases of an idle run. An interrupt keeps all measured windows."""
 
     def __init__(
         self,
@@ -293,7 +296,10 @@ class IdleExperiment:
         complete: Callable[[Window], Window],
         say: Say,
     ) -> None:
-        """`server()` opens the server; `complete` adds to a window what is computed from it (the energy estimate)."""
+        """Keep the plan.
+
+        `server()` opens the server. `complete` adds computed figures (the energy estimate) to a window.
+        """
         self._plan = plan
         self._open_server = server
         self._meters = meters
@@ -306,11 +312,10 @@ class IdleExperiment:
         self._started_at = format_now()
 
     def run(self) -> IdleRun:
-        """All phases. An interrupt, or a failure after the first window (the server died, a disk was full), ends them
-        early: the run then says so.
+        """Measure all phases.
 
-        From then on signals wait, until the run is saved (`signals.release`). Raises PowerprofError where
-        nothing was measured.
+        An interrupt, or a failure after the first window, ends them early and marks the run. Afterwards signals are
+        held until the run is saved (`signals.release`). Raises PowerprofError if nothing was measured.
         """
         interrupted, failure = False, None
         try:
@@ -355,7 +360,7 @@ class IdleExperiment:
             self._phase("baseline-after", None, max(2, plan.repeat // 2), trace=False)
 
     def _settle(self, server: Server) -> None:
-        """Let the server's start-up work end: until it uses hardly any CPU, and not for ever."""
+        """Wait until the server uses hardly any CPU, up to SETTLE_AT_MOST_S."""
         wait_and_read((), self._plan.settle_s)
         started = time.monotonic()
         used = process_cpu_ns(server.pid) if server.pid else None
@@ -385,10 +390,10 @@ class IdleExperiment:
             measured.add_partial(error.partial, self._add, plan.duration_s)
             raise
         if plan.trace if trace is None else trace:
-            # The answer is what is counted here, so that a server is traced for longer than one window.
+            # This count is the answer, so the server is traced for longer than one window.
             traced_s = plan.duration_s if server is None else plan.server_traced_s
             self._say(f"{name}: what wakes the CPUs, {traced_s:g} s")
-            # Asked before the window: the question itself would wake the server.
+            # Read the names before the window: the query itself would wake the server.
             names = server.thread_names() if server is not None else {}
             try:
                 trace_phase(measured.traced, traced_s, names, self._tool, server.pid if server is not None else None)
@@ -438,7 +443,7 @@ class IdleExperiment:
 
 
 def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
-    """How the server is opened. What would refuse it after the baseline is looked at here, before it."""
+    """Return a function that opens the server. Check before the baseline what could prevent its start."""
     if plan.given:
         login = build_login(plan.server_url, plan.socket, plan.defaults_file)
         if plan.clients:
@@ -453,7 +458,7 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
 
 
 def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
-    """Run the experiment on this host. Raises PowerprofError where nothing could be measured at all."""
+    """Run the experiment on this host. Raise PowerprofError if nothing could be measured."""
     if plan.given and plan.server_binary is not None:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
     limits.check_clients(plan.clients)

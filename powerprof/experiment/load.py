@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every kind of load is to the runner."""
+"""The interface of all loads, and client programs in a sandbox."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from powerprof.system.folders import Folder, give, write_all
 
 
 class LoadFailed(Retryable):
-    """The client ended before it should have, or with an error."""
+    """A client that ended too soon or with an error."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint or "try the load's statements by hand, or fewer clients at a lower rate")
@@ -32,9 +32,9 @@ class LoadFailed(Retryable):
 
 @dataclass(frozen=True)
 class LoadOrder:
-    """How much to run: for `duration_s` at `rate_hz` (None: as fast as it goes), or `queries` in all.
+    """The amount of load: `duration_s` at `rate_hz` (None: full speed), or a number of `queries`.
 
-    With both a rate and a number of queries they are spread at that rate.
+    With a rate and a number, the queries are spread at that rate.
     """
 
     duration_s: float | None = None
@@ -45,8 +45,10 @@ class LoadOrder:
 
 @dataclass(frozen=True)
 class Context:
-    """Where the load runs: server, account, a private directory for files, the CPUs of the client, and the workload's
-    folder, or the copy of it whose programs may be run. The client program may enter the directory."""
+    """The environment of a load: server, account, private directory for files, CPUs of the client, workload folder.
+
+    `folder` is the checked copy if the workload runs programs. The client program may enter the directory.
+    """
 
     server: Server
     login: Login
@@ -60,7 +62,7 @@ class Context:
         return self.directory / "client"
 
     def file(self, name: str, data: bytes) -> Path:
-        """Write a file that the client program alone can read; one of the same name is replaced. Raises OSError."""
+        """Write or replace a file that the client program alone can read. Raise OSError."""
         owner = sandbox.choose_user(self.login.account)
         with Folder.open(self.directory) as ours:
             with suppress(FileExistsError):
@@ -73,7 +75,7 @@ class Context:
         return self.place / name
 
     def sandbox(self, reads: Sequence[Path]) -> Sandbox:
-        """Return the sandbox of the client program: it reaches its server alone, and may read `reads`."""
+        """Return the sandbox of the client program: it can connect to its server only, and read `reads`."""
         login = self.login
         port = login.port or (5432 if login.family == "postgresql" else 3306)
         return Sandbox(
@@ -87,9 +89,9 @@ class Context:
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What the client says afterwards. Latencies include the time in the queue; None where it cannot tell.
+    """The client's report. Latencies include the time in the queue; None if unknown.
 
-    `ends_s` is when each query was answered, on the monotonic clock.
+    `ends_s` holds the time of each answer, on the monotonic clock.
     """
 
     queries: int | None
@@ -103,34 +105,33 @@ class LoadResult:
     ends_s: Sequence[float] | None = None
 
     def between(self, start_s: float, end_s: float) -> int | None:
-        """How many queries were answered in that time; None where the client does not say when."""
+        """Return the number of answers in an interval; None if the client does not report their times."""
         return None if self.ends_s is None else sum(start_s <= at_s < end_s for at_s in self.ends_s)
 
 
 class RunningLoad(Protocol):
-    """A load under way."""
+    """A running load."""
 
     @property
     def pids(self) -> Sequence[int]:
-        """The client's processes; empty where powerprof itself is the client."""
+        """The client's processes; empty if powerprof itself is the client."""
 
     def alive(self) -> bool:
-        """False once it has ended."""
+        """Return whether it is running."""
 
     def done(self) -> int | None:
-        """How many queries have been answered until now; None where only the server can tell."""
+        """Return the number of answered queries so far; None if only the server knows."""
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Wait for its end. Raises LoadFailed where it failed or does not end."""
+        """Wait for its end. Raise LoadFailed if it failed or does not end."""
 
     def kill(self) -> None:
-        """End it now; does nothing where it has ended."""
+        """End it now, if it is running."""
 
-
-# A client that is a program: started with its output in a private file, waited for, its CPU time kept.
 
 _OUTPUT_LIMIT_BYTES = 8 << 20
-# A program reads its account from this pipe, which is empty afterwards: `LOAD DATA LOCAL` finds no password in a file.
+# The client program reads its account from this pipe, which is then empty: `LOAD DATA LOCAL` finds no password in a
+# file.
 STDIN = "/proc/self/fd/0"
 # Errors of MariaDB and MySQL for an account that may not log in.
 _REFUSED_HINT = "the client is never root: name an account with a password (--defaults-file), or use sudo as its user"
@@ -138,9 +139,9 @@ _REFUSED = re.compile(r"\b(1045|1698)\b|Access denied")
 
 
 class ProcessLoad:
-    """A program under way, in its sandbox. `parse` turns its standard output into a result.
+    """A client program in its sandbox. `parse` turns its standard output into a result.
 
-    It may read `reads`, and finds `stdin` at `STDIN`. Raises CapabilityError and PowerprofError.
+    It may read `reads`, and its input `stdin` at `STDIN`. Raises CapabilityError and PowerprofError.
     """
 
     def __init__(
@@ -154,7 +155,7 @@ class ProcessLoad:
     ) -> None:
         self._name = Path(argv[0]).name
         self._parse = parse
-        # No name leads to it: its reader is not led to another file.
+        # The file has no name, so a link cannot redirect its reader.
         self._output = tempfile.TemporaryFile(dir=context.directory)  # noqa: SIM115 - as long as the load
         self._children_s = children_cpu_s()
         self._started_s = time.monotonic()
@@ -175,26 +176,23 @@ class ProcessLoad:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The client's process."""
         return (self._process.pid,)
 
     def alive(self) -> bool:
-        """False once it has ended."""
         return self._process.poll() is None
 
     def done(self) -> int | None:
-        """It says so when it ends, if at all."""
         return None
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Wait for its end and read its output. Raises LoadFailed."""
+        """Wait for its end and read its output. Raise LoadFailed."""
         try:
             code = self._process.wait(max(0.1, timeout_s))
         except subprocess.TimeoutExpired:
             self.kill()
             raise LoadFailed(f"{self._name} did not end in {timeout_s:.0f} s") from None
         elapsed_s = time.monotonic() - self._started_s
-        # One client runs at a time and servers are not waited for, so what was reaped since is the client.
+        # One client runs at a time and servers are not reaped, so the CPU time of reaped children is the client's.
         cpu_s = children_cpu_s() - self._children_s
         text = self.text()
         if code != 0:
@@ -205,17 +203,16 @@ class ProcessLoad:
         return replace(self._parse(text, elapsed_s), client_cpu_s=cpu_s)
 
     def kill(self) -> None:
-        """End it now."""
         if self._process.poll() is None:
             programs.stop(self._process, patience_s=1.0)
 
     def text(self) -> str:
-        """Its output until now."""
+        """Return its output so far."""
         return os.pread(self._output.fileno(), _OUTPUT_LIMIT_BYTES, 0).decode("utf-8", errors="replace")
 
 
 def _pipe_with(text: str, user: tuple[int, int] | None) -> int:
-    """Return the end of a pipe from which that account reads `text` once. A pipe holds 64 KiB, an account less."""
+    """Return the end of a pipe from which that account reads `text` once. A pipe holds 64 KiB, more than an account."""
     ours, theirs = os.pipe()
     with os.fdopen(theirs, "wb") as stream:
         stream.write(text.encode())

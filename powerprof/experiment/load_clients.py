@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the kind of a load to what runs it."""
+"""Start the client of each kind of load."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from powerprof.system.paths import data_dir
 from powerprof.workloads.definition import Load
 from powerprof.workloads.reading import Case
 
-# Any program as the client: it gets the server's address, and may report how many queries it ran.
+# Any program as the client: it gets the server's address and can report its number of queries.
 
 _PLACE = re.compile(r"\{([a-z_]+)\}")
 _COUNT = re.compile(r"^(queries|p50_ms|p95_ms|p99_ms)[=: ]+(\d+(?:\.\d+)?)\s*$", re.MULTILINE)
 
 
 def start_command(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start the command of `load.argv` with its {places} filled. Raises UsageError for an unknown place.
+    """Start the command of `load.argv` with its {places} filled.
 
-    The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is
-    looked for in the workload's folder.
+    The password is in MYSQL_PWD and in {defaults_file}, never an argument. A first word with a slash is searched in the
+    workload's folder. Raises UsageError for an unknown place.
     """
     login = context.login
     folder = context.folder or case.workload.folder
@@ -77,7 +77,7 @@ def _fill(word: str, places: dict[str, str]) -> str:
 
 
 def parse_command(text: str, elapsed_s: float) -> LoadResult:
-    """Lines such as `queries=1000` and `p95_ms=2.5`, last of each; what is not reported is unknown."""
+    """Parse lines such as `queries=1000` and `p95_ms=2.5`; the last one of each counts."""
     values = {name: float(value) for name, value in _COUNT.findall(text)}
     return LoadResult(
         queries=int(values["queries"]) if "queries" in values else None,
@@ -88,29 +88,27 @@ def parse_command(text: str, elapsed_s: float) -> LoadResult:
     )
 
 
-# A Java connector as the client: one source file that the JDK compiles, a jar that was fetched, open loop with a rate.
-#
-# Both run as the account of the servers. They are copied to where that may read them, the password in a file of its
-# own.
+# A Java connector as the client: one source file that the JDK compiles, a fetched jar, open loop with a rate. They run
+# as the account of the servers and are copied to a folder that it can read, the password in a separate file.
 
 _SOURCE = "ConnectorRunner.java"
 _UNIFORM = re.compile(r"\{\{uniform (\d{1,18}) (\d{1,18})\}\}")
-# Both connectors' words: whether the server prepares, and whether the connector keeps what it prepared.
+# Options of both connectors: prepare on the server, and keep prepared statements.
 _PREPARING = {"text": ("false", "false"), "prepare-each": ("true", "false"), "prepare-once": ("true", "true")}
-# The JDK compiles the source and the connector loads a few hundred classes: two seconds on a host that is not busy.
+# The JDK compiles the source and the connector loads a few hundred classes, which takes two seconds on an idle host.
 _READY_S = 120.0
 _POLL_S = 0.02
-# Of a client that is to cost little beside the server: a small heap, one collector thread, no files for jstat.
+# A cheap client: a small heap, one collector thread, no files for jstat.
 _JAVA = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
 
 def start_connector(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start it, and wait until its clients are connected.
+    """Start the connector and wait until its clients are connected.
 
-    Raises CapabilityError without a JDK or the connector, LoadFailed where it does not come so far.
+    Raises CapabilityError without a JDK or the connector, and LoadFailed if the clients do not connect.
     """
     java = programs.need("java", "default-jdk-headless")
-    # `java FILE.java` is the compiler's doing (JEP 330), which a mere runtime has not.
+    # `java FILE.java` needs the compiler (JEP 330), which a mere runtime lacks.
     programs.need("javac", "default-jdk-headless")
     jar = context.file("connector.jar", historical.read_jar(load.connector))
     program = context.file(_SOURCE, (data_dir("workloads") / "lib" / _SOURCE).read_bytes())
@@ -136,7 +134,7 @@ def _wait_for_connector(running: ProcessLoad) -> None:
 
 
 def connector_properties(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> str:
-    """The runner's settings, as java.util.Properties reads them. Raises UsageError for what it cannot ask."""
+    """Return the runner's settings for java.util.Properties. Raise UsageError for unsupported statements."""
     if len(statements) != 1 or load.session or load.reconnect or load.transaction:
         raise UsageError("a load of kind connector-j asks one statement, on connections that stay", "one in load.sql")
     text = _UNIFORM.sub("?", statements[0])
@@ -166,16 +164,14 @@ def connector_properties(load: Load, statements: Sequence[str], context: Context
 
 
 def _escaped(value: str) -> str:
-    r"""As java.util.Properties.load reads it: a backslash before what is special, \uXXXX for what is no Latin-1."""
+    r"""Escape a value for java.util.Properties.load: backslashes, and \uXXXX for characters outside of ASCII."""
     plain = value.replace("\\", "\\\\").replace("\n", " ").replace("\r", " ")
     return "".join(one if one.isascii() else f"\\u{ord(one):04x}" for one in plain)
 
 
-# pgbench as the client of PostgreSQL: the workload's statements, open loop with --rate.
-#
-# Checked with 15: with --rate transactions are due at exponentially distributed times and a latency counts from when
-# one was due (pgbench's manual, --rate). --log says of each transaction when it ended and how long it took, from which
-# those within a window are counted exactly.
+# pgbench as the client of PostgreSQL: the workload's statements, open loop with --rate. Checked with 15: with --rate,
+# transactions are due at exponentially distributed times and latencies count from the due time (pgbench's manual,
+# --rate). --log has the end and the duration of each transaction, so those within a window are counted exactly.
 
 _PROTOCOLS = {"text": "simple", "prepare-each": "extended", "prepare-once": "prepared"}
 _RANDOM = re.compile(r"\{\{uniform (\d{1,18}) (\d{1,18})\}\}")
@@ -184,7 +180,7 @@ _LIMIT_BYTES = 256 << 20
 
 
 def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start pgbench on the statements of a case. Raises CapabilityError where it is not installed."""
+    """Start pgbench on the statements of a case. Raise CapabilityError if it is not installed."""
     load, login = case.load, context.login
     for old in context.place.glob(f"{_LOG}.*"):
         old.unlink()
@@ -217,20 +213,20 @@ def start_pgbench(case: Case, context: Context, order: LoadOrder) -> ProcessLoad
 
 
 def _pgbench_program(context: Context) -> Path:
-    """The one that came with the host's server. On PATH Debian has a script that looks for clusters."""
+    """Return the pgbench of the host's server. On PATH Debian has a script that searches for clusters."""
     build = getattr(context.server, "build", None)
     if build is not None and build.root is not None:
-        # One client for all releases.
+        # All releases use the same client.
         build = products.find_postgres_build()
     beside = build.binary.with_name("pgbench") if build is not None else None
     return beside if beside is not None and beside.is_file() else programs.need("pgbench", "postgresql")
 
 
 def pgbench_scripts(statements: Sequence[str], load: Load) -> list[str]:
-    """The scripts: each statement one, of which pgbench takes any, or all of them one where they are a transaction.
+    """Return a script per statement, of which pgbench picks any; for a transaction one script of all.
 
-    `{{uniform A B}}` becomes a variable of pgbench's. Raises UsageError for other places, and for a backslash, also in
-    quotes: outside of them it begins a command of pgbench's own, and some of those run programs.
+    `{{uniform A B}}` becomes a variable of pgbench. Raises UsageError for other places, and for a backslash, also in
+    quotes: it can start a command of pgbench itself, and some of those run programs.
     """
     session = [f"{text};" for text in load.session]
     if session:
@@ -260,7 +256,7 @@ def _pgbench_script(statement: str) -> str:
 
 
 def parse_pgbench(text: str, elapsed_s: float, directory: Path) -> LoadResult:
-    """pgbench's report and log. Raises LoadFailed where it gave none."""
+    """Parse pgbench's report and log. Raise LoadFailed if there is no report."""
     counted = re.search(r"number of transactions actually processed: (\d+)", text)
     if not counted:
         raise LoadFailed(f"pgbench gave no report: {' / '.join(text.split()[-20:])[:200]}")
@@ -280,13 +276,16 @@ def parse_pgbench(text: str, elapsed_s: float, directory: Path) -> LoadResult:
     def at(percent: float) -> float:
         return latencies[min(len(latencies) - 1, math.ceil(len(latencies) * percent / 100) - 1)]
 
-    # The log has the time of day, a window the monotonic clock.
+    # The log has the time of day, windows use the monotonic clock.
     ahead_s = time.time() - time.monotonic()
     return replace(load, p50_ms=at(50), p95_ms=at(95), p99_ms=at(99), ends_s=tuple(end - ahead_s for end in ends))
 
 
 def _logged(directory: Path) -> tuple[list[float], list[float]]:
-    """When each transaction ended and its milliseconds. A line: client, number, µs, script, s, µs[, lag in µs]."""
+    """Return the end in s and the duration in ms of each transaction.
+
+    A line of the log: client, number, µs, script, s, µs[, lag in µs].
+    """
     ends, latencies = [], []
     with Folder.open(directory) as folder:
         for path in directory.glob(f"{_LOG}.*"):
@@ -299,11 +298,8 @@ def _logged(directory: Path) -> tuple[list[float], list[float]]:
     return ends, latencies
 
 
-# Connections that are open and silent; powerprof holds them itself and sleeps.
-
-
 class IdleLoad:
-    """Open connections. Raises PowerprofError where one is refused."""
+    """Open, silent connections of powerprof itself. Raises PowerprofError if one is refused."""
 
     def __init__(self, context: Context, clients: int) -> None:
         self._started_s = time.monotonic()
@@ -312,19 +308,17 @@ class IdleLoad:
 
     @property
     def pids(self) -> Sequence[int]:
-        """None: powerprof is the client."""
         return ()
 
     def alive(self) -> bool:
-        """False once the server has closed one."""
+        """Return whether all connections are open."""
         return self._held.lost_count() == 0
 
     def done(self) -> int | None:
-        """Nothing is asked."""
         return None
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Close the connections. Raises LoadFailed where the server has closed some before."""
+        """Close the connections. Raise LoadFailed if the server has closed some before."""
         lost = self._held.lost_count()
         elapsed_s = time.monotonic() - self._started_s
         self._held.end()
@@ -333,12 +327,11 @@ class IdleLoad:
         return LoadResult(queries=0, elapsed_s=elapsed_s)
 
     def kill(self) -> None:
-        """Close the connections."""
         self._held.close()
 
 
 def start_load(case: Case, context: Context, order: LoadOrder) -> RunningLoad:
-    """Start the load of `case`. Raises CapabilityError, LoadFailed, UsageError."""
+    """Start the load of `case`. Raise CapabilityError, LoadFailed, UsageError."""
     if case.load.is_silent:
         return IdleLoad(context, case.load.clients if case.load.kind == "idle" else 0)
     if case.load.kind == "slap":

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: from the blocks of a comparison to the values of each metric.
+"""Compute the values of each metric from the blocks of an experiment.
 
-per query, gross   what the whole host used in the window / the queries finished in it
-per query, net     the same less what the idle baseline uses in as long a time
-EDP                joules/query × mean latency: what a user pays in energy and waits in time (lower is better)"""
+Per query, gross: the use of the whole host in the window divided by the finished queries. Per query, net: the same
+minus the use of the idle baseline over an equal time. EDP: joules per query × mean latency, the energy and the waiting
+time of a user (lower is better).
+"""
 
 from __future__ import annotations
 
@@ -22,28 +23,28 @@ from powerprof.measure.sampling import interval
 from powerprof.model.records import Estimate, Figures, Kind, OsRates, RunMetric, Window, metric_name
 from powerprof.statistics import mean_interval
 
-# Pure: how unevenly something came within a window, from its slices.
+# Bursts within a window, from its slices.
 
 Of = Callable[[Slices], list[int]]
 
 
 def written(slices: Slices) -> list[int]:
-    """Bytes that the server wrote."""
+    """Return the bytes that the server wrote, per slice."""
     return slices.write_bytes
 
 
 def woken(slices: Slices) -> list[int]:
-    """Idle exits of all CPUs."""
+    """Return the idle exits of all CPUs, per slice."""
     return slices.wakeups_count
 
 
 def mean_hz(slices: Slices | None, of: Of) -> float | None:
-    """The rate over all slices; None where it was not read."""
+    """Return the rate over all slices; None if it was not read."""
     return None if slices is None or not of(slices) else sum(of(slices)) / sum(slices.lengths_s)
 
 
 def peak_hz(slices: Slices | None, of: Of) -> float | None:
-    """The rate in the slice with most. The window's last slice is cut, and says little where it is short."""
+    """Return the highest rate of a slice. The last slice is cut and ignored if it is short."""
     if slices is None or not of(slices):
         return None
     least_s = median(slices.lengths_s) / 2
@@ -51,20 +52,20 @@ def peak_hz(slices: Slices | None, of: Of) -> float | None:
     return max(count / length_s for count, length_s in pairs if length_s >= least_s)
 
 
-# Our own question is one connection in a window.
+# The reading itself is one connection per window.
 _NOUGHT_HZ = 0.5
 _COUNTED_PER_QUERY = ("wakeups_per_query", "rows_examined_per_query", "minor_faults_per_query", "round_trips_per_query")
 _COUNTED_PER_SECOND = ("queries_hz", "wakeups_hz")
 _RATES_OF_MEMBERS = ("connections_hz:", "commits_hz:", "relay_log_bytes_hz:")
-# Those of a control connection, or of clients that prepare once.
+# Prepared statements of a control connection, or of clients that prepare once, are fewer.
 _PREPARES_OF_OTHERS = 100
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What the host does beside the experiment: mean C0, wake-ups and watts of the idle windows; None if unknown.
+    """The idle host: mean C0, wake-ups and watts of the idle windows; None if unknown.
 
-    `meters` stand for the host in every window of the run, idle or not.
+    `meters` represent the host in every window of the run.
     """
 
     c0_percent: float | None
@@ -74,9 +75,9 @@ class Baseline:
 
 
 class Compared(NamedTuple):
-    """One metric in two conditions, pair after pair where they were measured in pairs.
+    """One metric in two conditions, pair by pair if they were measured in pairs.
 
-    `step` is the one in which a count is read: 1 of it in the shortest window. None where it is no count.
+    `step` is the resolution of a count: 1 in the shortest window. None for other metrics.
     """
 
     a: Figures
@@ -85,7 +86,7 @@ class Compared(NamedTuple):
 
 
 class _MeteredBlock(NamedTuple):
-    """A block, and the joules that the run's meters give it."""
+    """A block and its joules by the run's meters."""
 
     block: Block
     host: Total
@@ -93,7 +94,7 @@ class _MeteredBlock(NamedTuple):
 
 
 class _Values(NamedTuple):
-    """One metric: name, unit, how to get it from a block, its kind and where it comes from."""
+    """One metric: name, unit, a function that reads it from a block, kind and source."""
 
     name: str
     unit: str
@@ -103,7 +104,7 @@ class _Values(NamedTuple):
 
 
 def baseline_of(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
-    """The mean of the idle windows before and after, by the meters that stand for the host in these and the blocks."""
+    """Return the mean of the idle windows, by the meters that represent the host in these windows and the blocks."""
 
     def mean(values: list[float | None]) -> float | None:
         known = [value for value in values if value is not None]
@@ -129,7 +130,7 @@ def _c0_ms(window: Window, less_percent: float | None = 0.0) -> float | None:
 
 
 def cpu_ms(block: Block, group: str) -> float | None:
-    """CPU time in ms of a group of processes (server, client, powerprof) in the window; None where unknown."""
+    """Return the CPU time in ms of a group of processes (server, client, powerprof) in the window; None if unknown."""
     for process in block.window.processes:
         if process.name == group:
             return process.cpu_s * 1e3
@@ -137,9 +138,9 @@ def cpu_ms(block: Block, group: str) -> float | None:
 
 
 def rest_percent(window: Window) -> float | None:
-    """C0 that is neither the server nor the client nor powerprof, in percent of all CPUs' wall time.
+    """Return the C0 of neither server, client nor powerprof, in percent of all CPUs' wall time.
 
-    Interrupts and idle entry are in it, as nobody's CPU time.
+    It includes interrupts and idle entry, which belong to no process.
     """
     if window.c0_percent is None:
         return None
@@ -152,7 +153,7 @@ def _joules_net(metered: _MeteredBlock, baseline: Baseline) -> float | None:
 
 
 def figures_of(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
-    """Every metric that these blocks can yield, a value a block; those without a value in any are left out."""
+    """Return every metric of these blocks with one value per block, without those that have no value."""
     meters = baseline.meters or host_meters([block.window.energy for block in blocks])
     metered = [_metered(block, meters) for block in blocks]
     executions = any(block.executions_count is not None for block in blocks)
@@ -165,7 +166,7 @@ def figures_of(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
 
 
 def compared(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compared]:
-    """Every metric that these pairs of blocks can yield, in A and in B."""
+    """Return every metric of these pairs, in A and in B."""
     blocks = [block for pair in pairs for block in pair]
     return [
         Compared(
@@ -186,7 +187,7 @@ def _step(name: str, blocks: Sequence[Block]) -> float | None:
 
 
 def _nought(figures: Figures) -> bool:
-    """A rate of a member that is nought everywhere."""
+    """Return whether a rate of a topology member is about 0 in all blocks."""
     return figures.name.startswith(_RATES_OF_MEMBERS) and max(figures.known) < _NOUGHT_HZ
 
 
@@ -231,7 +232,7 @@ def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: Host
 
 
 def _per_execution(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
-    """What one execution of a command cost."""
+    """Return the metrics of one execution of a command."""
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
 
@@ -266,12 +267,12 @@ def _of_host(kind: Kind, source: str | None) -> list[_Values]:
 
 
 def measured_names(every: Sequence[Figures]) -> set[str]:
-    """The metrics that nothing had to estimate."""
+    """Return the names of the metrics that are not estimated."""
     return {figures.name for figures in every if figures.kind == "measured"}
 
 
 def with_mean(figures: Figures) -> RunMetric:
-    """With the mean of its values and an interval within what is possible."""
+    """Add the mean and an interval within the limits of the metric."""
     return RunMetric(
         name=figures.name,
         unit=figures.unit,
@@ -292,8 +293,11 @@ def _prepares(blocks: Sequence[Block]) -> bool:
 
 
 def _round_trips(metered: _MeteredBlock) -> float | None:
-    """Commands of a query that the server answered: the query or its execution, and its preparation where that was
-    asked. Closing a statement has no answer (client/server protocol, COM_STMT_CLOSE)."""
+    """Return the commands per query that the server answered.
+
+    Those are the query or its execution, and its preparation if there was one. Closing a statement has no answer
+    (client/server protocol, COM_STMT_CLOSE).
+    """
     block = metered.block
     prepares = block.status.get("Com_stmt_prepare")
     return None if prepares is None or not block.queries else 1 + prepares / block.queries
@@ -320,9 +324,9 @@ def _residencies(blocks: Sequence[Block]) -> list[_Values]:
 
 
 def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
-    """Of each server of a topology, as METRIC:SERVER: C0, watts above the idle host, connections, commits, relay logs.
+    """Return the metrics of each server of a topology, as METRIC:SERVER.
 
-    A rate that is nought everywhere is left out.
+    They are C0, watts above the idle host, connections, commits and relay logs. A rate of 0 in all blocks is left out.
     """
     names = list(dict.fromkeys(share.name for block in blocks for share in block.members))
     values = []
@@ -344,7 +348,7 @@ def _share(name: str, pick: Callable[[MemberShare], float | None]) -> Callable[[
 
 
 def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], float | None]:
-    """Its part of the power above the idle host's, by its share of C0."""
+    """Return the member's part of the power above the idle host, by its share of C0."""
 
     def of(metered: _MeteredBlock) -> float | None:
         window = metered.block.window
@@ -365,9 +369,9 @@ def _member_watts(name: str, baseline: Baseline) -> Callable[[_MeteredBlock], fl
     return of
 
 
-# Pure: what the system did beside a load, for each query where there are some: a faster server does more of all.
+# Figures of the system during a load, per query if queries were counted: a faster server does more of everything.
 
-# Rates of the system by name, what one of them is called for each query, and its unit.
+# Rates of the system: field, name per query, unit.
 _RATES = (
     ("page_faults_hz", "page_faults", "1"),
     ("major_faults_hz", "major_faults", "1"),
@@ -380,14 +384,14 @@ _RATES = (
 )
 _STATES = ("waiting_tasks", "cpu_pressure_percent", "io_pressure_percent", "disk_busy_percent")
 _SHARES = ("user", "system", "irq")
-# Figures of one device, and their units; the first is what a study's proof was.
+# Figures of one device and their units; the first supports a published study.
 _OF_DISK = (("service_ms", "ms"), ("read_ms", "ms"), ("write_ms", "ms"), ("queue_count", "1"), ("busy_percent", "%"))
-# Devices that interrupt less often say nothing.
+# Devices with fewer interrupts are left out.
 _LEAST_INTERRUPTS_HZ = 1.0
 
 
 def accounted(blocks: Sequence[Block]) -> list[Figures]:
-    """C0 split in user, system and interrupts, and context switches."""
+    """Return user, system and interrupt time in percent, and context switches."""
     units = {"user_percent": "%", "system_percent": "%", "irq_percent": "%", "context_switches_hz": "1/s"}
     every = [
         Figures(name=name, unit=unit, kind="measured", values=[getattr(block.window, name) for block in blocks])
@@ -397,7 +401,7 @@ def accounted(blocks: Sequence[Block]) -> list[Figures]:
 
 
 def blocks_system(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
-    """`system_values` of these blocks, with `queries` a second if known; nothing where none knows its system."""
+    """Return `system_values` of these blocks; `queries` holds their queries per second if known."""
     if all(block.window.system is None for block in blocks):
         return []
     rates = [block.window.system or OsRates() for block in blocks]
@@ -405,8 +409,10 @@ def blocks_system(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block
 
 
 def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int | None) -> list[RunMetric]:
-    """User, system and interrupt time, switches, wake-ups, faults, packets and disk of each query (of each second where
-    no queries were counted), how full CPUs and disks were and how long requests took, as far as any window knows.
+    """Return the figures of the system per query, or per second if no queries were counted.
+
+    They are user, system and interrupt time, switches, wake-ups, faults, packets and disk requests. Utilisation of CPUs
+    and disks and the duration of requests follow. Unknown figures are left out.
     """
     named = {figures.name: figures.values for figures in known}
     queries = named.get("queries_hz")
@@ -436,7 +442,7 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         if queries is None or cpus is None or len(queries) != len(percent):
             add(f"{share}_percent", "%", percent)
         else:
-            # Percent of all CPUs' time, as milliseconds a second: 10 for each CPU.
+            # Percent of all CPUs' time in milliseconds per second: 10 per CPU.
             ms = [None if value is None else value * 10 * cpus for value in percent]
             add(f"{share}_ms_per_query", "ms", _divided(ms, queries))
     if "context_switches_hz" in named:
@@ -464,19 +470,19 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
 
 
 def _disks(rates: Sequence[OsRates]) -> list[str]:
-    """The devices that hold the server's files; where they are unknown, all."""
+    """Return the devices that hold the server's files; all devices if those are unknown."""
     every = [disk for rate in rates for disk in rate.disks]
     return list(dict.fromkeys(disk.name for disk in [disk for disk in every if disk.of_server] or every))
 
 
 def _frequencies(rates: Sequence[OsRates]) -> list[float]:
-    """Frequencies that were requested in any window."""
+    """Return the frequencies that were requested in any window."""
     states = [state for rate in rates if rate.frequencies for state in rate.frequencies.states]
     return sorted({state.mhz for state in states if state.residency_percent})
 
 
 def _pstate(rate: OsRates, mhz: float) -> float | None:
-    """The share of one frequency; one that is not listed was not requested."""
+    """Return the share of one frequency; 0 for one that is not listed, because it was not requested."""
     if rate.frequencies is None or not rate.frequencies.states:
         return None
     return next((state.residency_percent for state in rate.frequencies.states if state.mhz == mhz), 0.0)

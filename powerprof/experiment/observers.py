@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured beside a window where a condition has several servers, or a storm that may end."""
+"""Observe a window of a topology, a storm or bursts, in addition to the figures of the host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from powerprof.experiment.bench import Bench
 
 
-# What each server of a topology did in a window: CPU time, connections, relay logs, and what replication says.
+# Each server of a topology: CPU time, connections, relay logs, and replication status.
 
 _RELAY = re.compile(r"relay\.(\d{6,12})")
 _COUNTED = ("Connections", "Binlog_commits", "Slave_connections")
@@ -38,7 +38,7 @@ RelayLogs = Mapping[int, int]
 
 
 def relay_logs(datadir: Path) -> dict[int, int]:
-    """Number → bytes of the relay logs that are there."""
+    """Return the existing relay logs: number → bytes."""
     indexes = {}
     try:
         for entry in datadir.iterdir():
@@ -47,16 +47,16 @@ def relay_logs(datadir: Path) -> dict[int, int]:
                 try:
                     indexes[int(name[1])] = entry.stat().st_size
                 except OSError:
-                    continue  # purged meanwhile
+                    continue  # just purged
     except OSError:
         return {}
     return indexes
 
 
 def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
-    """How much was written to relay logs in between. None where there are none.
+    """Return the bytes written to relay logs between two listings; None if there are none.
 
-    Files that came and went count as much as those that were seen: a reconnect makes one of the same size each time.
+    Files that came and went are counted with the mean size of the others: each reconnect makes one of the same size.
     """
     if not before or not after:
         return None
@@ -71,7 +71,7 @@ def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
 
 
 class MembersMeter(Closeable):
-    """`with MembersMeter(servers) as meter:`, then `start()` before a window and `stop(cpus)` after it."""
+    """A meter of each server of a topology: `start()` before a window and `stop(cpus)` after it."""
 
     def __init__(self, servers: Mapping[str, Server]) -> None:
         self._servers = servers
@@ -91,7 +91,7 @@ class MembersMeter(Closeable):
         self._connections.clear()
 
     def start(self) -> None:
-        """Read what needs a difference."""
+        """Read the counters at the start."""
         for name, connection in self._connections.items():
             self._counters[name] = _counters(connection)
         self._relays = self._read_relays()
@@ -99,7 +99,7 @@ class MembersMeter(Closeable):
         self._started_s = time.monotonic()
 
     def stop(self, cpus: int) -> list[MemberShare]:
-        """What each member used, in percent of the time of `cpus` CPUs. Raises PowerprofError where one is gone."""
+        """Return each member's use; `c0_percent` is of the time of `cpus` CPUs. Raise PowerprofError if one is gone."""
         elapsed_s = time.monotonic() - self._started_s
         cpu, relays = self._read_cpu(), self._read_relays()
         shares = []
@@ -144,14 +144,13 @@ def _counters(connection: Sql) -> dict[str, int]:
     return {name: value for name, value in counted.items() if value is not None}
 
 
-# A window from within: bytes that the server wrote and idle exits, in slices of a fraction of a second.
-#
-# A mean hides bursts: a server that writes its dirty pages back all at once writes as much as one that does so
-# all the time. A thread reads two counters each slice; the wake-ups that it causes are powerprof's, one a slice.
+# Bursts within a window: written bytes and idle exits per slice of a fraction of a second. A mean hides bursts: a
+# server that writes all its dirty pages at once writes as much as one that writes continuously. A thread reads two
+# counters per slice; its wake-ups, one per slice, belong to powerprof.
 
 
 class Slicer(Closeable):
-    """`start()` before a window and `finish()` after it; `close()` ends it also where the window broke."""
+    """A reader of slices: `start()` before a window, `finish()` after it, `close()` after a failed window."""
 
     def __init__(self, pids: Sequence[int], slice_s: float) -> None:
         self._pids = pids
@@ -161,16 +160,16 @@ class Slicer(Closeable):
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """The window begins."""
+        """Start reading."""
         self._thread.start()
 
     def finish(self) -> Slices:
-        """The window is over."""
+        """Stop reading and return the slices."""
         self.close()
         return slices_of(self._read)
 
     def close(self) -> None:
-        """Its thread wakes a CPU each slice: it must not outlive the window."""
+        """Stop the thread: it wakes a CPU per slice and must not outlive the window."""
         self._over.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -179,7 +178,7 @@ class Slicer(Closeable):
         try:
             reader: CpuidleReader | None = CpuidleReader()
         except PowerprofError:
-            reader = None  # no driver: written bytes alone
+            reader = None  # without a cpuidle driver, read written bytes only
         try:
             due_s = time.monotonic()
             while True:
@@ -198,13 +197,13 @@ def _idle_exits(reader: CpuidleReader | None) -> int | None:
 
 
 def written_bytes(pids: Sequence[int]) -> int | None:
-    """Bytes that these processes had written to a disk (write_bytes of /proc/PID/io, proc(5)); None where unknown."""
+    """Return the bytes these processes wrote to disks (write_bytes of /proc/PID/io, proc(5)); None if unknown."""
     texts = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
     return sum(int(text) for text in texts) if texts and all(text.isdigit() for text in texts) else None
 
 
 def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
-    """Pure: the differences of consecutive readings. What could not be read each time has no slices."""
+    """Return the differences of consecutive readings. A counter that was unreadable once has no slices."""
     lengths = [after[0] - before[0] for before, after in pairwise(read)]
 
     def moved(index: int) -> list[int]:
@@ -215,19 +214,19 @@ def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
     return Slices(lengths_s=lengths, write_bytes=moved(1), wakeups_count=moved(2))
 
 
-# A fault that may end by itself: started before a window, watched in it, and started again.
+# Storms: faults that can end on their own. They are started before a window, watched in it, and restarted.
 
-# Two questions a second against the thousands of wake-ups of a storm that rages; none where none began.
+# Two readings a second are negligible next to the thousands of wake-ups of an active storm.
 _LOOK_S = 0.5
 _BEGIN_S = 0.75
 _ATTEMPTS = 3
 
 
 class StormWatch(Closeable):
-    """`with StormWatch(storm, servers) as watch:` begins the storm; `watch()` … `finish()` enclose the window.
+    """An active storm: entering the context starts it, `watch()` and `finish()` enclose the window.
 
-    `servers` by name, the first one's counter is looked at. Where the storm does not begin in three attempts the
-    servers are left alone: they back off. Raises PowerprofError where a statement fails.
+    The counter of the first of the `servers` (by name) is read. If the storm does not start in three attempts, the
+    servers are left alone: they back off. Raises PowerprofError if a statement fails.
     """
 
     def __init__(self, storm: Storm, servers: Mapping[str, Server]) -> None:
@@ -261,15 +260,15 @@ class StormWatch(Closeable):
             self._connection.close()
 
     def watch(self) -> None:
-        """The window begins."""
+        """Start watching."""
         self._first = self._last = self._count()
         if self._began:
             thread = threading.Thread(target=self._look, name="storm", daemon=True)
             thread.start()
-            self._thread = thread  # one that an interrupt kept from starting cannot be joined
+            self._thread = thread  # an interrupt can prevent the start; such a thread cannot be joined
 
     def finish(self) -> StormShare:
-        """The window is over. Raises PowerprofError where the storm could not be started again."""
+        """Return the share of the window with an active storm. Raise PowerprofError if it could not be restarted."""
         self._end()
         if self._problem is not None:
             raise self._problem
@@ -318,7 +317,7 @@ class StormWatch(Closeable):
                 sql.execute(connection, *statements)
 
     def _count(self) -> tuple[float, int]:
-        """When, and the counter without this connection's own part. Raises PowerprofError where there is none."""
+        """Return the time and the counter. Raise PowerprofError if the server does not have the counter."""
         if self._connection is None:
             raise RuntimeError("the storm is not watched")
         rows = sql.fetch_rows(self._connection, f"SHOW GLOBAL STATUS LIKE '{self._storm.counter}'", columns=2)
@@ -336,9 +335,9 @@ class StormWatch(Closeable):
 
 
 class CaseObservers(Closeable):
-    """`with CaseObservers(bench, case) as beside:` begins the storm; `start()` … `finish(cpus)` enclose the window.
+    """All observers of a condition: entering starts the storm, `start()` and `finish(cpus)` enclose the window.
 
-    Does nothing for a single server without a storm and slices. Raises PowerprofError where a server is gone.
+    They do nothing for a single server without a storm and slices. Raises PowerprofError if a server is gone.
     """
 
     def __init__(self, bench: Bench, case: Case) -> None:
@@ -364,7 +363,7 @@ class CaseObservers(Closeable):
         self._stack.close()
 
     def start(self) -> None:
-        """The window begins."""
+        """Start observing."""
         if self._meter is not None:
             self._meter.start()
         if self._watch is not None:
@@ -373,7 +372,7 @@ class CaseObservers(Closeable):
             self._slicer.start()
 
     def finish(self, cpus: int) -> tuple[list[MemberShare], StormShare | None]:
-        """The window is over; what it looked like from within is in `slices`."""
+        """Return the members' shares and that of the storm; `slices` holds the slices."""
         if self._slicer is not None:
             self.slices = self._slicer.finish()
         storm = self._watch.finish() if self._watch is not None else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How an experiment is to be run; everything has a default that ends in five minutes."""
+"""The options of an experiment. By default it takes less than five minutes."""
 
 from __future__ import annotations
 
@@ -16,39 +16,41 @@ from powerprof.model.text import approximate_time
 from powerprof.system.errors import UsageError
 from powerprof.workloads.reading import Case
 
-# 11 pairs (one is warm-up) of 2 × 7 s are 155 s, at most four more in place of disturbed ones 56 s; calibration and
-# baselines add half a minute: less than five minutes in all.
+# 11 pairs (one is warm-up) of 2 × 7 s are 155 s. At most four replacements of disturbed pairs add 56 s, calibration and
+# baselines half a minute: less than five minutes in all.
 WINDOW_S = 6.4
 PAIRS = 10
-# Fewer have no interval: of pairs, and of one condition alone.
+# Fewer pairs, or windows of one condition, have no interval.
 MINIMUM_PAIRS = 3
 MINIMUM_WINDOWS = 2
 BASELINE_WINDOWS = 3
-# A command runs in a window as often as fits into it, and once where it is longer.
+# A command runs in a window as often as it fits, at least once.
 COMMAND_WINDOW_S = 2.0
 RAMP_S = 0.4
 # With --quick: (1 + 4) × 2 × 2 s, ten seconds of calibration and baselines, and the server's start: within 40 s.
 QUICK_WINDOW_S = 1.2
 QUICK_PAIRS = 4
 QUICK_BASELINES = 2
-# Shorter than what a neighbour on the same core needs to come or go: docs/dev/experiments.md.
+# Shorter than the load changes of a neighbour on the same core: docs/dev/experiments.md.
 TURN_S = 0.05
 MOST_PAIRS_FACTOR = 4
 # Share of the pairs that may be measured again because other programs disturbed them.
 REPLACED_SHARE = 0.4
-# What passes around each window (the load begins and ends, counters are read), and until the servers are ready.
+# Time around each window (start and end of the load, reading of counters), and until the servers are ready.
 AROUND_S = 1.0
 _READY_S = 10.0
 
 
 @dataclass(frozen=True)
 class ExperimentOptions:
-    """`design` None: rate where both conditions keep up. `precision_percent`: go on until the interval is so narrow.
+    """How an experiment is measured.
 
-    `pairs` counts those that are kept. `rate_hz` None: found by calibration. `turn_s`: how long a condition runs before
-    the other has its turn, where they can take turns within a window; 0: whole windows. `quick`: a note says that the
+    `pairs` counts the pairs without warm-up. `design` None means equal rates if both conditions can serve them.
+    `rate_hz` None means a calibrated rate. `precision_percent` adds pairs until the interval is that narrow. `turn_s`
+    is the length of a turn if conditions alternate within a window; 0 means whole windows. `quick` adds a note that
     windows are few and short.
-    Raises UsageError for senseless values.
+
+    Raises UsageError if a value is out of range, or two values contradict each other.
     """
 
     pairs: int = PAIRS
@@ -95,41 +97,42 @@ class ExperimentOptions:
 
     @property
     def calibrate_s(self) -> float:
-        """How long each condition runs at full speed before; whole seconds, as sysbench counts."""
+        """The length of the calibration of each condition; sysbench counts whole seconds."""
         return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)
 
     def seconds(self, conditions: int) -> float:
-        """How long so many conditions take, roughly."""
+        """Return the approximate duration of an experiment with this number of conditions."""
         windows = conditions * (self.pairs + self.warm_up_pairs) + (max(12, self.pairs) if self.control else 0)
         beside_s = _READY_S + conditions * (self.calibrate_s + (self.attribute_s or 0.0))
         return windows * (self.window_s + AROUND_S) + 2 * self.baseline_windows * min(self.window_s, 4.0) + beside_s
 
     def plan(self, conditions: int) -> str:
-        """What is going to be measured and how long that takes, to be printed before it begins."""
+        """Return the windows and the duration of an experiment, to be printed at its start."""
         pairs = "pairs of " * (conditions > 1)
         return f"{self.pairs} {pairs}windows of {self.window_s:g} s: {approximate_time(self.seconds(conditions))}"
 
     @property
     def notes(self) -> list[str]:
-        """What a reader has to know of how it was run."""
+        """Notes for the reader of the result."""
         if not self.quick:
             return []
         return [f"--quick: {self.pairs} pairs of {self.window_s:g} s; for narrower intervals, leave it out"]
 
     @property
     def most_pairs(self) -> int:
-        """Where `--precision` gives up."""
+        """The largest number of pairs that `--precision` measures."""
         return self.pairs if self.precision_percent is None else self.pairs * MOST_PAIRS_FACTOR
 
 
-# A condition as a run keeps it, with a digest by which runs of the same work are known.
-
-# What changes how a load is driven and not what is asked of the server.
+# Keys that change the pace of a load, but not its statements.
 _NOT_WORK = ("rate_hz", "maximum_rate_hz", "queries", "clients")
 
 
 def condition_record(case: Case) -> ConditionRecord:
-    """A condition as it is saved; `work` is a digest of statements, protocol, schema and dataset."""
+    """Return a condition as it is saved.
+
+    `work` is a digest of statements, protocol, schema and dataset: runs of the same work have the same one.
+    """
     load = msgspec.to_builtins(case.load)
     settings = {**msgspec.to_builtins(case.server), **msgspec.to_builtins({"topology": case.topology})}
     asks = case.load.kind in ("statements", "slap", "pgbench", "connector-j")

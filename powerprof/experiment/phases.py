@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an idle run may claim: a cost only where its windows and the host's own drift leave no other reading. Pure."""
+"""Combine windows into phases, compare phases, and judge the cost of an idle server."""
 
 from __future__ import annotations
 
@@ -29,28 +29,28 @@ from powerprof.model.records import (
 )
 from powerprof.statistics import Interval, difference_of_rates, welch_interval
 
-# Pure: repeated windows put together into a phase, and the differences between phases with their intervals.
+# Phases from repeated windows, and differences between phases with their intervals.
 
 COMPARED = ("c0_percent", "wakeups_hz")
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """The mean; None where any value is unknown, or there is none."""
+    """Return the mean; None if there is no value or one is unknown."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
 def difference(before: Sequence[float], after: Sequence[float]) -> Estimate:
-    """mean(after) − mean(before) with Welch's 95 % interval."""
+    """Return mean(after) − mean(before) with Welch's 95 % interval."""
     mean = sum(after) / len(after) - sum(before) / len(before)
     interval = welch_interval(before, after)
     return Estimate(mean=mean, low=interval.low if interval else None, high=interval.high if interval else None)
 
 
 def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
-    """Every domain over all windows: joules add up, watts are their mean; both unknown where a window lacks them.
+    """Return every domain over all windows: the sum of joules and the mean of watts.
 
-    An estimate that stood in for some windows only is left out: it is none of the phase.
+    Both are unknown if a window lacks them. An estimate that replaced a meter in some windows only is left out.
     """
     by_domain: dict[tuple[str, str, str], list[EnergyReading]] = {}
     for reading in (reading for window in windows for reading in window.energy):
@@ -75,13 +75,13 @@ def _energy(windows: Sequence[Window]) -> list[EnergyReading]:
 
 
 def window_values(windows: Sequence[Window], metric: str) -> list[float]:
-    """A figure of every window; empty where any does not know it."""
+    """Return a figure of every window; empty if one is unknown."""
     numbers: list[Any] = [getattr(window, metric) for window in windows]
     return [] if None in numbers else numbers
 
 
 def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]:
-    """Watts of one domain in every window; empty where any does not know it."""
+    """Return the watts of one domain in every window; empty if one is unknown."""
     watts_each = [
         next((r.watts for r in window.energy if r.source == source and r.domain == domain), None) for window in windows
     ]
@@ -97,7 +97,7 @@ def combine(
     traced_window_s: float | None = None,
     server_exits: ServerExits | None = None,
 ) -> Phase:
-    """One phase from at least one window, with the energy of all of them."""
+    """Return one phase from at least one window, with the energy of all of them."""
     phase = make_phase(name, windows)
     notes: list[str | Note] = []
     if phase.wakeups_hz is None and conservation is not None and conservation.idle_exits_count and traced_window_s:
@@ -117,9 +117,10 @@ def combine(
 
 
 def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> list[Delta]:
-    """What changed from one phase to another: C0, wake-ups, every common idle state, and watts.
+    """Return the changes between two phases: C0, wake-ups, every common idle state, and watts.
 
-    `watts` are the host's by the run's `meters`, over the windows that have them; then every meter's own.
+    `watts` are the host's by the run's `meters`, over the windows that have them. The watts of every single meter
+    follow.
     """
     changes = []
 
@@ -142,17 +143,17 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
 
 
 def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
-    """The host's watts in every window by the run's meters; None where a window lacks them."""
+    """Return the host's watts in every window by the run's meters; None for windows that lack them."""
     return [host_energy(window.energy, meters).watts for window in phase.windows]
 
 
 def run_meters(phases: Sequence[Phase]) -> HostMeters | None:
-    """The one set of meters that stands for the host in all windows of these phases."""
+    """Return the one set of meters that represents the host in all windows of these phases."""
     return host_meters(_windows(phases))
 
 
 def unmetered_in(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
-    """A note where windows lack the run's meters."""
+    """Return a note if windows lack the run's meters."""
     return note_unmetered_windows(_windows(phases), meters)
 
 
@@ -168,16 +169,16 @@ def _residencies(phase: Phase, name: str) -> list[float]:
     return [value for value in percents if value is not None] if None not in percents else []
 
 
-# costs: beyond its interval and the drift. nothing: 0 or less lies in the interval, and a server cannot give back what
-# the host did before it. drift: the host itself changed as much. single: one window a phase, so nothing is known of its
-# scatter.
+# costs: above 0 beyond its interval and the drift. nothing: the interval contains 0 or less, and a server cannot reduce
+# the earlier use of the host. drift: the host itself changed as much. single: one window per phase, so the scatter is
+# unknown.
 Finding = Literal["costs", "nothing", "drift", "single"]
 _DRIFT_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One figure of the last phase against the first, and its verdict."""
+    """One figure of the last phase compared with the first, and its verdict."""
 
     metric: str
     difference: Estimate
@@ -185,12 +186,12 @@ class Claim:
 
 
 def delta_of(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
-    """How a metric changed from one phase of a run to another; None where the run does not say."""
+    """Return the change of a metric between two phases of a run; None if the run does not have it."""
     return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.name) == (before, after, metric)), None)
 
 
 def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
-    """Wake-ups and C0, as far as both phases know them."""
+    """Return the verdicts on wake-ups and C0, if both phases have them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
     judged = []
     for metric in ("wakeups_hz", "c0_percent"):
@@ -198,7 +199,7 @@ def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
         if delta is not None:
             at_end = window_values(after.windows, metric) if after is not None and first.name == "baseline" else []
             before, measured = (window_values(phase.windows, metric) for phase in (first, last))
-            # A record that keeps no windows has only what was made of them.
+            # A record without windows has only their summary.
             whole = judge_cost(before, measured, at_end) if before and measured else _judge_interval(delta.difference)
             judged.append(Claim(metric, delta.difference, whole))
     return judged
@@ -211,10 +212,11 @@ def _judge_interval(difference: Estimate) -> Finding:
 
 
 def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequence[float]) -> Finding:
-    """Whether `measured` is above the host's own figure, known `before` and, where there are any, `after` it.
+    """Return whether `measured` exceeds the host's own figure `before` and, if available, `after`.
 
-    It has to be above what was before by more than the interval, above all baseline windows together by more than
-    theirs, which holds their drift, and by at least three times as much as the baseline moved meanwhile.
+    A cost must exceed the earlier figure by more than the interval. It must exceed all baseline windows together by
+    more than their interval, which includes their drift. And it must be at least three times the change of the
+    baseline.
     """
     if not before or not measured:
         return "single"
@@ -231,23 +233,21 @@ def judge_cost(before: Sequence[float], measured: Sequence[float], after: Sequen
     return "costs"
 
 
-# What an idle server does by itself: the idle periods that its own threads ended, as the trace counted them. Pure.
-#
-# Nothing else on the host is in this count, so that a busy neighbour or a drift does not hide it as they hide the
-# difference of whole windows.
+# The idle exits that the server's own threads cause, as the trace counted them. Other programs are not in this count. A
+# busy neighbour or a drift hides the difference of whole windows, but not this count.
 
-# Where the CPUs are never idle, nobody can end an idle period: a count says nothing of the server then.
+# CPUs that are never idle have no idle exits, so a count is meaningless above this.
 BUSY_PERCENT = 90.0
-# With CPUs as busy as this, part of what the server would wake does not sleep.
+# With CPUs this busy, some wake-ups meet CPUs that are awake.
 HALF_BUSY_PERCENT = 25.0
 
 
 @dataclass(frozen=True)
 class ServerCost:
-    """Idle exits a second: of the server alone, and what the silent connections add to them (None: unknown).
+    """Idle exits per second of the server alone, and those added by silent connections (None: unknown).
 
-    `thread`: the one with most of them, and its own rate. `busy_percent`: of the CPUs while they were counted, where
-    that hides some of them; then there is no difference, since it would be that of what was hidden.
+    `thread` is the thread with most of them and its rate. `busy_percent` is the load of the CPUs during the count, if
+    it hides some idle exits; then `added` is None.
     """
 
     alone: Estimate | None
@@ -258,7 +258,7 @@ class ServerCost:
 
 
 def server_cost(run: IdleRun) -> ServerCost | None:
-    """None where nothing was traced, or the server's process is not on this host."""
+    """Return the idle exits of the server; None without a trace or if its process is on another host."""
     traced = {phase.name: phase for phase in run.phases if phase.server_exits is not None}
     alone, connected = (traced[name].server_exits if name in traced else None for name in ("server", "clients"))
     if alone is None and connected is None:
@@ -276,14 +276,14 @@ def server_cost(run: IdleRun) -> ServerCost | None:
 
 
 def busy_before(run: IdleRun) -> float | None:
-    """How busy the CPUs were before the server, in percent, where that leaves no answer; else None."""
+    """Return the load of the CPUs before the server started, in percent, if it prevents an answer; else None."""
     baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
     busy = None if baseline is None else baseline.c0_percent
     return None if busy is None or busy < BUSY_PERCENT else busy
 
 
 def busy_while_counted(run: IdleRun) -> float | None:
-    """The same of the CPUs while the server's idle exits were counted, of the least busy phase."""
+    """Return the load during the count of the server's idle exits, of the least busy phase; None if it is low."""
     traced = [phase.conservation for phase in run.phases if phase.server_exits is not None]
     idle = [counts.idle_percent for counts in traced if counts is not None and counts.idle_percent is not None]
     busy = 100.0 - max(idle, default=100.0)
@@ -313,15 +313,12 @@ def _busiest(run: IdleRun, phase: Phase) -> tuple[str, float] | None:
     return max(rates.items(), key=lambda item: item[1]) if rates else None
 
 
-# A phase's joules, split onto the processes whose CPU time was read and the rest of C0.
-
-
 def with_energy_split(
     phase: Phase, energy: WindowEnergy, meters: HostMeters | None, baseline: Phase | None = None
 ) -> Phase:
-    """The phase with its joules split onto the groups of processes whose CPU time was read, and the rest of C0.
+    """Split the joules of a phase between the groups of processes with known CPU time and the rest of C0.
 
-    `baseline`: the host idle, whose measured power is the floor.
+    `baseline` is the idle host; its measured power is the floor.
     """
     window_s = sum(window.window_s or 0.0 for window in phase.windows)
     used: dict[str, float] = {}
@@ -331,7 +328,7 @@ def with_energy_split(
                 used[group.name] = used.get(group.name, 0.0) + group.cpu_s
     c0_s = (phase.c0_percent or 0.0) / 100 * phase.cpus * window_s
     stolen_s = (phase.steal_percent or 0.0) / 100 * phase.cpus * window_s
-    # Process clocks and idle counters are read at slightly different moments: the rest is never negative.
+    # Process clocks and idle counters are read at slightly different moments, so clamp the rest at 0.
     rest = max(0.0, c0_s - stolen_s - sum(used.values()))
     consumers = [Consumer(name=name, c0_s=cpu_s) for name, cpu_s in used.items()]
     consumers.append(Consumer(name="rest of the system", c0_s=rest))

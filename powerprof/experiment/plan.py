@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding out how much both conditions can do, so that they are asked for the same."""
+"""Plan an experiment: check the options, calibrate the offered load, and order the blocks."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from powerprof.measure.residency import open_source
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.workloads.reading import Case
 
-# At 40 % of what the slower one can do, queues are short (M/M/1: the mean wait is two thirds of the service
-# time) and
-# the CPUs still idle in between, which is where power is saved.
+# At 40 % of the slower condition's capacity, queues are short (M/M/1: the mean wait is two thirds of the service time)
+# and CPUs still idle between queries, when power is saved.
 _UTILISATION = 0.4
-# Above this share of the capacity a Poisson stream keeps a queue that grows for longer than a window.
+# Above this share of the capacity, the queue of a Poisson stream grows for longer than a window.
 _SATURATED = 0.85
-# Fewer queries in a window than this say more about chance than about the condition.
+# With fewer queries per window, chance dominates the result.
 _FEWEST = 20
 
 
 @dataclass(frozen=True)
 class Offer:
-    """What both conditions are asked for: a rate, or a number of queries; `notes` say why."""
+    """The load offered to both conditions: a rate, or a number of queries; `notes` give the reasons."""
 
     design: Design
     rate_hz: float | None
@@ -41,13 +40,13 @@ class Offer:
 
     @property
     def easy_rate_hz(self) -> float | None:
-        """The rate, or for equal work one that all conditions keep up with; None where neither is known."""
+        """The rate; for equal work a rate that all conditions can serve; None if unknown."""
         known = [capacity for capacity in self.capacities_hz if capacity]
         return self.rate_hz or (_UTILISATION * min(known) if known else None)
 
 
 def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, say: Callable[[str], None]) -> Offer:
-    """Run each condition as fast as it goes for a moment and choose. Raises PowerprofError, UsageError."""
+    """Run each condition at full speed for a moment and choose the load. Raise PowerprofError, UsageError."""
     kind = cases[0].load.kind
     if cases[0].load.is_silent or kind == "tpcc":
         return Offer("rate", None, None, (), ())
@@ -62,7 +61,7 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
 
 
 def measure_capacity(bench: Bench, case: Case, duration_s: float) -> float:
-    """Queries/s of a condition with all its clients busy, by the server's count. Raises LoadFailed."""
+    """Return a condition's queries/s with all clients busy, by the server's count. Raise LoadFailed."""
     bench.enter(case)
     order = LoadOrder(duration_s=duration_s, seed=1)
     if case.load.kind == "slap":
@@ -70,7 +69,7 @@ def measure_capacity(bench: Bench, case: Case, duration_s: float) -> float:
     with bench.connect(case) as control:
         before = bench_data.read_counters(control)
         running = start_load(case, bench.context(case), order)
-        # A client that takes seconds to come up (Java) is waited for until it is connected.
+        # Start the clock when the client is connected: Java takes seconds to start.
         start_s = time.monotonic()
         try:
             result = running.finish(max(120.0, 20 * duration_s))
@@ -90,7 +89,7 @@ def measure_capacity(bench: Bench, case: Case, duration_s: float) -> float:
 def choose_offer(
     design: Design | None, capacities: Sequence[float], cases: Sequence[Case], options: ExperimentOptions
 ) -> Offer:
-    """Pure: the offer that follows from the capacities."""
+    """Return the load that follows from the capacities. Raise PowerprofError if a requested rate is too high."""
     slowest = min(capacities)
     limit = min(case.load.maximum_rate_hz for case in cases)
     wanted = options.rate_hz or cases[0].load.rate_hz
@@ -111,14 +110,14 @@ def choose_offer(
         if design == "rate":
             raise PowerprofError(notes[0].replace("; equal work is measured instead", ""), "use --design work")
     fixed = options.queries or cases[0].load.queries
-    # The slower one is to take about a window.
+    # The slower condition should take about one window.
     clients = max(case.load.clients for case in cases)
     queries = fixed or max(clients, int(slowest * options.window_s * 0.9))
     return Offer("work", None, queries, tuple(capacities), tuple(notes))
 
 
 def _rounded(rate: float) -> float:
-    """Two digits, a whole number: sysbench takes no other."""
+    """Round down to two digits and a whole number: sysbench takes whole rates only."""
     if rate < 10:
         return float(max(1, round(rate)))
     step = 10 ** (len(str(int(rate))) - 2)
@@ -126,7 +125,7 @@ def _rounded(rate: float) -> float:
 
 
 def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
-    """A program of the user's knows best; its arguments get the rate or the number of queries where they ask."""
+    """Return the load of a program of the user, which gets the rate or the number of queries as arguments."""
     words = " ".join(cases[0].load.argv)
     rate = options.rate_hz or cases[0].load.rate_hz
     queries = options.queries or cases[0].load.queries
@@ -139,16 +138,14 @@ def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
     return Offer("work", rate, queries, (), ())
 
 
-# The order of measuring: randomised balanced blocks, so that neither condition is always the first.
-
 Arm = Literal["a", "b"]
 
 
 def round_order(points: int, rounds: int, seed: int) -> list[list[int]]:
-    """In which order the points are measured in each round.
+    """Return the order of the points in each round.
 
-    Two rounds make a block: an order shuffled by `seed`, then the same backwards, so that every point has the same
-    place on average and a linear drift cancels. An odd last round has an order of its own.
+    Two rounds make a block: an order shuffled by `seed`, then its reverse. Every point has the same mean position, so a
+    linear drift cancels. An odd last round has a new order.
     """
     orders: list[list[int]] = []
     for number in range(rounds):
@@ -162,10 +159,10 @@ def round_order(points: int, rounds: int, seed: int) -> list[list[int]]:
 
 
 def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
-    """`pairs` pairs in the order in which each is run.
+    """Return the order within each of `pairs` pairs.
 
-    Two pairs make a block, ABBA or BAAB: a linear drift cancels within it. Blocks of both kinds come
-    equally often (± one), shuffled by `seed`; an odd last pair takes either order.
+    Two pairs make a block, ABBA or BAAB, within which a linear drift cancels. Both kinds of blocks are equally frequent
+    (± one), shuffled by `seed`. An odd last pair takes either order.
     """
     if pairs < 1:
         raise ValueError("a comparison needs a pair")
@@ -183,11 +180,8 @@ def block_order(pairs: int, seed: int) -> list[tuple[Arm, Arm]]:
     return order
 
 
-# Requests that change nothing or cannot be met, reported before a server starts.
-
-
 def check_options(cases: Sequence[Case], options: ExperimentOptions) -> None:
-    """Raises UsageError for options that these loads do not heed, and what `open_source` raises."""
+    """Raise UsageError for options without effect on these loads, or an unusable residency source."""
     open_source(options.residency_source).close()
     for case in cases:
         for option, reason in _ignored(case, options):
@@ -195,7 +189,7 @@ def check_options(cases: Sequence[Case], options: ExperimentOptions) -> None:
 
 
 def check_comparable(cases: Sequence[Case]) -> None:
-    """Raises UsageError for conditions whose clients do not do the same kind of thing."""
+    """Raise UsageError for conditions with different kinds of load."""
     first = cases[0]
     for other in cases[1:]:
         if other.load.kind != first.load.kind and not (other.load.is_silent and first.load.is_silent):
@@ -207,7 +201,7 @@ def check_comparable(cases: Sequence[Case]) -> None:
 
 
 def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
-    """The options that a load has no use for, each with the reason."""
+    """Return the options without effect on a load, each with the reason."""
     kind = case.load.kind
     design = [] if options.design is None or options.queries is not None else [f"--design {options.design}"]
     rate = [] if options.rate_hz is None else ["--rate"]

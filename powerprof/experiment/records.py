@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison is made of: the JSON of `powerprof.comparison/1`. Unknown is None, never 0."""
+"""The records of conditions, blocks and comparisons: `powerprof.comparison/1`. Unknown values are None, never 0."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Range = tuple[float, float]
 
 
 class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
-    """What one server of a topology did in a window, and its replication status at the window's end.
+    """The use of one server of a topology in a window, and its replication status at the end.
 
-    `c0_percent` is its CPU time in percent of all CPUs' wall time. Unknown is None.
+    `c0_percent` is its CPU time in percent of all CPUs' wall time. Unknown values are None.
     """
 
     name: str
@@ -37,9 +37,10 @@ class MemberShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StormShare(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of a window a storm was active. `began` False: it could not be started, the servers back off.
+    """The share of a window with an active storm.
 
-    `counter_hz` is how fast the counter that shows it rose over the whole window.
+    `began` is false if it could not be started because the servers back off. `counter_hz` is the rate of its counter
+    over the whole window.
     """
 
     began: bool
@@ -50,7 +51,10 @@ class StormShare(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of its own with every server of one condition traced. `members`: name → process."""
+    """A separate window in which every server of one condition was traced.
+
+    `members`: name → process ID.
+    """
 
     arm: Arm
     members: dict[str, int]
@@ -59,9 +63,9 @@ class TraceSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Slices(msgspec.Struct, frozen=True, kw_only=True):
-    """A window from within: of each slice its length, the bytes that the server wrote, and the idle exits of all CPUs.
+    """The slices of a window: length, bytes that the server wrote, and idle exits of all CPUs.
 
-    What this host does not tell is empty.
+    Figures that this host does not have are empty.
     """
 
     lengths_s: list[float]
@@ -70,13 +74,13 @@ class Slices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):
-    """One window of one condition. `queries` were finished in it, by the server's own count.
+    """One window of one condition.
 
-    `dropped`: warm-up, not counted. `disturbed`: other programs ran in its pair, which is not counted either.
-    `attempts_count` is above 1 where it had to be repeated. With the design `work` the window lasts longer than the
-    work, whose time is `solution_s`, and `solution_energy` what the meters measured of it (in runs saved before,
-    `solution_joules`). `status`: how far the server's counters moved. Of a
-    command it is one window of `executions_count` executions, which ended with these `exit_codes` (each once).
+    `queries` is the number of queries that the server finished in it. `dropped` blocks are warm-up. In the pair of a
+    `disturbed` block other programs ran; neither kind is counted. `attempts_count` is above 1 if the block was
+    repeated. With the design `work` the window is longer than the work: `solution_s` is the time of the work and
+    `solution_energy` its energy (in older runs `solution_joules`). `status` is the change of the server's counters. For
+    a command the block has `executions_count` executions, and `exit_codes` holds each of their exit codes once.
     """
 
     pair: int
@@ -110,7 +114,7 @@ BlockPair = tuple[Block, Block]
 
 
 def pairs_of(blocks: Sequence[Block]) -> list[BlockPair]:
-    """The complete pairs that count, as (a, b), in the order of time."""
+    """Return the complete counted pairs as (a, b), in the order of time."""
     by_pair: dict[int, dict[str, Block]] = {}
     for block in blocks:
         if not block.dropped and not block.disturbed:
@@ -119,7 +123,7 @@ def pairs_of(blocks: Sequence[Block]) -> list[BlockPair]:
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Mean of a metric in one condition, its 95 % interval, and the value of each pair."""
+    """A metric in one condition: mean, 95 % interval, and the value of each pair."""
 
     mean: float | None
     ci95: Range | None
@@ -127,10 +131,10 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """b − a over the pairs, with its 95 % interval; `percent` is of a.
+    """The difference b − a over the pairs with its 95 % interval; `percent` is of a.
 
-    Of estimated figures `ci95` has the model's doubt in it, and `sampling_ci95` has not. `less_than`: of a difference
-    that was not found the most that it may be, either way.
+    `ci95` of estimated figures includes the uncertainty of the model; `sampling_ci95` does not. `less_than` is the
+    largest possible absolute value of an inconclusive difference.
     """
 
     b_minus_a: float | None
@@ -141,7 +145,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """b / a over the pairs."""
+    """The ratio b / a over the pairs."""
 
     b_over_a: float
     ci95: Range | None
@@ -163,10 +167,10 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
-    """One function of the server or the kernel, in percent of one CPU (of sweeps, of its samples): where it ran
-    itself, and with what it called.
+    """One function of the server or the kernel, in percent of one CPU (in sweeps, of its samples).
 
-    The difference, its interval and the verdict are of where it ran itself.
+    `a_percent` and `b_percent` are self time, `a_total_percent` and `b_total_percent` include callees. The difference,
+    its interval and the verdict refer to self time.
     """
 
     function: str
@@ -182,7 +186,7 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionChanges(msgspec.Struct, frozen=True, kw_only=True):
-    """What functions the servers ran in either condition, over so many windows of each; largest change first."""
+    """The functions that the servers ran in both conditions; the largest change first."""
 
     windows_count: int
     window_s: float | None
@@ -191,7 +195,7 @@ class FunctionChanges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """The server's plan of one statement of a condition, as EXPLAIN gave it; `asserted` where the workload did."""
+    """The server's plan of one statement of a condition, from EXPLAIN; `asserted` if the workload requires it."""
 
     arm: Arm
     statement: str
@@ -200,7 +204,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConditionRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run under a name. `work` identifies it: only runs of the same work can be compared."""
+    """A condition. `work` identifies it: only runs of the same work can be compared."""
 
     name: str
     workload: str
@@ -211,7 +215,7 @@ class ConditionRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `run` was asked for, and what it offered the server."""
+    """The options of `run`, and the load that it offered to the server."""
 
     primary_metric: str | None = None
     window_s: float | None = None
@@ -224,10 +228,10 @@ class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadRun(Run, frozen=True, kw_only=True):
-    """What `run` saves: a condition's metrics over its windows.
+    """A saved run of one condition: its metrics over the windows.
 
-    Of a condition with several servers `blocks` are its windows with what each server did, and `traced` one in which
-    all were traced.
+    For a condition with several servers `blocks` holds its windows with each server's use, and `traced` a window in
+    which all were traced.
     """
 
     condition: ConditionRecord
@@ -239,9 +243,9 @@ class LoadRun(Run, frozen=True, kw_only=True):
 
 
 class Threat(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that could have made the difference, with its figures; `serious` ones are doubts of the answer.
+    """A possible other cause of the difference, with its figures; `serious` ones are doubts of the answer.
 
-    `form` selects its sentence where it has more than one; report writes the `text`.
+    `form` selects one of several sentences. The report writes the `text`.
     """
 
     name: str
@@ -252,10 +256,11 @@ class Threat(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """By which metric a comparison answers: `metric` is None where that which was `asked` for was not measured.
+    """The answer of a comparison. `metric` is None if the `asked` metric was not measured.
 
-    Report writes the sentences: the `text`, by that metric; its `ground`, of the CPU time that measured energy rests on
-    or of the energy that CPU time stands for; speed and power apart from that; `doubts`, why not to believe it.
+    The report writes the sentences. `text` is about that metric. `ground` is about the CPU time that supports measured
+    energy, or the energy that CPU time represents. `speed` and `power` are separate. `doubts` are reasons not to
+    believe it.
     """
 
     metric: str | None
@@ -268,9 +273,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """A against A. `sound` where no difference was found; `half_width_percent` is what can be resolved.
+    """A compared with itself.
 
-    Report writes the `text`.
+    `sound` if no difference was detected; `half_width_percent` is the resolution. The report writes the `text`.
     """
 
     kind: Literal["own_blocks", "run"]
@@ -282,7 +287,10 @@ class ControlRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two conditions compared: `powerprof.comparison/1`. `system`: what the host beneath did, judged as a family."""
+    """Two compared conditions: `powerprof.comparison/1`.
+
+    `system` holds the figures of the host, judged as a separate family.
+    """
 
     id: str | None
     command: str
@@ -318,10 +326,10 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.comparison/1"] = "powerprof.comparison/1"
 
 
-# What each command saves under `powerprof.run/1`.
+# The type that each command saves as `powerprof.run/1`.
 RUN_TYPES: dict[str | None, type[Run]] = {"residency": Run, "idle": IdleRun, "run": LoadRun}
 
 
 def read_run(path: Path) -> Run:
-    """A saved run as what its command saves. Raises DataError."""
+    """Read a saved run as the type of its command. Raise DataError."""
     return decode_record(path, RUN_TYPES.get(read_head(path).command, Run))

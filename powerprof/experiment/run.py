@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One condition alone, in repeated windows: `powerprof run`."""
+"""Measure one condition or one command in repeated windows: `powerprof run`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 class _Single:
-    """The state of one run; `run` may be ended early and keeps what there is."""
+    """The state of one run. An early end keeps its measured windows."""
 
     def __init__(self, case: Case, options: ExperimentOptions, say: Say) -> None:
         self._case = case
@@ -83,7 +83,7 @@ class _Single:
 
 
 def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> LoadRun:
-    """Measure one condition. Raises PowerprofError where not one window could be measured."""
+    """Measure one condition. Raise PowerprofError if no window could be measured."""
     from powerprof.energy.windows import WindowEnergy
 
     check_options([case], options)
@@ -157,18 +157,18 @@ def _run_record(
     )
 
 
-# Windows in which a command runs, once or as often as fits, from its start to its end.
+# Commands: each window has a whole number of executions, from start to end.
 
-# A window of fewer seconds says more of its edges than of the command.
+# Shorter commands run up to this many times per window.
 _MOST_EXECUTIONS = 10_000
 _STDERR_BYTES = 4096
-# What a shell says of a command that a signal ended.
+# A shell reports 128 + the signal of a killed command.
 _SIGNALLED = 128
 
 
 @dataclass
 class Command:
-    """A command and how often it runs in a window of its own (found by the first execution)."""
+    """A command and its number of executions per window, which the first execution determines."""
 
     argv: tuple[str, ...]
     may_fail: bool
@@ -177,9 +177,9 @@ class Command:
 
 
 def fit(command: Command, window_s: float) -> None:
-    """Execute once, and see how many executions are to be in a window of at least `window_s`.
+    """Execute once and set the number of executions for a window of at least `window_s`.
 
-    Raises PowerprofError where it cannot be started, or fails.
+    Raises PowerprofError if the command cannot be started or fails.
     """
     _, elapsed_s = _execute(command, OpenWindow())
     command.executions_count = max(1, min(_MOST_EXECUTIONS, math.ceil(window_s / max(elapsed_s, 1e-4))))
@@ -188,7 +188,7 @@ def fit(command: Command, window_s: float) -> None:
 def measure_executions(
     command: Command, pair: int, arm: Arm, dropped: bool, energy: WindowEnergy, residency_source: str
 ) -> Block:
-    """One window with all its executions. Raises PowerprofError where one of them cannot be started, or fails."""
+    """Measure one window of executions. Raise PowerprofError if one cannot be started or fails."""
     groups = {"powerprof": [os.getpid()]}
     with WindowMeter(meters=energy.meters, groups=groups, residency_source=residency_source) as meter:
         codes = []
@@ -220,7 +220,7 @@ def _with_command(window: Window, cpu_s: float) -> Window:
 
 
 def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
-    """Its exit code, as a shell says it, and how long it took; what it left running is ended. `running`: its window."""
+    """Run the command, end its leftover processes, and return its exit code and duration in s."""
     with tempfile.TemporaryFile() as stderr:
         start_s = time.monotonic()
         process = programs.start_typed(command.argv, stderr=stderr)
@@ -238,7 +238,7 @@ def _execute(command: Command, running: OpenWindow) -> tuple[int, float]:
 
 
 def _wait(process: subprocess.Popen[bytes], running: OpenWindow) -> None:
-    """Until it ends, asleep in the kernel: Popen.wait with a time-out would wake the CPU twenty times a second."""
+    """Wait for the process asleep in the kernel: Popen.wait with a time-out would wake the CPU 20 times a second."""
     with suppress(ProcessLookupError):
         handle = os.pidfd_open(process.pid)
         try:
@@ -256,11 +256,11 @@ def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
 
 
 def exit_codes(blocks: Sequence[Block]) -> list[int]:
-    """All exit codes that were seen."""
+    """Return all exit codes."""
     return sorted({code for block in blocks for code in block.exit_codes})
 
 
-# Any command as a workload: what an execution costs, and which of two costs less.
+# The records of commands.
 
 ASKED = "cpu_s_per_execution"
 _NAME_LIMIT = 60
@@ -269,7 +269,7 @@ _BASELINE_S = (0.5, 4.0)
 
 
 def condition_of(argv: Sequence[str]) -> ConditionRecord:
-    """A command as a condition: its words are the work."""
+    """Return a command as a condition; its words identify the work."""
     shown = [_as_text(word) for word in argv]
     digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
     return ConditionRecord(
@@ -283,7 +283,7 @@ def condition_of(argv: Sequence[str]) -> ConditionRecord:
 
 
 def _as_text(word: str) -> str:
-    """A word of a command line or a path as it can be saved: they may hold any byte, a record holds UTF-8."""
+    """Return a word of a command line as UTF-8 text for a record: words and paths can hold any byte."""
     return word.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
@@ -305,7 +305,7 @@ def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: 
 
 
 def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
-    """What a reader has to know of the commands' ends."""
+    """Return notes on failed executions and leftover processes."""
     failed = [code for code in exit_codes(blocks) if code]
     left = sum(command.leftovers_count for command in commands)
     notes = []
@@ -319,7 +319,7 @@ def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str
 
 
 def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
-    """Measure one command. Raises PowerprofError where not one window could be measured."""
+    """Measure one command. Raise PowerprofError if no window could be measured."""
     from powerprof.host.describe import host_record
 
     _check_source(options)

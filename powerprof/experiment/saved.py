@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saved runs of each kind as one side of a comparison: what was run, where, and its metrics."""
+"""Read and compare saved runs: condition, host, server and metrics of each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from powerprof.system.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Half:
-    """One side of the comparison, as read from a saved run."""
+    """One side of a comparison, read from a saved run."""
 
     name: str
     run_id: str
@@ -40,18 +40,21 @@ class Half:
     system: list[Figures] = field(default_factory=list)
 
 
-# As runs are numbered. No condition is called so.
+# The form of run identifiers. No condition has such a name.
 _RUN_ID = re.compile(r"[a-z]+-[0-9]{4,}", re.ASCII)
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """`RUN:condition` as both; a path may have a colon only with a condition after it."""
+    """Split `RUN:condition`; a path may have a colon only with a condition after it."""
     run, separator, condition = name.rpartition(":")
     return (run, condition) if separator and run else (name, None)
 
 
 def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
-    """True where both name saved runs. Raises UsageError where only one does and the other is no condition."""
+    """Return whether both names are saved runs.
+
+    Raises UsageError if only one is and the other is no condition either.
+    """
     store = RunStore(runs_dir)
 
     def is_run(name: str) -> bool:
@@ -70,12 +73,12 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
         run, other = (a, b) if first else (b, a)
         raise UsageError(f"{run} is a saved run and {other} is not", "compare two runs, or two conditions")
     if not first and _RUN_ID.fullmatch(_split(a)[0]) and _RUN_ID.fullmatch(_split(b)[0]):
-        store.find(_split(a)[0])  # which says where it looked
+        store.find(_split(a)[0])  # raises an error that lists the searched places
     return first
 
 
 def read_half(name: str, runs_dir: Path | None) -> Half:
-    """A saved run, or a condition of a saved comparison. Raises UsageError, DataError."""
+    """Read a saved run, or a condition of a saved comparison. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
     wanted: str | None = None
     try:
@@ -166,7 +169,7 @@ def _of_run(path: Path, run: Run) -> Half:
 
 
 def _drift_of(run: Run) -> list[Threat]:
-    """The drift of an idle run's baseline, where it was there and larger than an idle host's usual one."""
+    """Return the drift of an idle run's baseline if it is larger than the usual drift of an idle host."""
     drifts = run.drift if isinstance(run, IdleRun) else []
     drift = next((drift.difference for drift in drifts if drift.metric == "c0_percent"), None)
     if drift is None or drift.low is None or drift.high is None:
@@ -200,11 +203,8 @@ def _of_phase(phase: Phase) -> list[Figures]:
     ]
 
 
-# Two saved runs compared: refused where they did other work, judged as what was measured in pairs or apart.
-
-
 def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
-    """Compare two saved runs. Raises UsageError for different work, DataError for damaged runs."""
+    """Compare two saved runs. Raise UsageError for different work, DataError for damaged runs."""
     first, second = read_half(a, runs_dir), read_half(b, runs_dir)
     if (first.run_id, first.name) == (second.run_id, second.name):
         raise UsageError(
@@ -212,9 +212,9 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
         )
     _refuse_different_work(first, second)
     names_in_both = {metric.name for metric in first.metrics} & {metric.name for metric in second.metrics}
-    # One of them may have had a meter, and its answer be in joules; the other's is what both can answer by then.
+    # If one run had a meter, its answer is in joules. Choose a primary metric that both runs have.
     primary = next((half.primary for half in (first, second) if half.primary in names_in_both), first.primary)
-    # The two conditions of one comparison were measured in pairs, and still are.
+    # The two conditions of one comparison were measured in pairs.
     paired = first.comparison is not None and first.comparison == second.comparison and first.name != second.name
     metrics = judge_saved(first.metrics, second.metrics, primary, seed, paired=paired)
     if not metrics:
@@ -246,7 +246,7 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
 
 
 def _apart(first: Half, second: Half) -> list[Threat]:
-    """What threatens two runs of different times: that, and what was serious in either."""
+    """Return the threats to runs of different times: the missing pairing, and the serious threats of each run."""
     threats = [Threat(name="unpaired")]
     for half in (first, second):
         if half.interrupted:

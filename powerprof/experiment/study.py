@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A published study measured again: each finding's figures of today beside those of then, `powerprof.study/1`. Pure."""
+"""Measure a published study again and compare its findings with the published ones: `powerprof.study/1`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", "watts": "W"}
 
 
 class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One command of the study: as it is typed, the run that it left, and why there is none or what to doubt in it."""
+    """One command of the study as it is typed, its run, and the reason for a missing or doubtful one."""
 
     name: str
     typed: str
@@ -50,10 +50,10 @@ class StudyStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One finding. `a` and `b` are today's figures with 95 % intervals; difference and ratio are b's to a.
+    """One finding. `a` and `b` are today's figures with 95 % intervals; difference and ratio are of b to a.
 
-    `outcome`: whether today's b is to a as was published (`expected`); "no claim" where nothing was. With "same" both
-    ends of the difference's interval are held against `within`. `runs`: where the figures are.
+    `outcome` compares them with the published relation (`expected`), or is "no claim" without one. For "same" the
+    interval of the difference must be within ±`within`. `runs` lists the runs of the figures.
     """
 
     label: str
@@ -72,7 +72,7 @@ class StudyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A study, measured again whole or in part: its steps, and its findings then and now."""
+    """A study that was measured again, in whole or in part: steps and findings."""
 
     id: str | None
     command: str
@@ -92,7 +92,7 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def rows_of(study: Study, measured: Mapping[str, Measured], seed: int) -> list[StudyRow]:
-    """Every finding with what these steps measured."""
+    """Return every finding with its figures from these steps."""
     return [_study_row(finding, measured, seed) for finding in study.findings]
 
 
@@ -128,9 +128,9 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, Measured], seed
 def outcome(
     expected: Expected | None, within: float | None, difference: Estimate | None, *, is_found: bool = True
 ) -> Outcome:
-    """Whether a difference with its interval is what was published.
+    """Return whether a difference with its interval confirms the published relation.
 
-    `is_found` False: its interval is without zero, but among the many figures of its comparison that is chance.
+    `is_found` is false if the interval excludes 0, but the family of figures of its comparison makes that chance.
     """
     if expected is None:
         return "no claim"
@@ -156,7 +156,7 @@ class _Between(NamedTuple):
 def _between(
     finding: PublishedFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, Measured], seed: int
 ) -> _Between:
-    """The difference b − a and the ratio b / a with their intervals."""
+    """Return the difference b − a and the ratio b / a with their intervals."""
     first, second = (str(side).partition(":") for side in (finding.a, finding.b))
     record = measured[first[0]] if first[0] == second[0] else None
     if isinstance(record, IdleRun):
@@ -183,7 +183,7 @@ def _estimate(mean: float, ends: Range | None) -> Estimate:
 
 
 def _figures_of_side(side: str | None, name: str, measured: Mapping[str, Measured]) -> RunMetric | None:
-    """One side of a finding, from the record of its step; None where that has it not."""
+    """Return one side of a finding from the record of its step; None if it has no such metric."""
     step, _, part = (side or "").partition(":")
     record = measured.get(step)
     if isinstance(record, IdleRun):
@@ -224,22 +224,22 @@ def _of_comparison(record: Comparison, part: str, name: str) -> RunMetric | None
     return None
 
 
-# Of idle, of a sweep, and the windows of one condition.
+# Windows of idle and of sweep.
 _IDLE_WINDOW_S, _IDLE_REPEAT = 8.0, 5
 _SWEEP_WINDOW_S, _SWEEP_ROUNDS, _QUICK_ROUNDS = 5.0, 5, 3
-# A topology's servers start one after the other.
+# The servers of a topology start one after the other.
 _TOPOLOGY_START_S = 10.0
 
 
 class Keep(Protocol):
-    """Words and saves what a step measured; the record with its id, if it is saved."""
+    """A function that saves the record of a step and returns it with its ID."""
 
     def __call__(self, command: str, record: Measured) -> Measured: ...
 
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """How a study is measured. `runs_dir`: where sweeps are kept as they go, unless `keeps` is False."""
+    """The options of a study. `runs_dir` is the store of its sweeps, unless `keeps` is false."""
 
     quick: bool = False
     seed: int = 1
@@ -250,7 +250,7 @@ class StudyOptions:
     keeps: bool = True
 
     def loaded(self, step: StudyCommand) -> ExperimentOptions:
-        """The windows of a run, a comparison or a sweep."""
+        """Return the options of a run, a comparison or a sweep."""
         if step.command == "sweep":
             pairs, window_s = (_QUICK_ROUNDS if self.quick else _SWEEP_ROUNDS), _SWEEP_WINDOW_S
         else:
@@ -271,7 +271,7 @@ class StudyOptions:
         return replace(options, warm_up_pairs=0) if step.command == "sweep" else options
 
     def idle(self, step: StudyCommand) -> IdlePlan:
-        """The windows of silent servers."""
+        """Return the plan of an idle run."""
         return IdlePlan(
             clients=step.clients,
             duration_s=QUICK_WINDOW_S if self.quick else _IDLE_WINDOW_S,
@@ -283,7 +283,7 @@ class StudyOptions:
 
 
 def seconds(study: Study, options: StudyOptions) -> float:
-    """How long it takes, roughly."""
+    """Return the approximate duration in s."""
     return sum(_seconds(step, options) for step in study.steps if not options.only or step.name in options.only)
 
 
@@ -300,7 +300,7 @@ def _seconds(step: StudyCommand, options: StudyOptions) -> float:
 
 
 def plan(study: Study, options: StudyOptions) -> str:
-    """What is going to be measured and how long that takes, to be printed before it begins."""
+    """Return the steps and the duration of a study, to be printed at its start."""
     steps = len([step for step in study.steps if not options.only or step.name in options.only])
     return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {approximate_time(seconds(study, options))}"
 
@@ -313,10 +313,10 @@ def measure_study(
     say: Say,
     measure: Callable[[StudyCommand, StudyOptions, Say], Measured] | None = None,
 ) -> StudyRun:
-    """Measure step by step. What cannot be measured here is noted with its step, and the next one begins.
+    """Measure step by step. A step that cannot be measured here is noted, and the next one starts.
 
-    `measure` measures a step otherwise than by its command. Interrupted, it returns the steps that are done, so marked.
-    Raises Interrupted before the first, PowerprofError where no step could be measured.
+    `measure` replaces the measurement of a step. An interrupt returns the finished steps, marked as interrupted. Raises
+    Interrupted before the first step, and PowerprofError if no step could be measured.
     """
     started_at, interrupted = format_now(), False
     measured: dict[str, Measured] = {}
@@ -355,7 +355,7 @@ def measure_study(
             )
         )
         try:
-            # A step that a failure ended is no end of the others; one that a signal ended is.
+            # A failed step does not end the study, but a signal does.
             if signals.has_arrived():
                 raise Interrupted("interrupted")
             signals.release()
@@ -368,7 +368,7 @@ def measure_study(
 
 
 def _doubts(record: Measured) -> list[str]:
-    """What its report says against believing it; worded by then."""
+    """Return the doubts and notes of a record's report."""
     if isinstance(record, Comparison):
         return list(record.verdict.doubts)
     return [str(note) for note in record.notes] if isinstance(record, LoadRun) else []
@@ -384,7 +384,7 @@ def record_of(
     *,
     interrupted: bool,
 ) -> StudyRun:
-    """The record of these steps."""
+    """Return the record of these steps."""
     one = next(iter(measured.values()), None)
     server: Any = getattr(one, "server", None)
     notes = ["--quick: few and short windows; for narrower intervals, leave it out"] if options.quick else []
@@ -407,7 +407,7 @@ def record_of(
 
 
 def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
-    """One step. Raises PowerprofError where nothing of it can be measured here."""
+    """Measure one step. Raise PowerprofError if this host cannot."""
     if step.command == "idle":
         return measure_idle(options.idle(step), say)
     loaded = options.loaded(step)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One condition at several values of a parameter, in rounds, saved after each: `powerprof sweep`."""
+"""Measure one condition at several values of a parameter, in rounds saved one by one: `powerprof sweep`."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from powerprof.workloads.reading import Case, LoadedWorkload, resolve
 
 
 def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]]:
-    """The key that a parameter sets and the values to try by default.
+    """Return the key of a parameter and its default values.
 
-    `clients`, `rate` and `server` are there in every workload. Raises UsageError for another one that is not declared.
+    Every workload has `clients`, `rate` and `server`. Raises UsageError for another parameter that is not declared.
     """
     declared = workload.definition.parameters
     if parameter in declared:
@@ -52,7 +52,7 @@ def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]
 def start(
     workload: LoadedWorkload, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
 ) -> Sweep:
-    """An empty sweep. Raises UsageError without values, DataError for one that the key cannot take."""
+    """Return an empty sweep. Raise UsageError without values, DataError for a value that the key cannot take."""
     from powerprof.host.describe import host_record
 
     key, default = find_key(workload, parameter)
@@ -96,7 +96,7 @@ def start(
     )
 
 
-# How msgspec says what a field takes, and the words for it.
+# The words of msgspec for the type of a field, and ours.
 _EXPECTED = re.compile(r"expected `?(?P<kind>\w+)(?: (?P<sign>[<>]=?) (?P<bound>[\d.]+))?", re.IGNORECASE)
 _KINDS = {"int": "a whole number", "float": "a number", "str": "a text", "bool": "true or false"}
 _BOUNDS = {">=": "{} or more", "<=": "at most {}", ">": "above {}", "<": "below {}"}
@@ -106,12 +106,12 @@ _LIKE = {SERVER: "mariadb-10.11,mariadb-11.8", "rate": "100,200,400"}
 
 
 def _option(parameter: str) -> str:
-    """What stands before the values on the command line."""
+    """Return the words before the values on the command line."""
     return "--clients " if parameter == "clients" else f"--set {parameter}="
 
 
 def _no_value(parameter: str, value: Value, key: str, error: DataError) -> UsageError:
-    """A value of the command line that the key cannot take: the workload's file is not at fault."""
+    """Return the error for a value of the command line that the key cannot take."""
     typed = f"{_option(parameter)}{value}"
     remedy = "such as --clients 1,2,4" if parameter == "clients" else "powerprof workloads explains a workload's keys"
     reason = error.reason.rpartition(": ")[2].partition(" - at ")[0]
@@ -123,9 +123,9 @@ def _no_value(parameter: str, value: Value, key: str, error: DataError) -> Usage
 
 
 def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptions) -> None:
-    """See before the first point that the server is one, and has room for the connections of the largest point.
+    """Check before the first point that the server exists and has room for the largest point's connections.
 
-    A point whose server fails is noted: a wrong server would fail in all of them. Raises PowerprofError.
+    Failures of single points are noted later, but a wrong server would fail in all of them. Raises PowerprofError.
     """
     if sweep.parameter == SERVER:
         if bench_options.server_build or bench_options.server_binary or bench_options.server_basedir:
@@ -152,9 +152,9 @@ def go_on(
     save: Callable[[Sweep], Sweep],
     say: Say,
 ) -> Sweep:
-    """Measure the rounds that are missing, saving after each. Interrupted, it returns what there is, so marked.
+    """Measure the missing rounds, and save after each. An interrupt returns the sweep so far, marked.
 
-    Raises UsageError where the workload is not the one that the sweep was started with.
+    Raises UsageError if the workload has changed since the start of the sweep.
     """
     from powerprof.energy.windows import WindowEnergy
 
@@ -195,7 +195,7 @@ def go_on(
 
 
 def seconds_of(points: int, options: ExperimentOptions, *, baseline: bool) -> float:
-    """How long a sweep over so many points takes, roughly; `baseline`: with windows without any server."""
+    """Return the approximate duration of a sweep in s; `baseline` adds windows without a server."""
     windows = options.pairs * (points + baseline)
     traced_s = options.pairs * points * ((options.attribute_s or 0.0) + (SAMPLED_S if options.on_cpu else 0.0))
     return windows * (options.window_s + AROUND_S) + traced_s + START_S
@@ -208,9 +208,9 @@ def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: 
 
 
 def _offers(sweep: Sweep, cases: Mapping[Value, Case], options: ExperimentOptions) -> dict[Value, Offer]:
-    """What each point is asked for: as fast as it goes, or at a rate; the command line's before the workload's.
+    """Return the load of each point: full speed, or a rate; that of the command line has precedence.
 
-    Of servers all are offered the same: as fast as it goes, a server that is faster would also be busier.
+    All servers of a sweep over servers get the same rate. At full speed a faster server would also be busier.
     """
     rates = [options.rate_hz or case.load.rate_hz for case in cases.values()]
     if sweep.parameter == SERVER:
@@ -225,7 +225,7 @@ def _vcpu(saved: object) -> Vcpu | None:
 
 
 def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
-    """The options that a sweep was started with, to continue it. Raises DataError for a damaged record."""
+    """Return the options that a sweep was started with, to continue it. Raise DataError for a damaged record."""
     saved = sweep.options
     try:
         return replace(
@@ -248,12 +248,9 @@ def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
         raise DataError(sweep.id or "the sweep", f"options: {error} is missing or wrong") from None
 
 
-# Sweeps in the run store: started or continued, and written again after every point, under one id.
-
-
 @dataclass(frozen=True)
 class SweepRequest:
-    """A condition, what is varied in it and the values (none: those that the workload declares)."""
+    """A condition, the varied parameter, and its values (empty: those of the workload)."""
 
     condition: str
     parameter: str
@@ -261,7 +258,7 @@ class SweepRequest:
 
 
 class SweepStore:
-    """Where a sweep is kept while it runs; `keep=False` keeps nothing."""
+    """The place of a running sweep in the run store; `keep=False` saves nothing."""
 
     def __init__(self, directory: Path | None, *, keep: bool = True) -> None:
         self._store = RunStore(directory)
@@ -270,7 +267,7 @@ class SweepStore:
         self._new: str | None = None
 
     def load(self, name: str) -> Sweep:
-        """A sweep by id, folder or file. Raises UsageError, DataError."""
+        """Read a sweep by ID, folder or file. Raise UsageError, DataError."""
         path = self._store.find(name)
         if read_schema(path) != "powerprof.sweep/1":
             raise DataError(path, "not a sweep", hint="powerprof runs lists them")
@@ -278,7 +275,7 @@ class SweepStore:
         return decode_record(path, Sweep)
 
     def save(self, sweep: Sweep) -> Sweep:
-        """Write it whole, or leave what was there; returns it with its id. Raises PowerprofError."""
+        """Replace the saved sweep as a whole; return it with its ID. Raise PowerprofError."""
         if not self._keep:
             return sweep
         if self._folder is None:
@@ -291,7 +288,7 @@ class SweepStore:
         return sweep
 
     def drop_if_empty(self) -> None:
-        """Take away a sweep that was refused before its first point: there is nothing to go on with."""
+        """Remove a sweep that failed before its first point."""
         if self._new is not None:
             with suppress(PowerprofError):
                 self._store.remove(self._new)
@@ -306,9 +303,9 @@ def sweep(
     extra: Sequence[Path],
     say: Say,
 ) -> Sweep:
-    """A new sweep, or the saved one of that name continued, with the options that it was started with.
+    """Measure a new sweep, or continue a saved one with its original options.
 
-    Interrupted, it returns what there is, so marked. Raises UsageError, DataError, PowerprofError.
+    An interrupt returns the sweep so far, marked. Raises UsageError, DataError, PowerprofError.
     """
     if isinstance(asked, str):
         record = store.load(asked)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two saved sweeps compared: where they diverge, by how much, and which figure of the system changes with them."""
+"""Compare two saved sweeps: where they diverge, by how much, and the system figures that change with them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, p
 from powerprof.system.errors import DataError, UsageError
 
 _SCHEMA = "powerprof.sweep/1"
-_LEVEL = 0.95  # of the values together: a false parting anywhere is as rare as one interval that misses
+_LEVEL = 0.95  # of all values together: a false divergence is as rare as a wrong interval
 
 
 Value = bool | int | float | str
@@ -32,7 +32,7 @@ _System = dict[str, RunMetric]
 
 @dataclass(frozen=True)
 class JudgedMetric:
-    """The metric that is judged at one value of the parameter; `parted`: it differs significantly there."""
+    """The judged metric at one value of the parameter; `parted` if it differs significantly."""
 
     value: Value
     metric: Metric
@@ -40,7 +40,7 @@ class JudgedMetric:
 
 
 class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
-    """One of the two sweeps: its run, what was run in it and where."""
+    """One of the two sweeps: run, condition and circumstances."""
 
     name: str
     run: str
@@ -53,7 +53,10 @@ class SweepSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A value that both sweeps measured: the metrics of both, the one that is judged first. `parted`: that differs."""
+    """A value that both sweeps measured, with the metrics of both, the judged one first.
+
+    `parted` if that one differs.
+    """
 
     value: Value
     parted: bool
@@ -61,7 +64,7 @@ class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of the system over the values at which the sweeps diverged, and over those at which they did not.
+    """A figure of the system over the diverging values, and over the others.
 
     `percent` is the mean over the values of 200 (b − a) / (a + b).
     """
@@ -79,8 +82,10 @@ class PartingWith(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Two sweeps over one parameter: `powerprof.sweepcomparison/1`. `metric` is what they are judged by; report
-    writes the `text`."""
+    """Two compared sweeps of one parameter: `powerprof.sweepcomparison/1`.
+
+    `metric` is the judged one. The report writes the `text`.
+    """
 
     id: str | None
     command: str
@@ -103,13 +108,13 @@ class SweepComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def are_sweeps(a: str, b: str, runs_dir: Path | None) -> bool:
-    """True where both names are saved sweeps. Raises UsageError where only one is, or a name is unknown."""
+    """Return whether both names are saved sweeps. Raise UsageError if only one is, or a name is unknown."""
     store = RunStore(runs_dir)
     both = []
     for name in (a, b):
         try:
             both.append(read_schema(store.find(name)) == _SCHEMA)
-        except UsageError:  # RUN:condition, which no sweep is
+        except UsageError:  # RUN:condition, never a sweep
             both.append(False)
     if both[0] != both[1]:
         sweep, other = (a, b) if both[0] else (b, a)
@@ -118,7 +123,7 @@ def are_sweeps(a: str, b: str, runs_dir: Path | None) -> bool:
 
 
 def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepComparison:
-    """Compare two saved sweeps. Raises UsageError where they did different work, DataError for damaged ones."""
+    """Compare two saved sweeps. Raise UsageError for different work, DataError for damaged sweeps."""
     store = RunStore(runs_dir)
     paths = [store.find(name) for name in (a, b)]
     first, second = (decode_record(path, Sweep) for path in paths)
@@ -184,7 +189,7 @@ def _usable(point: Point) -> bool:
 
 
 def _judged_by(sweep: Sweep, both: Sequence[tuple[Point, Point]]) -> str:
-    """As fast as it goes the throughput, at an offered rate the server's CPU time, of idle servers the wake-ups."""
+    """Return the judged metric: throughput at full speed, CPU time at a rate, wake-ups of idle servers."""
     names = {metric.name for pair in both for point in pair for metric in point.metrics}
     offered = sweep.options.get("rate_hz") is not None or sweep.key == "load.rate_hz"
     wanted = ("c0_ms_per_query_server", "c0_ms_per_query") if offered else ("queries_hz",)
@@ -194,7 +199,7 @@ def _judged_by(sweep: Sweep, both: Sequence[tuple[Point, Point]]) -> str:
 def _points(
     both: Sequence[tuple[Point, Point]], systems: Sequence[tuple[_System, _System]], judged_by: str, seed: int
 ) -> list[ComparedPoint]:
-    """The metrics at each value. The one that is judged is a family over the values: one question, asked once."""
+    """Return the metrics at each value. The verdicts of the judged metric are one family over the values."""
     points: list[ComparedPoint] = []
     p_values: list[float | None] = []
     for (a, b), (system_a, system_b) in zip(both, systems, strict=True):
@@ -209,19 +214,19 @@ def _points(
 
 
 def judged(record: SweepComparison) -> list[JudgedMetric]:
-    """The judged metric at every value."""
+    """Return the judged metric at every value."""
     each = ((point, metric) for point in record.points for metric in point.metrics)
     return [JudgedMetric(point.value, metric, point.parted) for point, metric in each if metric.name == record.metric]
 
 
 def is_worse(record: SweepComparison) -> bool:
-    """True where B is significantly worse at some value: less throughput, or more of anything else."""
+    """Return whether B is significantly worse at some value: less throughput, or more of anything else."""
     parted = [point for point in judged(record) if point.parted]
     return any(direction(record.metric, point.metric.verdict) == "worse" for point in parted)
 
 
 def _every(point: Point, system: _System) -> list[RunMetric]:
-    """A point's own metrics, and those of the system."""
+    """Return the metrics of a point and of the system."""
     every = [*point.metrics, *system.values()]
     return list({metric.name: metric for metric in reversed(every)}.values())[::-1]
 
@@ -232,7 +237,7 @@ def _cpus(sweep: Sweep) -> int | None:
 
 
 def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[ComparedPoint]) -> list[PartingWith]:
-    """What the system did otherwise where the sweeps diverged; what differs most beside the other values first."""
+    """Return the figures of the system at the diverging values; the largest contrast to the other values first."""
     apart = [pair for pair, point in zip(system, points, strict=True) if point.parted]
     elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
     named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
@@ -243,14 +248,14 @@ def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[Com
 def _functions(
     both: Sequence[tuple[Point, Point]], points: Sequence[ComparedPoint], seed: int
 ) -> list[PartingFunction]:
-    """Whose share of the server's running time differs where the sweeps diverge."""
+    """Return the functions with different shares of the server's running time at the diverging values."""
     windows = [(a.on_cpu, b.on_cpu) for a, b in both]
     apart = [pair for pair, point in zip(windows, points, strict=True) if point.parted]
     return parting_functions(apart, [pair for pair in windows if pair not in apart], seed)
 
 
 def _system(point: Point, sweep: Sweep) -> _System:
-    """What the system did at a point, and how the CPUs idled there."""
+    """Return the figures of the system and of idle states at a point."""
     idle = [metric for metric in point.metrics if metric.name.startswith(("residency_percent:", "c0_percent"))]
     return {metric.name: metric for metric in (*system_values(point.metrics, point.os, _cpus(sweep)), *idle)}
 
@@ -258,7 +263,7 @@ def _system(point: Point, sweep: Sweep) -> _System:
 def _pooled(
     metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
 ) -> tuple[PartingWith, float | None] | None:
-    """One figure over the values at which the sweeps diverged and over the others, and its p-value over the first."""
+    """Return one figure over the diverging values and over the others, and its p-value over the former."""
     there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
     if there is None:
         return None
@@ -286,7 +291,7 @@ def _range(interval: Interval | None) -> Range | None:
 
 
 def _beside(parting: PartingWith) -> float:
-    """How much more it differs where the sweeps diverged than where they did not."""
+    """Return how much more the figure differs at the diverging values than at the others."""
     return abs(parting.percent - (parting.elsewhere_percent or 0.0))
 
 
@@ -301,7 +306,7 @@ def _threats(sides: Sequence[SweepSide]) -> list[Threat]:
 
 
 def _others(sides: Sequence[SweepSide], both: Sequence[tuple[Point, Point]]) -> list[Threat]:
-    """CPUs that other programs used make a server slower, and look like what is compared."""
+    """Return a threat if other programs used CPUs: they make a server slower, like the compared difference."""
     threats = []
     for number, side in enumerate(sides):
         blocks = [block for pair in both for block in pair[number].blocks]
@@ -318,18 +323,18 @@ def _left_out(first: Sweep, second: Sweep, both: Sequence[tuple[Point, Point]]) 
     return [Note("not_in_both", {"parameter": first.parameter, "values": ", ".join(missing)})] if missing else []
 
 
-# All saved runs of one condition in the order of time: `powerprof runs RUN --trend`, and between which it changed.
+# The trend of all saved runs of one condition: `powerprof runs RUN --trend`.
 
 
 class TrendStep(msgspec.Struct, frozen=True, kw_only=True):
-    """How the judged metric changed since the run before. Verdicts are a family's (Holm, 95 % over all steps)."""
+    """The change of the judged metric since the previous run. Its verdict is that of a family of all steps (Holm)."""
 
     difference: Difference
     verdict: Verdict
 
 
 class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A run: its metrics over its windows; what else differs from the run before, and how the figure changed."""
+    """A run with its metrics, its differences from the previous run, and the change of the figure."""
 
     run: str
     started_at: str
@@ -340,7 +345,10 @@ class TrendPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trend(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs of one condition, oldest first: `powerprof.trend/1`. `metric` is judged; report writes the `text`."""
+    """The runs of one condition, oldest first: `powerprof.trend/1`.
+
+    `metric` is judged. The report writes the `text`.
+    """
 
     id: str | None
     command: str
@@ -354,7 +362,7 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def trend_of(name: str, runs_dir: Path | None) -> Trend:
-    """The trend of the condition of a saved run. Raises UsageError, DataError."""
+    """Return the trend of the condition of a saved run. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
     this = read_half(name, runs_dir)
     halves: list[tuple[RunInfo, Half]] = []
@@ -365,7 +373,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
         try:
             half = read_half(run.id, runs_dir)
         except (UsageError, DataError):
-            continue  # a comparison, or damaged: `runs` says so
+            continue  # a comparison, or damaged: `runs` reports it
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
             halves.append((run, half))
     if not halves:
@@ -399,7 +407,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
 
 
 def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
-    """Each run's step since the run before; None for the first and where the two were not measured alike."""
+    """Return each run's change since the previous run; None for the first and for different meters."""
     judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
     for before, after in pairwise(halves):
         a, b = (next((metric for metric in half.metrics if metric.name == name), None) for half in (before, after))

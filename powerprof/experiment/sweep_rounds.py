@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The points of a sweep measured in rounds: each once a round, in another order each time.
+"""Measure the points of a sweep in rounds, each point once per round in a new order.
 
-What comes and goes meanwhile (a neighbour, a clock's frequency, a backup) must not look like a point's own, as it would
-if one point came after the other. Servers that are not asked are stopped."""
+Disturbances of the host (a neighbour, the CPU frequency, a backup) then affect all points alike. Idle servers are
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +45,22 @@ if TYPE_CHECKING:
     pass
 
 
-# Statistics are recomputed ten seconds after tables were filled; a stopped server would do that in its own window.
+# Statistics are recomputed ten seconds after tables were filled. A stopped server would do that in its own window.
 START_S = 12.0
-# PostgreSQL's background writer wakes five times a second until it has been once around its buffers, which it lets take
-# two minutes (scan_whole_pool_milliseconds, bufmgr.c); then it sleeps for ten seconds at a time.
+# PostgreSQL's background writer wakes five times a second until it has scanned all buffers, for up to two minutes
+# (scan_whole_pool_milliseconds, bufmgr.c). Then it sleeps for ten seconds at a time.
 POSTGRESQL_START_S = 130.0
-# Timers that ran out while it was stopped fire at once.
+# Timers that expired while the server was stopped fire at once.
 _WOKEN_S = 1.5
 _READY_S = 0.5
 
 
 @dataclass
 class Gathered:
-    """What there is of one point so far. `first_round`: the number of its first round.
+    """The measurements of one point so far.
 
-    A point that failed and is tried again later shares no round with those that were measured before.
+    `first_round` is the number of its first round. A failed point that is tried again later shares no round with the
+    points that were measured before.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -70,15 +72,15 @@ class Gathered:
     first_round: int = 0
 
     def cut(self, rounds: int) -> None:
-        """Keep so many rounds."""
+        """Keep the first rounds."""
         for kept in (self.blocks, self.rates, self.traced, self.sampled):
             del kept[rounds:]
 
 
 def complete_rounds(gathered: Mapping[Value, Gathered]) -> None:
-    """Take away what was measured of a round that was cut short: its other points would be of another time.
+    """Remove the measurements of an incomplete round: its other points would be of another time.
 
-    Points that are rounds behind, which failed, go on in rounds of their own.
+    Points that failed and are rounds behind continue in separate rounds.
     """
     most = max((len(had.blocks) for had in gathered.values()), default=0)
     abreast = [had for had in gathered.values() if len(had.blocks) >= most - 1 and had.error is None]
@@ -99,10 +101,10 @@ def measure_rounds(
     baseline: list[Window] | None,
     save: Callable[[], object],
 ) -> None:
-    """The rounds that are missing, saving after each. A point that fails is noted and the others go on.
+    """Measure the missing rounds, and save after each. A failed point is noted and the others continue.
 
-    `baseline`: each round begins with a window in which all servers are stopped, which goes there. Raises UsageError,
-    CapabilityError, and PowerprofError where the one server of all points is lost.
+    With a `baseline` each round starts with a window without running servers, which is appended to it. Raises
+    UsageError, CapabilityError, and PowerprofError if the shared server of all points is lost.
     """
     one = next(iter(apparatus.values()))
     bench, options, say = one.bench, one.options, one.say
@@ -146,12 +148,12 @@ def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
 
 
 def time_left(measured: int, of: int, passed_s: float) -> str:
-    """How long the rest takes, where its rounds are as long as those that are measured. Empty before the first."""
+    """Return the remaining time at the present pace as text; empty before the first round."""
     return f", {approximate_time(passed_s / measured * (of - measured))} to go" if measured else ""
 
 
 def _without(apparatus: Apparatus) -> Window:
-    """A window in which all servers are stopped."""
+    """Measure a window with all servers stopped."""
     apparatus.bench.hush()
     time.sleep(_READY_S)
     with apparatus.meter(()) as meter:
@@ -171,7 +173,8 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: Gathered, number:
         in_force = settings_in_force(server)
         window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
         if window.attribution.interrupted:
-            # A trace that is cut short is kept by who shows it; here it would be one of several, and not as long.
+            # Callers that display one trace keep a truncated one. Here it would be averaged with full-length traces, so
+            # drop it.
             raise Interrupted("interrupted")
         family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
         gathered.traced.append(pace_window(window, family, in_force))
@@ -182,13 +185,13 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: Gathered, number:
     gathered.rates.append(block.window.system or OsRates())
 
 
-# Pure: which points of a sweep differ, over the rounds in which they were measured.
+# Differences between the points of a sweep, over the rounds.
 
 
 class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
-    """A metric at two values of the parameter: `percent` is how much more it is at `b` than at `a`, with its interval.
+    """A metric at two values of the parameter: `percent` is the difference of `b` to `a`, with its interval.
 
-    `differ`: significantly, of all pairs and metrics of a sweep together. Unknown is None.
+    `differ` if it is significant among all pairs and metrics of the sweep. Unknown values are None.
     """
 
     metric: str
@@ -200,14 +203,14 @@ class PointsCompared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def less_than_percent(self) -> float | None:
-        """Of a difference that was not found the most that it may be, either way."""
+        """The largest possible absolute value of an inconclusive difference."""
         return None if self.ci95 is None or self.differ else max(abs(end) for end in self.ci95)
 
 
 def compare_metrics(
     metrics: Mapping[str, Mapping[Value, Mapping[int, float]]], *, in_rounds: bool
 ) -> list[PointsCompared]:
-    """Every two points by each metric, whose values are by point and round: one family, since one answer names them."""
+    """Compare every two points by each metric, given by point and round. The verdicts are one family."""
     pairs = [
         (name, list(points), pair)
         for name, points in metrics.items()
@@ -228,7 +231,10 @@ def compare_metrics(
 
 
 def alike(compared: Sequence[PointsCompared], metric: str, value: Value) -> dict[Value, float | None]:
-    """The points that do not differ significantly from this one, and less than how many percent each; None: unknown."""
+    """Return the points that do not differ significantly from this one, each with its bound in percent.
+
+    The bound is None if it is unknown.
+    """
     return {
         pair.b if pair.a == value else pair.a: pair.less_than_percent
         for pair in compared
@@ -240,10 +246,10 @@ SERVER = "server"
 
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
-    """One value of the parameter: metrics over its windows, and what the system beneath did. `error`: it failed.
+    """One value of the parameter: metrics over its windows, and figures of the system. `error`: the failure.
 
-    `on_cpu`: what functions the server ran, a window a round. Where the parameter is the server: which one it was, and
-    how often its threads woke in the `traced` windows.
+    `on_cpu` holds the server's functions, one window per round. In a sweep over servers, `server` is the version and
+    `paces` the wake-ups of its threads in the `traced` windows.
     """
 
     value: Value
@@ -258,9 +264,9 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sweep(msgspec.Struct, frozen=True, kw_only=True):
-    """A sweep, finished or not: `powerprof.sweep/1`. `baseline`: windows in which no server ran.
+    """A sweep, finished or not: `powerprof.sweep/1`.
 
-    `compared`: every two points by what the answer is about.
+    `baseline` holds windows without a server. `compared` compares every two points by the metrics of the answer.
     """
 
     id: str | None
@@ -283,7 +289,7 @@ class Sweep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Progress:
-    """What there is of a sweep, and the record of it. `kept`: points of which only the figures were saved."""
+    """A sweep during its measurement. `kept`: points of which only the figures were saved."""
 
     def __init__(self, sweep: Sweep) -> None:
         saved = {_same(point.value): point for point in sweep.points}
@@ -303,7 +309,7 @@ class Progress:
         self._sweep, self._server = sweep, sweep.server
 
     def began(self, bench: Bench, cases: Mapping[Value, Case]) -> None:
-        """The servers are up, but for some."""
+        """Note the servers that did not start, and the version of the first one."""
         for value, case in cases.items():
             if (error := bench.failure(case)) is not None:
                 self.gathered[value].error = error.message
@@ -316,18 +322,18 @@ class Progress:
         )
 
     def note(self, text: str) -> None:
-        """Keep a remark once."""
+        """Keep a note once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def failed(self, cases: Iterable[Value], rounds: int, error: PowerprofError) -> None:
-        """Nothing more can be had of these, as far as their rounds are not complete."""
+        """Set the error of the points whose rounds are incomplete."""
         for had in (self.gathered[value] for value in cases):
             if len(had.blocks) < rounds:
                 had.error = had.error or error.message
 
     def record(self, *, interrupted: bool = True) -> Sweep:
-        """The sweep as it is now."""
+        """Return the record of the sweep so far."""
         points = [
             self.kept.get(value) or _gathered_point(value, had)
             for value, had in self.gathered.items()
@@ -348,16 +354,16 @@ class Progress:
 
 
 def in_rounds(sweep: Sweep) -> bool:
-    """Whether its points were measured in rounds; of sweeps that older versions saved only those over servers were."""
+    """Return whether the points were measured in rounds; older versions did that for servers only."""
     return sweep.parameter == SERVER or bool(sweep.options.get("in_rounds"))
 
 
 def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:
-    """Every two points by what the answer is about: energy and what was done, of idle servers how often they wake."""
+    """Compare every two points by energy and throughput; idle servers by their wake-ups."""
     good = [point for point in sweep.points if point.error is None]
     names = {metric.name for point in good for metric in point.metrics}
     wanted = [ENERGY] if ENERGY in names else []
-    # At a rate that is given there is nothing to win.
+    # At a given rate the throughput is no result.
     if "queries_hz" in names and sweep.options.get("rate_hz") is None and sweep.key != "load.rate_hz":
         wanted.append("queries_hz")
     elif "queries_hz" not in names and WAKINGS in names:

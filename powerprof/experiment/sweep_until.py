@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The highest rate at which one condition, or two in turn, hold a limit: `powerprof saturate`."""
+"""Search the highest rate at which one condition, or two alternately, hold a limit: `powerprof sweep --until`."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from powerprof.statistics import Verdict, compare_pairs
 from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
 from powerprof.workloads.reading import Case
 
-# The highest rate that holds a limit: the search for it (pure), and what is saved, `powerprof.saturation/1`.
+# The search and its record, `powerprof.saturation/1`.
 
-# Below this share of what was offered the queue grows; where few were offered, a Poisson stream itself varies more.
+# Below this share of the offered rate the queue grows. At low rates a Poisson stream itself varies more.
 _KEPT_UP, _DEVIATIONS = 0.9, 3.0
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
-    """What must hold: a metric of a window, at most so much of its unit."""
+    """A metric of a window and its largest permitted value."""
 
     metric: Literal["latency_p50_ms", "latency_p95_ms", "latency_p99_ms", "c0_percent"]
     at_most: float
@@ -38,7 +38,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """One window at one rate. `value` is the limit's metric, None where unknown; `failure`: why the client ended."""
+    """One window at one rate. `value` is the limited metric (None: unknown), `failure` the error of the client."""
 
     round: int
     rate_hz: float
@@ -49,10 +49,10 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saturated(msgspec.Struct, frozen=True, kw_only=True):
-    """One condition: what it does as fast as it goes, and the highest rate that held, a value each round.
+    """The search of one condition: its capacity, and the highest rate that held in each round.
 
-    None in `values`: not even the lowest rate that was tried held. `limited` False: the limit held up to what the
-    condition can do at all. `rate_hz` is the mean with its 95 % interval; None where a round has no value.
+    None in `values` means that not even the lowest rate held. `limited` is false if the limit held up to the capacity.
+    `rate_hz` is the mean with its 95 % interval; None if a round has no value.
     """
 
     name: str
@@ -86,12 +86,12 @@ class Saturation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def condition(self) -> ConditionRecord:
-        """What it is kept under in the history of runs: the one condition, or the first."""
+        """The condition of the run in the history: the only or first one."""
         return self.a.condition
 
 
 def judge_trial(limit: Limit, block: Block, number: int, rate_hz: float) -> Trial:
-    """What a window at a rate says of the limit. A server that falls behind holds no limit."""
+    """Return whether a window held the limit. A server that falls behind holds no limit."""
     seconds = block.window.window_s
     finished_hz = block.queries / seconds if block.queries is not None and seconds else None
     found = {
@@ -107,10 +107,10 @@ def judge_trial(limit: Limit, block: Block, number: int, rate_hz: float) -> Tria
 
 
 def halve_rates(trial: Callable[[float], Trial], capacity_hz: float, steps: int) -> list[Trial]:
-    """Halve the rates between none and what the condition can do, `steps` times: below, where a trial held, the limit
-    is taken to hold, and above, where it did not, not to.
+    """Search the highest rate between 0 and the capacity in `steps` windows that halve the range.
 
-    Rates are whole numbers from 1: clients take no others.
+    A lower rate than one that held is assumed to hold, and a higher one than a failed rate to fail. Rates are whole
+    numbers from 1, as clients require.
     """
     low, high = 0.0, capacity_hz
     trials: list[Trial] = []
@@ -124,7 +124,7 @@ def halve_rates(trial: Callable[[float], Trial], capacity_hz: float, steps: int)
 
 
 def highest_rate(trials: Sequence[Trial], capacity_hz: float) -> float | None:
-    """What one search found: the middle between the highest rate that held and the next above that did not."""
+    """Return the middle between the highest rate that held and the next rate that did not; None if none held."""
     held = [trial.rate_hz for trial in trials if trial.held]
     if not held:
         return None
@@ -135,7 +135,7 @@ def highest_rate(trials: Sequence[Trial], capacity_hz: float) -> float | None:
 def condition_rate(
     name: str, condition: ConditionRecord, capacity_hz: float, rounds: Sequence[Sequence[Trial]]
 ) -> Saturated:
-    """One condition over its rounds; at least one."""
+    """Return one condition over at least one round."""
     values = [highest_rate(trials, capacity_hz) for trials in rounds]
     known = [value for value in values if value is not None]
     trials = [trial for each in rounds for trial in each]
@@ -152,7 +152,7 @@ def condition_rate(
 
 
 def compare_rates(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, Verdict | None]:
-    """b / a over the rounds that both have, with its interval; None where fewer than two have both."""
+    """Compare the rates b / a over the rounds that both have; None for fewer than two such rounds."""
     both = [(x, y) for x, y in zip(a.values, b.values, strict=False) if x is not None and y is not None]
     if len(both) < 2:
         return None, None
@@ -163,29 +163,29 @@ def compare_rates(a: Saturated, b: Saturated, seed: int) -> tuple[Ratio | None, 
     return (None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=ends)), result.verdict
 
 
-# Loads that can be asked at a rate.
+# Loads with a rate.
 _AT_A_RATE = ("statements", "pgbench", "connector-j")
 
 
 @dataclass
 class _SaturatedSide:
-    """One condition: what it can do, and the trials of each round."""
+    """One condition: its capacity, and the trials of each round."""
 
     case: Case
     capacity_hz: float = 0.0
     rounds: list[list[Trial]] = field(default_factory=list)
 
     def record(self, rounds: int) -> Saturated:
-        """What the first `rounds` rounds found."""
+        """Return the result of the first `rounds` rounds."""
         return condition_rate(self.case.name, condition_record(self.case), self.capacity_hz, self.rounds[:rounds])
 
 
 def search_highest_rate(
     cases: Sequence[Case], limit: Limit, steps: int, bench_options: BenchOptions, options: ExperimentOptions, say: Say
 ) -> Saturation:
-    """Search in rounds, the conditions in turn. Interrupted, it keeps the rounds that are whole.
+    """Search in rounds, the conditions alternately. An interrupt keeps the complete rounds.
 
-    Raises UsageError for a load that cannot be asked at a rate, PowerprofError where not one round is whole.
+    Raises UsageError for a load without a rate, and PowerprofError if no round was completed.
     """
     check_options(cases, options)
     for case in cases:
@@ -209,7 +209,7 @@ def search_highest_rate(
                 say(f"{side.case.name}: as fast as it goes")
                 side.capacity_hz = measure_capacity(bench, side.case, options.calibrate_s)
             for number in range(options.pairs):
-                # Which comes first alternates, so that a drift is no condition's own.
+                # Alternate the order, so that a drift affects both conditions.
                 for side in sides if number % 2 == 0 else sides[::-1]:
                     say(f"{side.case.name}: round {number + 1} of {options.pairs}")
                     side.rounds.append(_round(bench, side, limit, steps, options, number, say))
@@ -239,7 +239,7 @@ def _round(
         try:
             return judge_trial(limit, measure_block(apparatus, side.case, slot, 1), number, rate_hz)
         except Retryable as error:
-            # A client whose queue is full gives up: that rate does not hold.
+            # A client whose queue is full gives up: the rate does not hold.
             bench.revive(side.case)
             return Trial(round=number, rate_hz=rate_hz, finished_hz=None, value=None, held=False, failure=error.message)
 

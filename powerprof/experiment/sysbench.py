@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""sysbench as the client: statements through its Lua, open loop with --rate.
+"""sysbench and mariadb-slap as clients: statements through sysbench's Lua, open loop with --rate.
 
-Checked with 1.0.20: with --rate a generator of its own puts events into a queue at exponentially distributed
-times, whether or not the workers keep up, and the latency histogram counts from there. That is an open loop:
-waiting is not left out. --time takes whole seconds."""
+Checked with 1.0.20: with --rate a generator queues events at exponentially distributed times, even if the workers are
+late, and latencies count from there. That is an open loop: waiting time is included. --time takes whole seconds.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BUCKET = re.compile(r"^\s+(\d+\.\d+) \|.*?\s(\d+)$", re.MULTILINE)
 
 
 def start_sysbench(load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start sysbench on these statements. Raises CapabilityError where it is not installed."""
+    """Start sysbench on these statements. Raise CapabilityError if it is not installed."""
     program = programs.need("sysbench", "sysbench")
     pacing = [
         f"--time={math.ceil(order.duration_s) if order.duration_s else 0}",
@@ -50,7 +50,7 @@ def start_sysbench(load: Load, statements: Sequence[str], context: Context, orde
 
 
 def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start TPC-C's transactions, as fast as they go. Raises CapabilityError where sysbench is not installed."""
+    """Start TPC-C's transactions at full speed. Raise CapabilityError if sysbench is not installed."""
     load = case.load
     argv: list[str | Path] = [
         programs.need("sysbench", "sysbench"),
@@ -72,9 +72,9 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
 def arguments(
     program: Path, load: Load, statements: Sequence[str], context: Context, seed: int, pacing: Sequence[str]
 ) -> list[str | Path]:
-    """The words that start sysbench on these statements, which are written to files in the client's folder.
+    """Return the command line of sysbench for these statements; write them to files in the client's folder.
 
-    It reads `config` from its standard input.
+    sysbench reads `config` from its standard input.
     """
     texts = context.file("statements.nul", _nul(statements))
     session = context.file("session.nul", _nul(load.session))
@@ -101,12 +101,12 @@ def _nul(statements: Sequence[str]) -> bytes:
 
 
 def _script(name: str, context: Context) -> Path:
-    """Copy a script of ours to the client, whose account may be unable to enter our folder."""
+    """Copy one of our scripts to the client, because its account may be unable to enter our folder."""
     return context.file(name, (data_dir("workloads") / "lib" / name).read_bytes())
 
 
 def config(load: Load, context: Context) -> str:
-    """Return the account as sysbench reads it: every user can read a password on a command line."""
+    """Return the account as a configuration of sysbench: every user can read passwords on command lines."""
     login = context.login
     if login.family == "postgresql":
         return _postgresql(load, login)
@@ -122,7 +122,10 @@ def config(load: Load, context: Context) -> str:
 
 
 def _postgresql(load: Load, login: Login) -> str:
-    """A host that is a folder is where the socket is, which is named after the port (libpq, PQconnectdb)."""
+    """Return the account for PostgreSQL.
+
+    A host that is a folder holds the socket, which is named by its port (libpq, PQconnectdb).
+    """
     socket = login.socket
     return "\n".join(
         [
@@ -137,7 +140,7 @@ def _postgresql(load: Load, login: Login) -> str:
 
 
 def parse_report(text: str, elapsed_s: float) -> LoadResult:
-    """sysbench's report. Raises LoadFailed where it is not one."""
+    """Parse sysbench's report. Raise LoadFailed if it is not one."""
     events = re.search(r"total number of events:\s+(\d+)", text)
     total = re.search(r"total time:\s+(\d+(?:\.\d+)?)s", text)
     if not events or not total:
@@ -157,10 +160,9 @@ def parse_report(text: str, elapsed_s: float) -> LoadResult:
 
 
 def percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | None:
-    """The value of a histogram below which `percent` of the counts lie; None for an empty one.
+    """Return the value of a histogram below which `percent` of the counts are; None for an empty one.
 
-    The buckets are 2 % apart (1,024 of them from 0.001 ms to 100 s, sysbench's sb_histogram), which is the
-    resolution.
+    The resolution is 2 %, the distance of the 1,024 buckets from 0.001 ms to 100 s (sysbench's sb_histogram).
     """
     total = sum(count for _, count in buckets)
     if not total:
@@ -173,21 +175,19 @@ def percentile(buckets: Sequence[tuple[float, int]], percent: float) -> float | 
     return buckets[-1][0]
 
 
-# sysbench behind a gate: it asks while powerprof holds the gate open and sleeps while it is shut.
+# sysbench behind a gate: clients send statements while powerprof holds the gate open, and sleep while it is closed.
 #
-# Two loads can so take turns of a fraction of a second, each connected and warm all the time. The gate is a file that
-# both map, words of the host's byte order:
+# Two connected, warm loads can so alternate several times a second. The gate is a file that both programs map, with
+# words in the byte order of the host:
 #
-# offset 0            u32 `turn`: 0 shut, 0xffffffff over, else a number that is new each time the gate opens
-# 64 + 4160 × client  u32 ready (connected), u32 busy (asking), u64 statements done, u64 sum of their latencies in µs,
-#                     1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % a bucket),
-#                     u32 failed (its statement did)
+# offset 0            u32 `turn`: 0 closed, 0xffffffff over, else a new number at each opening
+# 64 + 4160 × client  u32 ready (connected), u32 busy (waiting), u64 statements done, u64 sum of their latencies in µs,
+#                     1,024 × u32 a histogram of the latencies, logarithmic from 0.001 ms to 100 s (1.8 % per bucket),
+#                     u32 failed (its statement failed)
 #
-# A pace of 0 is as fast as it goes: each client asks again when it has its answer.
-#
-# Arrivals are exponentially distributed and each client's own. A client that is not done when its next statement is due
-# asks that at once afterwards, and its latency counts from when it was due. What is due while the gate is shut is not
-# asked. `statements.lua` is the other end.
+# A pace of 0 means full speed: each client continues after each answer. Otherwise the arrivals of each client are
+# exponentially distributed. A late client continues at once, and latencies count from the due time. Statements that
+# are due while the gate is closed are dropped. `statements.lua` is the other end.
 
 _BUCKETS, _FIRST_MS, _LAST_MS = 1024, 1e-3, 1e5
 _GATE_BYTES = 64
@@ -212,20 +212,20 @@ _POLL_S = 0.0005
 
 
 def is_possible() -> bool:
-    """Whether this machine's system calls are known to `statements.lua`."""
+    """Return whether `statements.lua` knows the system calls of this machine."""
     return platform.machine() in _SYS_FUTEX
 
 
 @dataclass(frozen=True)
 class Tally:
-    """What the clients have done since they connected. `buckets`: shape (1024,)."""
+    """The work of the clients since they connected. `buckets`: shape (1024,)."""
 
     done: int
     total_us: int
     buckets: NDArray[np.int64]
 
     def since(self, before: Tally) -> LoadResult:
-        """What they did after `before`; the time is for the caller to know."""
+        """Return the work after `before`; `elapsed_s` is left at 0."""
         counts = self.buckets - before.buckets
         done = self.done - before.done
         edges = [(_value_ms(int(index)), int(counts[index])) for index in np.flatnonzero(counts)]
@@ -240,14 +240,14 @@ class Tally:
 
 
 def _value_ms(bucket: int) -> float:
-    """The middle of a bucket, in the logarithm."""
+    """Return the logarithmic middle of a bucket in ms."""
     return float(_FIRST_MS * (_LAST_MS / _FIRST_MS) ** ((bucket + 0.5) / (_BUCKETS - 1)))
 
 
 class GatedLoad(Closeable):
-    """sysbench with its clients connected and the gate shut. Use it as a context manager: it ends with it.
+    """sysbench with connected clients and a closed gate, while the context is open.
 
-    Raises CapabilityError where sysbench is not installed, LoadFailed where the clients do not connect.
+    Raises CapabilityError if sysbench is not installed, and LoadFailed if the clients do not connect.
     """
 
     def __init__(self, load: Load, statements: Sequence[str], context: Context, rate_hz: float, seed: int) -> None:
@@ -274,25 +274,23 @@ class GatedLoad(Closeable):
 
     @property
     def pids(self) -> Sequence[int]:
-        """The client's process."""
         return self._process.pids
 
     def alive(self) -> bool:
-        """False once the client has ended."""
         return self._process.alive()
 
     def open(self) -> None:
-        """Let the clients ask from now on."""
+        """Let the clients start statements."""
         self._turn += 1
         self._turn_to(self._turn)
 
     def shut(self, patience_s: float) -> None:
-        """Let no client begin a statement, and wait until those under way are answered. Raises LoadFailed."""
+        """Let no client start a statement, and wait for the running ones. Raise LoadFailed."""
         self._turn_to(_SHUT)
         self._wait_for(lambda: not bool(self._clients["busy"].any()), patience_s, "is not answered")
 
     def tally(self) -> Tally:
-        """The counts until now; exact while the gate is shut."""
+        """Return the counts so far; they are exact while the gate is closed."""
         return Tally(
             int(self._clients["done"].sum()),
             int(self._clients["total_us"].sum()),
@@ -318,10 +316,10 @@ class GatedLoad(Closeable):
 
 
 class OpenGate:
-    """sysbench with the gate open from the start, for whole windows on a server that does not count statements in time:
-    PostgreSQL's processes report what they did up to a second later (monitoring-stats, "Statistics collection").
+    """sysbench with an open gate, for whole windows on servers that do not count statements in time.
 
-    Raises CapabilityError where sysbench is not installed or this machine's calls are unknown, LoadFailed where the
+    PostgreSQL's processes report their statistics up to a second late (monitoring-stats, "Statistics collection").
+    Raises CapabilityError if sysbench is not installed or this machine's calls are unknown, and LoadFailed if the
     clients do not connect.
     """
 
@@ -337,19 +335,16 @@ class OpenGate:
 
     @property
     def pids(self) -> Sequence[int]:
-        """The client's process."""
         return self._load.pids
 
     def alive(self) -> bool:
-        """False once it has ended."""
         return self._load.alive()
 
     def done(self) -> int:
-        """How many statements have been answered until now."""
         return self._load.tally().done - self._start.done
 
     def finish(self, timeout_s: float) -> LoadResult:
-        """Wait until its time is over and the last is answered. Raises LoadFailed."""
+        """Wait until its time is over and the last statement is answered. Raise LoadFailed."""
         wait_and_read((), self._until_s - time.monotonic())
         try:
             self._load.shut(timeout_s)
@@ -358,12 +353,11 @@ class OpenGate:
             self.kill()
 
     def kill(self) -> None:
-        """End it now."""
         self._load.close()
 
 
 def _map(path: Path, size: int) -> mmap.mmap:
-    """Map a file that another account owns; it is not led elsewhere by a link."""
+    """Map a file that another account owns; a link cannot redirect it."""
     with Folder.open(path.parent) as folder:
         handle = os.open(path.name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
     with os.fdopen(handle, "r+b"):
@@ -377,13 +371,13 @@ def _unexpected(text: str) -> LoadResult:
     )
 
 
-# mariadb-slap as the client. It knows no rate: it runs a number of queries as fast as it can.
+# mariadb-slap as the client: it has no rate and runs a number of queries at full speed.
 
 _DELIMITER = ";\n"
 
 
 def start_mariadb_slap(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
-    """Start mariadb-slap with `order.queries` queries. Raises CapabilityError where it is not installed."""
+    """Start mariadb-slap with `order.queries` queries. Raise CapabilityError if it is not installed."""
     program = programs.which("mariadb-slap") or programs.which("mysqlslap")
     if program is None:
         program = programs.need("mariadb-slap", "mariadb-client")
@@ -424,7 +418,7 @@ def _slap_config(context: Context) -> str:
 
 
 def parse_mariadb_slap(text: str, elapsed_s: float, queries: int, load: Load) -> LoadResult:
-    """mariadb-slap's report. Raises LoadFailed where it is not one."""
+    """Parse mariadb-slap's report. Raise LoadFailed if it is not one."""
     match = re.search(r"Average number of seconds to run all queries:\s+(\d+\.\d+) seconds", text)
     if not match:
         raise LoadFailed(f"mariadb-slap gave no report: {' '.join(text.split())[-200:]}")

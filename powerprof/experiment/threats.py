@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: what else could have made the difference."""
+"""Find other causes of a difference: steal, frequency, other programs, drift, and the model of an estimate."""
 
 from __future__ import annotations
 
@@ -18,25 +18,28 @@ from powerprof.experiment.verdict import metric_named
 from powerprof.model.records import EnergyReading, EstimateRange, Note, Window
 from powerprof.statistics import Drift, baseline_drift, block_trend
 
-# A hypervisor that took more than this from the guest has measured its neighbours too.
+# With more steal than this, neighbours of the guest were measured as well.
 _STEAL_PERCENT = 1.0
 _FREQUENCY_PERCENT = 5.0
 _OTHER_POINTS = 2.0
-# Interrupts and the kernel's own threads stay below it on a host that does nothing else.
+# On a host without other programs, interrupts and kernel threads use less than this.
 OTHERS_PERCENT = 10.0
-# Offered and finished differ by chance: two deviations of a Poisson count of 300 are 12 %.
+# Offered and finished queries differ by chance: two deviations of a Poisson count of 300 are 12 %.
 _BEHIND = 0.85
 
 
-# A busy neighbour or a change of frequency moves figures by tens of percent, hardly by more.
+# Busy neighbours and frequency changes move figures by tens of percent, hardly by more.
 _DISTURBANCES = ("steal", "frequency", "other_load")
-_NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice as much
+_NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice
 
 
 def doubts_of(
     threats: Sequence[Threat], control: ControlRecord | None, metrics: Sequence[Metric], primary: str | None
 ) -> list[Threat]:
-    """Why an answer is not to be believed: the serious threats, but for disturbances where the effect is far larger."""
+    """Return the reasons to doubt an answer.
+
+    Those are the serious threats, except disturbances if the effect is far larger.
+    """
     if not metrics:
         return [Threat(name="no_pairs", serious=True)]
     metric = metric_named(metrics, primary)
@@ -55,8 +58,10 @@ def find_threats(
     after: Sequence[Window],
     design: Design,
 ) -> list[Threat]:
-    """Steal, frequency, other load, drift of the idle baseline and over the blocks, a rate not kept: of the `pairs`
-    that count. Of all `blocks`, how many were repeated."""
+    """Return the threats to the counted `pairs`, and the number of repeated blocks in all `blocks`.
+
+    Threats are steal, frequency, other load, drift of the idle baseline, a trend over the blocks and a missed rate.
+    """
     counted = [block for pair in pairs for block in pair]
     threats = [_steal(counted), _frequency(counted), _other_load(counted), _drift(counted, before, after)]
     threats += [_trend(counted), _behind(counted, design), _repeats(blocks)]
@@ -86,7 +91,7 @@ def _frequency(blocks: Sequence[Block]) -> Threat | None:
 
 
 def _other_load(blocks: Sequence[Block]) -> Threat | None:
-    """What is neither server, client nor powerprof: it must be little, and steady."""
+    """Judge the C0 of other programs: it must be small and steady."""
     rest = {arm: _known([rest_percent(block.window) for block in blocks if block.arm == arm]) for arm in ("a", "b")}
     if not rest["a"] or not rest["b"] or not blocks or not blocks[0].window.processes:
         return None
@@ -95,7 +100,8 @@ def _other_load(blocks: Sequence[Block]) -> Threat | None:
         **{f"{arm}_percent": statistics.fmean(values) for arm, values in rest.items()},
         "above_points": worst,
     }
-    # One window with a guest in it is left out or weighs little; a guest in all of them is the doubt.
+    # One window with a foreign load is excluded or has little weight. A foreign load in all windows is a reason for
+    # doubt.
     above = [max(0.0, value - statistics.median(values)) for values in rest.values() for value in values]
     steady = statistics.fmean([*rest["a"], *rest["b"]])
     serious = statistics.fmean(above) > _OTHER_POINTS or steady > OTHERS_PERCENT
@@ -103,14 +109,14 @@ def _other_load(blocks: Sequence[Block]) -> Threat | None:
 
 
 def crowded(blocks: Sequence[Block]) -> list[Note]:
-    """A note where others used so much of the host that its figures are theirs as well."""
+    """Return a note if other programs used so much of the host that they affected its figures."""
     rest = _known([rest_percent(block.window) for block in blocks if block.window.processes])
     mean = statistics.fmean(rest) if rest else 0.0
     return [Note("crowded", {"percent": mean})] if mean > OTHERS_PERCENT else []
 
 
 def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
-    """How far the idle baseline moved, weighed against the difference in C0 between the conditions."""
+    """Return the drift of the idle baseline, compared with the difference in C0 between the conditions."""
     means = {arm: _known([block.window.c0_percent for block in blocks if block.arm == arm]) for arm in ("a", "b")}
     effect = None
     if means["a"] and means["b"]:
@@ -154,19 +160,17 @@ def _repeats(blocks: Sequence[Block]) -> Threat | None:
     return Threat(name="repeats", values={"count": count}) if count else None
 
 
-# Pure: which pairs other programs have disturbed, and what becomes of them.
-#
-# What is judged is the C0 that is neither server, client nor powerprof, and never a result. Each condition is held
-# against its own quietest window, so that interrupts and write-back that belong to a condition do not count.
+# Pairs that other programs disturbed. They are found by the C0 of neither server, client nor powerprof, never by a
+# result. Each condition is compared with its quietest window, so its own interrupts and write-back do not count.
 
-# Points of C0. On a quiet host the rest varies by less than one.
+# Points of C0. On a quiet host the C0 of other programs varies by less than one.
 _DISTURBED_POINTS = 5.0
-# With fewer pairs left than this share of those asked for, all are kept: a busy host is then what was measured.
+# If fewer pairs than this share of the requested number remain, all are kept: the host was busy throughout.
 _KEPT_SHARE = 0.6
 
 
 def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
-    """The numbers of the pairs with a window in which something else ran."""
+    """Return the numbers of the pairs with a window in which other programs ran."""
     counted = [block for block in blocks if not block.dropped]
     disturbed: set[int] = set()
     for arm in ("a", "b"):
@@ -181,7 +185,7 @@ def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
 
 
 def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
-    """The blocks with disturbed pairs marked, if enough pairs are left without them; and a note of it."""
+    """Mark the blocks of disturbed pairs if enough other pairs remain. Return the blocks and a note."""
     disturbed = disturbed_pairs(blocks)
     kept = {block.pair for block in blocks if not block.dropped} - disturbed
     if not disturbed or len(kept) < max(_KEPT_SHARE * wanted_pairs, MINIMUM_PAIRS):
@@ -193,22 +197,22 @@ def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], 
     return marked, [Note("pairs_left_out", {"count": len(disturbed)})]
 
 
-# What two measurements could be confused by: all that differs around them, and was not what was asked.
+# Confounders: everything else that differs between two measurements.
 
-# Not part of it: names, and what is new at each boot.
+# Ignored: names, and values that are new at each boot.
 _HOST_IGNORED = ("hostname", "boot_id", "mitigations")
 
 
 class Described(Protocol):
-    """What a saved record says of how it was made."""
+    """A saved record with its circumstances."""
 
     @property
     def started_at(self) -> str:
-        """RFC 3339."""
+        """The start, in RFC 3339."""
 
     @property
     def condition(self) -> ConditionRecord:
-        """What was run."""
+        """The condition."""
 
     @property
     def host(self) -> dict[str, Any]:
@@ -220,11 +224,11 @@ class Described(Protocol):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How it was measured."""
+        """The options of the measurement."""
 
 
 def differences(first: Described, second: Described) -> list[str]:
-    """What differs in host, kernel, server and settings, one line each; first what matters most."""
+    """Return a line per difference in host, kernel, server and settings; the most important first."""
     texts = []
     for label, a, b in (
         ("host", first.host, second.host),
@@ -250,22 +254,21 @@ def _show(value: Any) -> str:
     return "unknown" if value is None else str(value)[:80]
 
 
-# Pure: the doubt of the model in a difference of estimated figures, beside the doubt of the sample.
-#
-# Each difference and ratio is judged again with every pair of idle watts and slope that is a corner of what is possible
-# (`energy.joint`), the same pair for both conditions. Between windows of equal length the idle part cancels and the
-# slope's doubt is left; where the conditions did unequal work, it does not. A ratio keeps the doubt of idle ÷ slope.
+# The uncertainty of the energy model in a difference of estimated figures. Each difference and ratio is judged again
+# with every extreme pair of idle watts and slope (`energy.families.corners`), the same pair for both conditions.
+# Between windows of equal length the idle part cancels and the uncertainty of the slope remains. If the conditions did
+# unequal work, the idle part does not cancel. A ratio keeps the uncertainty of idle ÷ slope.
 
 
 def with_pair(watts: float, span: EstimateRange, pair: Pair) -> float:
-    """What the estimate would be by another model: with these idle watts and this slope."""
+    """Return the estimate by another model with these idle watts and this slope."""
     idle, slope = pair
     busy = (watts - span.idle_watts) / span.slope_watts if span.slope_watts else 0.0
     return idle + slope * busy
 
 
 def other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[list[BlockPair], Baseline]]:
-    """The pairs and the idle host by every other model that is possible; none where nothing is estimated."""
+    """Return the pairs and the idle host by every other possible model; empty if no energy is estimated."""
     span = next((r.range for pair in pairs for block in pair for r in block.window.energy if r.range is not None), None)
     if span is None:
         return []
@@ -294,6 +297,6 @@ def _with(reading: EnergyReading, span: EstimateRange, pair: Pair) -> EnergyRead
 
 
 def _for(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
-    """The pair for as many CPUs as this reading is of: a CPU may have come or gone between two windows."""
+    """Scale a pair of idle watts and slope to the CPUs of this reading: a CPU can go offline between windows."""
     scale = own.slope_watts / span.slope_watts if span.slope_watts else 1.0
     return pair[0] * scale, pair[1] * scale

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A traced window of a condition, all of its servers at once, and whose wake-ups they were."""
+"""Trace and sample windows of a condition: causes of wake-ups, paces of threads, functions of the server."""
 
 from __future__ import annotations
 
@@ -40,30 +40,30 @@ if TYPE_CHECKING:
     from powerprof.tracing.profile import OnCpuTracer
 
 
-# A storm that was active for less than this in the traced window is not what the other windows measured.
+# With a storm active for less than this, the traced window differs from the others.
 RAGED_PERCENT = 50.0
 _ATTEMPTS = 3
-_FRAMES = 10  # of a stack that is named
+_FRAMES = 10  # of a printed stack
 
-# Server, thread, whether it is one of replication.
+# Server, thread, and whether the thread belongs to replication.
 Key = tuple[str, str, bool]
 
 
 def trace_condition(
     bench: Bench, case: Case, arm: Arm, duration_s: float, say: Callable[[str], None], rate_hz: float | None = None
 ) -> TraceSummary:
-    """Trace every server of `case` for so long, while its statements are asked at `rate_hz`, or its clients are idle.
+    """Trace all servers of `case` under its load at `rate_hz`, or with its idle clients.
 
-    Loads that know no rate (mariadb-slap, commands) are left out: the servers are traced without clients. Where a storm
-    was to rage and did not, it is traced again. Raises CapabilityError, PowerprofError.
+    Loads without a rate (mariadb-slap, commands) are left out: the servers are traced without clients. A window is
+    repeated if its storm was not active. Raises CapabilityError, PowerprofError.
     """
     return repeated_until_raging(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
 
 
 def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
-    """The first window in which the storm was active, or has none to rage; the last of three where none did.
+    """Return the first of three windows with an active storm, or without a storm to expect.
 
-    A storm that cannot be started is tried once more: there are servers that back off from it.
+    A storm that cannot be started is tried once more: some servers back off from it.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         window = trace()
@@ -107,7 +107,7 @@ def _traced(
 
 @contextmanager
 def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
-    """The condition's clients at work, or silent where they are to be, for as long as the context lasts."""
+    """Run the condition's clients at this rate, or idle clients, while the context is open."""
     from powerprof.experiment.load import LoadOrder
     from powerprof.experiment.load_clients import start_load
     from powerprof.experiment.sysbench import GatedLoad, is_possible
@@ -128,12 +128,12 @@ def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
 
 
 def role(row: Wakeup) -> str | None:
-    """The part that the row's thread plays in replication; None for none."""
+    """Return the part of the row's thread in replication; None if it has none."""
     return role_of(row.thread.server_name, [frame.label for frame in row.stack])
 
 
 def by_thread(window: TraceSummary) -> Counter[Key]:
-    """Idle exits by (server, thread, of replication), most first."""
+    """Return idle exits by (server, thread, of replication), the largest count first."""
     counts: Counter[Key] = Counter()
     for row in window.attribution.wakeups:
         counts[_key(window, row)] += row.count
@@ -150,13 +150,13 @@ def _key(window: TraceSummary, row: Wakeup) -> Key:
 
 
 def top_stack(window: TraceSummary, key: Key) -> list[str]:
-    """The stack that most idle exits of these threads were blamed on, innermost first."""
+    """Return the stack with most idle exits of these threads, innermost frame first."""
     rows = [row for row in window.attribution.wakeups if row.stack and _key(window, row) == key]
     return [frame.label.partition("(")[0] for frame in rows[0].stack[:_FRAMES]] if rows else []
 
 
 def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:
-    """Of the idle exits/s that B has more than A: how many are blamed on threads of replication."""
+    """Return the share of replication threads in the idle exits/s that B has more than A, in percent."""
 
     def rates(window: TraceSummary) -> tuple[float, float]:
         seconds = window.attribution.window_s
@@ -168,15 +168,17 @@ def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:
     return 100.0 * (own_b - own_a) / (all_b - all_a) if all_b > all_a else None
 
 
-# How often each thread of a server wakes, over several traced windows, and which setting is known to change that.
+# Wake-ups per thread of a server over several traced windows, and the settings that change them.
 
 WAKINGS = "server_wakings_hz"
 EXITS = "server_exits_hz"
 
 
 class ThreadPace(msgspec.Struct, frozen=True, kw_only=True):
-    """The threads of one name in one window: how often they were woken, how many idle periods that ended, and the
-    period where one of them is regular. `remedy` is the setting that is known to slow or end it."""
+    """Wake-ups and idle exits per second of the threads of one name in one window.
+
+    `period_ms` is the period if one of them is regular. `remedy` is the setting that slows or stops it.
+    """
 
     thread: str
     wakings_hz: float | None
@@ -193,7 +195,7 @@ class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread over all traced windows: one in which it did not wake counts as 0."""
+    """A thread over all traced windows; a window in which it did not wake counts as 0."""
 
     thread: str
     wakings: Estimate | None
@@ -203,7 +205,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def settings_in_force(server: Server) -> dict[str, str]:
-    """The settings that are known to change a thread's pace, as this server has them; empty where it is not asked."""
+    """Read the settings of this server that change the pace of threads; empty for PostgreSQL."""
     if server.login.family == "postgresql":
         return {}
     with server.connect() as connection:
@@ -211,7 +213,7 @@ def settings_in_force(server: Server) -> dict[str, str]:
 
 
 def pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str]) -> PaceWindow:
-    """What a traced window says of each thread, most woken first."""
+    """Return the threads of a traced window, most woken first."""
     window_s = traced.attribution.window_s
     evidence = Evidence(version="", family=family, window_s=window_s, variables=dict(variables))
     by_name: dict[str, list[ThreadWakeups]] = defaultdict(list)
@@ -223,7 +225,7 @@ def pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str])
 
 
 def _label(row: ThreadWakeups) -> str:
-    """The server's own name of it; where it has none, that of a known thread with this stack, else the program's."""
+    """Return the server's own name of a thread, else that of a known thread with this stack, else its program's."""
     if row.name is not None:
         return row.name.removeprefix("thread/")
     periodic = known(row)
@@ -244,7 +246,7 @@ def _pace(name: str, rows: Sequence[ThreadWakeups], evidence: Evidence) -> Threa
 
 
 def paces(windows: Sequence[PaceWindow]) -> list[Pace]:
-    """Each thread over the windows, most woken first."""
+    """Return each thread over the windows, most woken first."""
     by_name: dict[str, list[ThreadPace]] = defaultdict(list)
     for window in windows:
         for thread in window.threads:
@@ -259,7 +261,7 @@ def paces(windows: Sequence[PaceWindow]) -> list[Pace]:
                 thread=name,
                 wakings=_rate([*woken, *absent]) if woken else None,
                 exits=_rate([*(thread.exits_hz for thread in seen), *absent]),
-                # Where it was regular in one window by chance, it is not.
+                # Regularity in a minority of windows is chance.
                 period_ms=regular[len(regular) // 2] if 2 * len(regular) > len(windows) else None,
                 remedy=seen[0].remedy,
             )
@@ -268,7 +270,7 @@ def paces(windows: Sequence[PaceWindow]) -> list[Pace]:
 
 
 def pace_metrics(windows: Sequence[PaceWindow]) -> list[RunMetric]:
-    """What all threads of the server make together, a value a window."""
+    """Return the sums over all threads of the server, one value per window."""
     if not windows:
         return []
     woken = [sum(thread.wakings_hz or 0.0 for thread in window.threads) for window in windows]
@@ -280,29 +282,29 @@ def pace_metrics(windows: Sequence[PaceWindow]) -> list[RunMetric]:
 
 
 def _rate(values: Sequence[float]) -> Estimate:
-    """The mean with its interval: none of it below 0."""
+    """Return the mean with its interval, cut at 0."""
     estimate = interval(values)
     return estimate if estimate.low is None else msgspec.structs.replace(estimate, low=max(0.0, estimate.low))
 
 
-# Windows of two conditions in turns, in each of which the functions that the servers ran are sampled.
+# Alternating windows of two conditions with samples of the servers' functions.
 
 SAMPLED_WINDOWS = 8
 SAMPLED_WINDOW_S = 1.5
-# Ten samples for each that attribute takes: the windows are short, and none of their joules count. A prime: nothing
-# runs in step with it.
+# Ten times the rate of attribute: the windows are short, and their energy does not count. A prime number, so that no
+# timer runs in step with it.
 _FREQUENCY_HZ = 997
 _RUN_IN_S = 0.3
-# More than a window and the sampler's start take: what is left is killed.
+# Longer than a window and the start of the sampler; the rest of the load is killed.
 _LOAD_S = 30
-# With the load's start and the sampler's.
+# With the start of the load and the sampler.
 SAMPLED_S = SAMPLED_WINDOW_S + 2.0
 
 
 def sample_functions(
     bench: Bench, cases: Sequence[Case], rate_hz: float | None, seed: int, say: Say
 ) -> list[SampledWindow]:
-    """WINDOWS windows of each condition in pairs of random order. Raises CapabilityError, PowerprofError."""
+    """Sample SAMPLED_WINDOWS windows of each condition in pairs. Raise CapabilityError, PowerprofError."""
     sampled = []
     for pair in block_order(SAMPLED_WINDOWS, seed):
         sampled += [_sample(bench, cases[0 if arm == "a" else 1], arm, rate_hz, say) for arm in pair]
@@ -321,9 +323,9 @@ def _sample(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say)
 
 
 def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, say: Say) -> OnCpuProfile:
-    """WINDOW_S of a condition under its load, as fast as it goes (`rate_hz` None) or at that rate.
+    """Sample one window of a condition at `rate_hz`, or at full speed if it is None.
 
-    Raises CapabilityError, PowerprofError, LoadFailed where the client ended within the window.
+    Raises CapabilityError, PowerprofError, and LoadFailed if the client ended within the window.
     """
     bench.enter(case)
     with _sampler(bench, case, say) as tracer:
@@ -334,7 +336,7 @@ def sample_window(bench: Bench, case: Case, rate_hz: float | None, seed: int, sa
             if not running.alive():
                 raise LoadFailed(f"{case.qualified}: the client ended before the samples did")
         finally:
-            # Stacks are named without it: that takes CPU time, which the clients would not leave.
+            # Name the stacks after the load has ended: that takes CPU time.
             running.kill()
         profile = _profile(capture)
     bench.leave(case)
@@ -352,6 +354,6 @@ def _profile(capture: OnCpuCapture) -> OnCpuProfile:
     from powerprof.attribution.profile import build_on_cpu_profile
 
     if capture.interrupted:
-        # The signal ended the window and is spent: without this the windows that are left would still be measured.
+        # The signal ended only this window. Raise, or the remaining windows would still be measured.
         raise Interrupted("interrupted")
     return build_on_cpu_profile(capture, server_names={})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: from the values of two conditions to metrics with intervals, verdicts, and the control from A's own blocks."""
+"""Judge the values of two conditions: metrics with intervals and verdicts, the answer, controls, function changes."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ def judge(
     by_model: Sequence[Sequence[Compared]] = (),
     level: float = PRIMARY_LEVEL,
 ) -> list[Metric]:
-    """Every metric that has a value on both sides; the primary, at its `level`, first, the others' verdicts a family's.
+    """Return every metric with values on both sides, the primary first.
 
-    `by_model` are the same metrics by every model of the estimate that is possible: their doubt widens the intervals.
+    The primary is judged at its `level`; the verdicts of the others are those of a family. `by_model` holds the same
+    metrics by every possible model of the estimate. The uncertainty of the model widens the intervals.
     """
     judged = []
     for each in compared:
@@ -68,7 +69,7 @@ def judge(
 
 
 def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: int, *, paired: bool) -> list[Metric]:
-    """What two saved conditions have in common; in pairs where they were measured in pairs."""
+    """Return the common metrics of two saved conditions, judged in pairs if they were measured in pairs."""
     of_b = {figures.name: figures for figures in b}
     both = [Compared(figures, of_b[figures.name]) for figures in a if figures.name in of_b]
     alike = [each for each in both if (each.a.kind, each.a.source) == (each.b.kind, each.b.source)]
@@ -76,7 +77,7 @@ def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: 
 
 
 def _both_known(compared: Compared) -> list[tuple[float, float]]:
-    """The pairs of which both values are known."""
+    """Return the pairs with two known values."""
     values = zip(compared.a.values, compared.b.values, strict=True)
     return [(x, y) for x, y in values if x is not None and y is not None]
 
@@ -95,7 +96,7 @@ def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> li
 
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, level: float) -> list[Metric]:
-    """The primary metric is judged by itself, of the others those keep their verdicts that survive together."""
+    """Judge the primary metric alone and the others as a family: verdicts that do not survive are withdrawn."""
     kept = claimed([(metric, p) for metric, p in judged if metric.name != primary])
     first = [
         msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p, level))
@@ -106,7 +107,7 @@ def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, le
 
 
 def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
-    """What was judged, with its p-values: those keep their verdicts that survive together, the rest is inconclusive."""
+    """Return the judged records; those that Holm's test over all p-values does not confirm become inconclusive."""
     sure = survivors([p for _, p in judged], level)
     return [
         each if stays else msgspec.structs.replace(each, verdict="inconclusive")
@@ -115,7 +116,7 @@ def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVE
 
 
 def _bounded(metric: Metric) -> Metric:
-    """A difference that was not found with the most that it may be: what was not seen is not nothing."""
+    """Add the largest possible difference to an inconclusive metric: no evidence is not evidence of equality."""
     difference, ends = metric.difference, metric.difference.ci95
     most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)
     return msgspec.structs.replace(metric, difference=msgspec.structs.replace(difference, less_than=most))
@@ -144,7 +145,7 @@ def _metric(compared: Compared, result: PairedResult) -> Metric:
 
 
 def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
-    """The interval; where it reaches what cannot be, Student's within what can."""
+    """Return the interval, or Student's within the limits of the metric if the interval exceeds them."""
     floor, ceiling = figures.limits
     if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
         return _range(of_mean)
@@ -152,7 +153,7 @@ def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
 
 
 def _widened(metric: Metric, others: Sequence[PairedResult]) -> Metric:
-    """The metric with the doubt of the model in its intervals, which `others` were judged by."""
+    """Widen the intervals of a metric by the uncertainty of the model; `others` are its results by the other models."""
     if not others:
         return metric
     difference, ratio = metric.difference, metric.ratio
@@ -163,7 +164,7 @@ def _widened(metric: Metric, others: Sequence[PairedResult]) -> Metric:
     unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
     detectable = metric.minimum_detectable_percent
     if unclear and detectable is not None and difference.ci95 is not None and ends is not None and metric.a.mean:
-        # A difference has to stand out of the model's doubt as well.
+        # A detectable difference must exceed the uncertainty of the model as well.
         further = max(difference.ci95[0] - ends[0], ends[1] - difference.ci95[1])
         detectable += 100 * further / abs(metric.a.mean)
     return msgspec.structs.replace(
@@ -181,17 +182,17 @@ def _hull(ranges: Sequence[Range | None]) -> Range | None:
 
 
 def own_control(metric: Metric, seed: int) -> ControlRecord | None:
-    """A against A at no cost: neighbouring windows of A taken as pairs. None for fewer than six windows of A."""
+    """Compare A with itself by its neighbouring windows. Return None for fewer than six windows of A."""
     values = [value for value in metric.a.values if value is not None]
     if len(values) < 6:
         return None
-    # Which of the two comes first alternates, so that a drift does not look like a difference.
+    # Alternate the order within pairs, so that a drift does not look like a difference.
     pairs = zip(values[0::2], values[1::2], strict=False)
     return _control("own_blocks", [(y, x) if index % 2 else (x, y) for index, (x, y) in enumerate(pairs)], seed)
 
 
 def run_control(again: Sequence[Compared], primary: str, seed: int) -> ControlRecord | None:
-    """A against A by windows of its own, by the primary metric; None where they have no value of it."""
+    """Compare A with itself by separate control windows. Return None if they have no value of the primary metric."""
     pairs = [pair for each in again if each.a.name == primary for pair in _both_known(each)]
     return _control("run", pairs, seed) if pairs else None
 
@@ -208,7 +209,7 @@ def _control(kind: Literal["own_blocks", "run"], pairs: Sequence[tuple[float, fl
 
 
 def half_width_percent(metric: Metric) -> float | None:
-    """Half of the interval of the difference, in percent of A: what `--precision` is held against."""
+    """Return half of the difference's interval in percent of A; `--precision` limits it."""
     interval = metric.difference.ci95
     if interval is None or not metric.a.mean:
         return None
@@ -216,7 +217,7 @@ def half_width_percent(metric: Metric) -> float | None:
 
 
 ENERGY = "joules_per_query"
-# The CPU time that stands for energy where no meter is → that energy.
+# The CPU time that represents energy on hosts without a meter → the energy metric.
 _STANDS_FOR = {
     "c0_ms_per_query_server": ENERGY,
     "c0_ms_per_query": ENERGY,
@@ -224,9 +225,10 @@ _STANDS_FOR = {
     "cpu_s_per_execution": "joules_per_execution",
 }
 
-# More of these is better.
+# Metrics of which more is better.
 _MORE = ("queries_hz",)
-# Neither is better by itself: time in one idle state says nothing without the others, and these are what was done.
+# Metrics without a better direction. Time in one idle state means nothing without the others; the rest are amounts of
+# work.
 _NEITHER = (
     "residency_percent",
     "storm_raged_percent",
@@ -238,14 +240,17 @@ _NEITHER = (
 
 
 def headline(asked: str, measured: Collection[str]) -> str:
-    """The metric of the answer: energy where a meter has `measured` it and the workload asks for the CPU time that
-    stands for it, else what the workload asks for. Chosen by what there is, never by how it came out."""
+    """Return the primary metric of the answer.
+
+    That is energy if a meter has `measured` it and the workload requests the CPU time that represents it. Otherwise it
+    is the metric that the workload requests. The choice depends on the available meters, never on the result.
+    """
     energy = _STANDS_FOR.get(asked)
     return energy if energy is not None and energy in measured else asked
 
 
 def better_direction(name: str) -> Literal["less", "more"] | None:
-    """Which is better of a metric; None where neither is."""
+    """Return which direction of a metric is better; None if neither is."""
     what = name.partition(":")[0]
     if what in _NEITHER:
         return None
@@ -253,7 +258,7 @@ def better_direction(name: str) -> Literal["less", "more"] | None:
 
 
 def direction(name: str, verdict: Verdict) -> str:
-    """B compared with A: better, worse or inconclusive; higher or lower where neither is better."""
+    """Describe B compared with A: better, worse or inconclusive; higher or lower if no direction is better."""
     if verdict == "inconclusive":
         return verdict
     good = better_direction(name)
@@ -263,22 +268,22 @@ def direction(name: str, verdict: Verdict) -> str:
 
 
 def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
-    """True where the primary metric says that B is worse, beyond its interval."""
+    """Return whether B is worse by the primary metric, beyond its interval."""
     metric = metric_named(metrics, primary)
     return metric is not None and direction(metric.name, metric.verdict) == "worse"
 
 
 def metric_named(metrics: Sequence[Metric], name: str | None) -> Metric | None:
-    """The metric of that name; None where it was not measured."""
+    """Return the metric of that name; None if it was not measured."""
     return next((metric for metric in metrics if metric.name == name), None)
 
 
 @dataclass(frozen=True)
 class Answered:
-    """The metrics that an answer is made of; None where one was not measured, or says nothing.
+    """The metrics of an answer; None for each that was not measured or is undecided.
 
-    `ground`: the CPU time that measured energy rests on, or the energy that CPU time stands for. Speed and power are
-    apart from the chosen metric: one does not follow from the other.
+    `ground` is the CPU time that supports measured energy, or the energy that CPU time represents. Speed and power are
+    separate from the chosen metric: neither follows from it.
     """
 
     chosen: Metric | None
@@ -292,11 +297,11 @@ POWER = ("watts", "c0_percent")
 
 
 def answered(metrics: Sequence[Metric], asked: str | None) -> Answered:
-    """What answers for the metric `asked`."""
+    """Return the metrics that answer the question for the metric `asked`."""
     chosen = metric_named(metrics, asked)
     if chosen is None:
         return Answered(None, None, None, None)
-    # Energy rests on the CPU time, and CPU time is what energy is asked by where no meter is.
+    # CPU time supports an energy answer. On hosts without a meter it represents the energy.
     rests_on = [cpu_time for cpu_time, energy in _STANDS_FOR.items() if energy == asked]
     others = [_STANDS_FOR[chosen.name]] if chosen.name in _STANDS_FOR else rests_on
     named = {metric.name: metric for metric in metrics}
@@ -309,12 +314,12 @@ def answered(metrics: Sequence[Metric], asked: str | None) -> Answered:
 
 
 def answer_for(metrics: Sequence[Metric], asked: str) -> Answer:
-    """The answer as it is recorded; report words it."""
+    """Return the answer as it is recorded; the report adds the sentences."""
     chosen = metric_named(metrics, asked)
     return Answer(metric=chosen.name if chosen else None, asked=asked)
 
 
-# A function with fewer samples in all windows together is not judged.
+# Functions with fewer samples in all windows are not judged.
 _FEWEST_SAMPLES = 10
 _MOST_FUNCTIONS = 200
 
@@ -323,7 +328,7 @@ FunctionKey = tuple[str, str, bool]
 
 @dataclass(frozen=True)
 class SampledWindow:
-    """The functions that one condition's servers ran in one window."""
+    """The functions that the servers of one condition ran in one window."""
 
     arm: Arm
     window_s: float
@@ -331,10 +336,10 @@ class SampledWindow:
 
 
 def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionChanges:
-    """Every function in percent of one CPU, in both conditions, and whether it changed: the largest change first.
+    """Judge every function in both conditions, in percent of one CPU; the largest change first.
 
-    The n-th window of A and the n-th of B are a pair. The verdicts are a family. A function that a window has not is 0
-    there; where it was itself running is what is judged, where it was anywhere on the stack is given as well.
+    The n-th windows of A and B are a pair. The verdicts are those of a family. A function that is missing in a window
+    counts as 0. The self time is judged; the total time is reported with it.
     """
     a, b = ([_percents_by_key(window) for window in windows if window.arm == arm] for arm in ("a", "b"))
     pairs = list(zip(a, b, strict=False))
@@ -360,11 +365,11 @@ _Percents = dict[FunctionKey, tuple[float, float]]
 
 
 def _percents_by_key(window: SampledWindow) -> _Percents:
-    """Percent of one CPU, itself and with what it called."""
+    """Return the self and total time of each function in percent of one CPU."""
     sampled = (function for function in window.functions if function.self_count and function.self_ms is not None)
     first = next(sampled, None)
     period_ms = first.self_ms / first.self_count if first is not None and first.self_ms is not None else 0.0
-    each = 0.1 * period_ms / window.window_s  # ms a second are tenths of a percent
+    each = 0.1 * period_ms / window.window_s  # Milliseconds per second are tenths of a percent.
     return {
         (function.function, function.module, function.kernel): (each * function.self_count, each * function.total_count)
         for function in window.functions
@@ -382,7 +387,7 @@ def _change(
 def function_change(
     key: FunctionKey, result: PairedResult, a_total: Sequence[float], b_total: Sequence[float]
 ) -> FunctionChange:
-    """A function as it was judged where it ran itself, with its mean shares anywhere on the stack."""
+    """Return a function with the verdict of its self time and its mean total shares."""
     interval = result.difference_interval
     return FunctionChange(
         function=key[0],
@@ -398,17 +403,17 @@ def function_change(
     )
 
 
-# Pure: what share of the server's running time each function has at a point, and which shares grew between sweeps.
+# Shares of the server's running time per function at a point, and their change between two sweeps.
 
-# Of one window; more are in no thousandth of its samples.
+# Functions kept per window. Further ones have less than a thousandth of the samples.
 _MOST_SAMPLED = 500
-# A function below that share in both sweeps is not judged.
+# Functions below this share in both sweeps are not judged.
 _LEAST_PERCENT = 0.1
 _MOST_CHANGES = 200
 
 
 class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
-    """A function in percent of the server's samples of a window: where it ran itself, and with what it called."""
+    """A function's self and total share of the server's samples in one window."""
 
     function: str
     module: str
@@ -418,7 +423,7 @@ class SampledFunction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """What the server ran in one window of a point."""
+    """The functions that the server ran in one window of a point."""
 
     window_s: float
     samples_count: int
@@ -426,16 +431,16 @@ class FunctionWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartingFunction(FunctionChange, frozen=True, kw_only=True):
-    """A function's share, in percent of the server's samples, over the values at which two sweeps diverge.
+    """A function's share of the server's samples, over the values at which two sweeps diverge.
 
-    `elsewhere_percent` is b − a over the other values; None where there is none that was sampled.
+    `elsewhere_percent` is b − a over the other values; None if none of them was sampled.
     """
 
     elsewhere_percent: float | None
 
 
 def function_window(functions: Iterable[FunctionShare], window_s: float) -> FunctionWindow:
-    """One window as it is kept in a point: the functions with most samples."""
+    """Return one window as it is saved in a point: the functions with most samples."""
     kept = sorted(functions, key=lambda one: (-one.self_count, -one.total_count, one.function))
     return FunctionWindow(
         window_s=window_s,
@@ -454,7 +459,7 @@ def function_window(functions: Iterable[FunctionShare], window_s: float) -> Func
 
 
 def shares(windows: Sequence[FunctionWindow]) -> dict[FunctionKey, float]:
-    """Each function's mean share over the windows of a point, the largest first."""
+    """Return the mean share of each function over the windows of a point, the largest first."""
     mean = _mean_shares([_shares_by_key(window) for window in windows])
     return dict(sorted(((key, share) for key, (share, _) in mean.items()), key=lambda item: (-item[1], item[0])))
 
@@ -465,10 +470,11 @@ SweepWindows = tuple[Sequence[FunctionWindow], Sequence[FunctionWindow]]
 def parting_functions(
     apart: Sequence[SweepWindows], elsewhere: Sequence[SweepWindows], seed: int
 ) -> list[PartingFunction]:
-    """Which functions' shares differ where the sweeps diverge: a family of verdicts, the largest difference first.
+    """Return the functions with different shares at the diverging values, the largest difference first.
 
-    `apart` and `elsewhere` are the windows of both sweeps, a pair for each value. A round's share is the mean over the
-    values: two sweeps of five rounds are five figures against five. A function that a window has not is 0 there.
+    `apart` and `elsewhere` hold the windows of both sweeps, one pair per value. The share of a round is the mean over
+    the values, so two sweeps of five rounds compare five figures with five. A function that is missing in a window
+    counts as 0. The verdicts are those of a family.
     """
     known = [pair for pair in apart if pair[0] and pair[1]]
     if not known:
@@ -491,7 +497,7 @@ def _shares_by_key(window: FunctionWindow) -> _Shares:
 
 
 def _rounds(pairs: Sequence[SweepWindows]) -> _Sides:
-    """Of each sweep every round's shares, the mean over the values."""
+    """Return the shares of every round of each sweep: the mean over the values."""
 
     def side(number: int) -> list[_Shares]:
         rounds = min((len(pair[number]) for pair in pairs), default=0)

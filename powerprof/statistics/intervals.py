@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals over repeated or paired values: the BCa bootstrap, widened, and never inside Student's.
+"""Intervals over repeated or paired values: the widened BCa bootstrap, never narrower than Student's.
 
-With 10 to 12 pairs the plain BCa interval covers about 90 % where it promises 95 %: it resamples a spread
-that is too small by (n − 1)/n, and it uses the normal's quantiles where Student's belong. Both are put
-right by asking the bootstrap for a higher level (T. Hesterberg, "What Teachers Should Know About the
-Bootstrap", The American Statistician 69, 2015). Blocks with an outlier, which a busy host makes, still fool
-it (90 %), and Student's interval does not cover skewed data (86 %); the one that holds both covers 95 to 97
-% of the former and 92 % of the latter. docs/dev/experiments.md has the table of coverage.
+With 10 to 12 pairs the plain BCa interval covers about 90 % instead of 95 %. It resamples a spread that is too small by
+(n − 1)/n, and it uses normal quantiles instead of Student's. Requesting a higher level corrects both (T. Hesterberg,
+"What Teachers Should Know About the Bootstrap", The American Statistician 69, 2015). Outliers of a busy host still
+mislead it (90 %), and Student's interval does not cover skewed data (86 %). The union of both covers 95 to 97 % of the
+former and 92 % of the latter. docs/dev/experiments.md has the table of coverage.
 """
 
 from __future__ import annotations
@@ -26,31 +25,30 @@ if TYPE_CHECKING:
     Statistic = Callable[..., Any]
 
 
-# How uncertain a mean is beyond what its values show: correlation from window to window, and the step of a reading.
+# Uncertainty of a mean from the correlation of windows and the resolution of readings.
 
-CORRELATED_FROM = 6  # fewer values cannot show their own correlation
-# By their number, for windows in a row: with a correlation of 0.8 from one to the next, 94 % of Welch's intervals so
-# much longer cover (a million simulated each). It grows with the number, since Student's own quantile falls faster.
+CORRELATED_FROM = 6  # fewer values cannot show a correlation
+# Factors by number of consecutive windows. With a correlation of 0.8, 94 % of Welch's intervals cover if they are this
+# much longer (a million simulated each). The factor grows with the number, because Student's quantile falls faster.
 UNKNOWN_FACTORS = {1: 2.0, 2: 2.0, 3: 2.0, 4: 2.4, 5: 2.7}
-# Windows of one run in a row are taken to have a correlation of 0.6 from one to the next until they show another: as if
-# so many windows had shown that.
+# Prior for consecutive windows: a correlation of 0.6 with the weight of 6 windows.
 _IN_A_ROW = (0.6, 6)
-# Pairs that show a correlation: a few show too little of it.
+# Prior for pairs that show a correlation: few pairs show too little of it.
 _INTERLEAVED = (0.6, 6)
 _MOST_CORRELATED = 0.95
-# An estimate over ten values scatters by a third. So many of its standard errors, about 1 / √n, are added: to that of
-# pairs as many as bring six and more with a correlation of 0.5 to 93 %.
+# An estimate over ten values scatters by a third. Add this many standard errors, about 1 / √n. For pairs it covers 93 %
+# of six and more pairs with a correlation of 0.5.
 _MARGIN = 0.75
 _INTERLEAVED_MARGIN = 0.6
 
 
 def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:
-    """How many times larger the standard error of the mean is than of independent values; 1 at least.
+    """Return the standard error of the mean relative to that of independent values; at least 1.
 
-    An autoregression of order 1. Its estimated coefficient is too small by (1 + 3 r) / n (M. Kendall, Biometrika 41,
-    1954), which is put right; a small one is drawn towards what is usual. The variance of the mean follows from it, and
-    how much of the variance correlated values show. Fewer than CORRELATED_FROM values have that of UNKNOWN_FACTORS
-    where they were measured in a row, else 1.
+    The model is an autoregression of order 1. Its estimated coefficient is too small by (1 + 3 r) / n (M. Kendall,
+    Biometrika 41, 1954), which is corrected; a small one is shrunk towards the prior. The variance of the mean follows,
+    and the share of the variance that correlated values show. Fewer than CORRELATED_FROM values get UNKNOWN_FACTORS if
+    they are consecutive windows, else 1.
     """
     count = len(values)
     if count < CORRELATED_FROM:
@@ -60,10 +58,11 @@ def serial_factor(values: Sequence[float], *, in_a_row: bool = False) -> float:
 
 
 def effective_freedom(values: Sequence[float]) -> float:
-    """The degrees of freedom of the scatter of windows in a row: as many as independent windows would show as much.
+    """Return the degrees of freedom of the scatter of consecutive windows.
 
-    So rare a chance as a family of rows asks for is decided by how well the scatter itself is known. Below
-    CORRELATED_FROM windows it is one less than their number: the factor holds the rest.
+    They equal the number of independent windows with the same information, minus one at most. The tails of a family
+    depend on the precision of the scatter. Below CORRELATED_FROM windows it is their number minus one: the factor
+    contains the rest.
     """
     count = len(values)
     if count < CORRELATED_FROM:
@@ -72,7 +71,7 @@ def effective_freedom(values: Sequence[float]) -> float:
 
 
 def _variance_factor(values: Sequence[float], in_a_row: bool) -> float:
-    """How many times larger the variance of the mean is than of independent values. CORRELATED_FROM values at least."""
+    """Return the variance of the mean relative to independent values, for at least CORRELATED_FROM values."""
     import numpy as np
 
     count = len(values)
@@ -91,52 +90,52 @@ def _variance_factor(values: Sequence[float], in_a_row: bool) -> float:
 
 
 def step_of(*series: Sequence[float]) -> float:
-    """The step in which values were read, as far as they show it: the least gap between two that differ, or 0."""
+    """Return the apparent resolution of the values: the smallest gap between two different ones, or 0."""
     each = sorted({value for values in series for value in values})
     return min((high - low for low, high in pairwise(each)), default=0.0)
 
 
 def rounding(step: float) -> float:
-    """The standard deviation of one reading that is known to a step."""
+    """Return the standard deviation of one reading of this resolution."""
     return step / math.sqrt(12)
 
 
 RESAMPLES = 9_999
 LEVEL = 0.95
-_MOST_REACH = 30.0  # of a logarithm to either side: thirteen powers of ten
-MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for the tails that are asked for
+_MOST_REACH = 30.0  # in logarithms to either side: thirteen powers of ten
+MINIMUM_RESAMPLED = 6  # fewer values have too few distinct resamples for these tails
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A confidence interval; `method` says how it was made."""
+    """A confidence interval; `method` is the name of its method."""
 
     low: float
     high: float
     method: str
 
     def stretched(self, centre: float, factor: float) -> Interval:
-        """As many times as long to both sides of `centre`."""
+        """Return the interval with both distances from `centre` multiplied."""
         return replace(self, low=centre - factor * (centre - self.low), high=centre + factor * (self.high - centre))
 
     def with_ends(self, other: Interval | None) -> Interval:
-        """The shortest that holds both."""
+        """Return the shortest interval that contains both."""
         return self if other is None else replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
     def excludes(self, value: float) -> bool:
-        """True where `value` lies outside."""
+        """Return whether `value` is outside."""
         return value < self.low or value > self.high
 
     @property
     def half_width(self) -> float:
-        """Half of its length, in the unit of the values."""
+        """Half of the length, in the unit of the values."""
         return (self.high - self.low) / 2
 
 
 def widened_level(count: int) -> float:
-    """The level to ask of a bootstrap over `count` values so that its interval covers LEVEL.
+    """Return the level of a bootstrap over `count` values whose interval covers LEVEL.
 
-    1 − 2·Φ(−√(n/(n−1))·t), where t is Student's quantile with n − 1 degrees of freedom.
+    It is 1 − 2·Φ(−√(n/(n−1))·t), with Student's quantile t for n − 1 degrees of freedom.
     """
     from scipy import special
 
@@ -146,21 +145,21 @@ def widened_level(count: int) -> float:
 
 
 def student_quantile(level: float, freedom: float) -> float:
-    """How many standard errors an interval of this level reaches to each side."""
-    from scipy import special  # scipy.stats says the same, and takes a second of CPU time more to be imported
+    """Return the half width of an interval of this level in standard errors."""
+    from scipy import special  # scipy.stats has the same function, but its import takes a second of CPU time more
 
     return float(special.stdtrit(freedom, (1 + level) / 2))
 
 
 def student_p(ratio: float, freedom: float) -> float:
-    """How often chance alone makes an estimate so many of its standard errors large, on either side."""
+    """Return the two-sided probability of an estimate that exceeds this many standard errors by chance."""
     from scipy import special
 
     return 2 * float(special.stdtr(freedom, -abs(ratio)))
 
 
 def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level: float, seed: int) -> Interval | None:
-    """SciPy's BCa interval; None where the bootstrap distribution is degenerate."""
+    """Return SciPy's BCa interval; None if the bootstrap distribution is degenerate."""
     import numpy as np
     from scipy import stats
 
@@ -181,7 +180,7 @@ def _bca(samples: tuple[np.ndarray[Any, Any], ...], statistic: Statistic, level:
 
 
 def student_interval(values: Sequence[float]) -> Interval | None:
-    """Student's interval of the mean; None for a single value, a point where all are the same."""
+    """Return Student's interval of the mean; None for a single value, a point for equal values."""
     if len(values) < 2:
         return None
     centre = fmean(values)
@@ -190,17 +189,17 @@ def student_interval(values: Sequence[float]) -> Interval | None:
 
 
 def _exp(power: float) -> float:
-    """As far as a float reaches: a mean that is next to its bound, of values on both sides of it, goes beyond."""
+    """Return e^power within the range of a float. A mean next to its bound exceeds it."""
     return math.exp(min(power, 300.0))
 
 
 def bounded_interval(
     values: Sequence[float], floor: float | None = None, ceiling: float | None = None
 ) -> Interval | None:
-    """Student's interval of a figure that cannot leave its bounds: a rate below 0, a residency above 100 %.
+    """Return Student's interval of a figure with bounds, such as a rate or a residency.
 
-    Where the plain one would, it is taken on the logarithm of the distance from that bound (of both distances' ratio
-    where it, or what so becomes of it, would leave both), by the delta method, and turned back: it bends towards the
+    If the plain interval exceeds a bound, it is computed on the logarithm of the distance from that bound by the delta
+    method. If it exceeds both bounds, then on the logarithm of the ratio of both distances. So it bends towards the
     bound and is not cut there.
     """
     plain = student_interval(values)
@@ -230,11 +229,11 @@ def bounded_interval(
 
 
 def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
-    """The standard error of mean(b) − mean(a) and its degrees of freedom, each of the two with its own scatter.
+    """Return the standard error of mean(b) − mean(a) and its degrees of freedom, with separate scatters.
 
-    Windows of one run follow one another: each side's error is as large as their correlation makes it, and at least
-    that of the readings' step. The degrees of freedom are the smaller side's, which holds for any two scatters (P. L.
-    Hsu, 1938; H. Scheffé, 1970); B. L. Welch's are more, too many for a few values. Two values at least of each.
+    Windows of one run are consecutive. Each side's error includes their correlation, and at least the resolution of the
+    readings. The degrees of freedom are those of the smaller side, which is valid for any two scatters (P. L. Hsu,
+    1938; H. Scheffé, 1970). B. L. Welch's are more, too many for a few values. Each side needs two values.
     """
     least = rounding(step_of(a, b))
     errors = []
@@ -244,9 +243,9 @@ def welch_error(a: Sequence[float], b: Sequence[float]) -> tuple[float, float]:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """The interval of mean(b) − mean(a) where nothing pairs the values and the two may scatter differently.
+    """Return the interval of mean(b) − mean(a) for unpaired values with different scatters.
 
-    None where one of them has a single value.
+    None if one side has a single value.
     """
     if len(a) < 2 or len(b) < 2:
         return None
@@ -258,10 +257,11 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
 
 
 def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval | None:
-    """D. R. Cox's interval of a mean of lognormal values; of two logs that of the ratio of their means.
+    """Return D. R. Cox's interval of a mean of lognormal values; for two logs that of the ratio of their means.
 
-    It holds the long tail that a few skewed values have not shown. The doubt of the logarithms' own variance counts
-    twice as much as in Cox's formula, which is too little for five values. Around `centre`, the mean that was seen.
+    It includes the long tail that a few skewed values have not shown. The uncertainty of the variance of the logarithms
+    counts twice as much as in Cox's formula, which is too small for five values. The interval contains `centre`, the
+    observed mean.
     """
     import numpy as np
 
@@ -276,10 +276,10 @@ def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval 
 
 
 def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
-    """The interval of the mean. None for fewer than three values; a point where all are the same.
+    """Return the interval of the mean; None for fewer than three values, a point for equal values.
 
-    Fewer than MINIMUM_RESAMPLED get Student's. It is longer where the values are correlated from one to the next, and
-    of positive values it holds the lognormal's.
+    Fewer than MINIMUM_RESAMPLED values get Student's interval. Correlated values get a longer one. For positive values
+    it includes the lognormal interval.
     """
     import numpy as np
 
@@ -300,7 +300,7 @@ def mean_interval(values: Sequence[float], *, seed: int) -> Interval | None:
 
 
 def difference_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
-    """The interval of mean(b − a) over pairs. Its values are differences: no lognormal's, whatever their sign."""
+    """Return the interval of mean(b − a) over pairs, without the lognormal interval."""
     differences = [y - x for x, y in zip(a, b, strict=True)]
     if min(differences, default=0.0) <= 0:
         return mean_interval(differences, seed=seed)
@@ -309,12 +309,12 @@ def difference_interval(a: Sequence[float], b: Sequence[float], *, seed: int) ->
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Interval | None:
-    """The interval of mean(b) / mean(a) over pairs. None below three pairs or where a is not positive, and where a few
-    say nothing of it: one of them is far below the step in which they were read.
+    """Return the interval of mean(b) / mean(a) over pairs.
 
-    Below MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the pairs' ratios, which cannot reach below 0,
-    else the bootstrap's and Student's of the logarithm of the ratio, by the delta method. Of positive values it holds
-    the lognormals', and it is longer where the pairs are correlated from one to the next.
+    None below three pairs, for an a that is not positive, or for few pairs with a value far below its resolution. Below
+    MINIMUM_RESAMPLED pairs it is Student's over the logarithms of the ratios, which cannot reach below 0. Otherwise it
+    is the union of the bootstrap and Student's interval of the logarithm of the ratio, by the delta method. For
+    positive values it includes the lognormal interval, and correlated pairs make it longer.
     """
     import numpy as np
 
@@ -343,7 +343,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Inte
     resampled = _bca((x, y), ratio, widened_level(x.size), seed)
     if not positive or resampled is None:
         return resampled
-    around = y / y.mean() - x / x.mean()  # what a pair moves the logarithm of the ratio by
+    around = y / y.mean() - x / x.mean()  # effect of each pair on the logarithm of the ratio
     reach = quantile * float(around.std(ddof=1))
     found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
     factor = serial_factor(around.tolist())
@@ -352,18 +352,17 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Inte
 
 
 def log_rounding(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float:
-    """The least deviation of log(b / a) over pairs of positive values that are read in steps."""
+    """Return the smallest deviation of log(b / a) over pairs of positive values with this resolution."""
     each = rounding(step_of(a, b) if step is None else step)
     return each * math.sqrt(fmean([1 / x**2 + 1 / y**2 for x, y in zip(a, b, strict=True)]))
 
 
-# Student's t without SciPy, for whole degrees of freedom: what runs all day must not load 20 MB for one number.
-#
+# Student's t without SciPy, for whole degrees of freedom: a process that runs all day must not load 20 MB for it.
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
 
 
 def within(t: float, freedom: int) -> float:
-    """The probability that |T| < t, for t ≥ 0."""
+    """Return the probability that |T| < t, for t ≥ 0."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, is_odd = math.cos(angle), freedom % 2
     term = cosine if is_odd else 1.0
@@ -377,7 +376,7 @@ def within(t: float, freedom: int) -> float:
 
 @cache
 def two_sided(share: float, freedom: int) -> float:
-    """How far from 0 the middle `share` of the distribution reaches, to within 1e-12 of it."""
+    """Return the t with probability `share` within ±t, to within 1e-12 of it."""
     low, high = 0.0, 1.0
     while within(high, freedom) < share:
         low, high = high, 2 * high

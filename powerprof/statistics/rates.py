@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How well the rate of counted events is known: by the scatter of blocks, by Poisson where few were counted."""
+"""Compute intervals of counted rates, pooled differences and proportions."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ from powerprof.statistics.intervals import (
     student_quantile,
 )
 
-# Blocks of a window. A regular timer scatters by its place in a block alone, which weighs more in many short blocks.
+# Blocks of a window. A regular timer scatters only by its position in a block, which has more weight in many short
+# blocks.
 BLOCKS = 10
-# Below these the scatter of the blocks is not known.
+# With less than this the scatter of the blocks is unknown.
 _FEW_EVENTS, _FEW_BLOCKS = 10, 6
-# Of a count whose first and last event fall anywhere in a block: the variance of a regular event's count is at most
-# 1/4, that of two edges 1/6.
+# The variance of a regular event's count is at most 1/4, that of two edges anywhere in a block 1/6.
 _EDGES = 1 / 6
 
 
 def rate_interval(count: int, blocks: Sequence[float], window_s: float) -> Interval:
-    """The interval of the rate, per second, of `count` events in `window_s`, of which equal parts had `blocks`.
+    """Return the interval of the rate, per second, of `count` events in `window_s` with equal `blocks`.
 
-    Regular timers are known better than by Poisson's law, bursts worse: the scatter of the blocks says which, with
-    their correlation. Ten events at least are needed for that; fewer have Poisson's exact interval (F. Garwood,
-    Biometrika 28, 1936).
+    Regular timers are more precise than Poisson's law, bursts less: the scatter and the correlation of the blocks show
+    that. Fewer than ten events get Poisson's exact interval (F. Garwood, Biometrika 28, 1936).
     """
     if count < _FEW_EVENTS or len(blocks) < _FEW_BLOCKS:
         return _poisson(count, window_s)
@@ -55,13 +54,15 @@ def _poisson(count: int, window_s: float) -> Interval:
 
 
 def difference_of_rates(a: float, of_a: Interval, b: float, of_b: Interval) -> Interval:
-    """The interval of b − a from those of both, which need not be symmetrical (G. Zou and A. Donner, Statistics in
-    Medicine 27, 2008)."""
+    """Return the interval of b − a from the intervals of both, which can be asymmetrical.
+
+    G. Zou and A. Donner, Statistics in Medicine 27, 2008.
+    """
     low = b - a - math.hypot(b - of_b.low, of_a.high - a)
     return Interval(low, b - a + math.hypot(of_b.high - b, a - of_a.low), "rates")
 
 
-# Two conditions over several settings, a few windows at each: what they have in common over all of the settings.
+# Two conditions over several settings with a few windows each: the common difference.
 
 _MOST = 200.0
 Stratum = tuple[Sequence[float], Sequence[float]]
@@ -69,7 +70,7 @@ Stratum = tuple[Sequence[float], Sequence[float]]
 
 @dataclass(frozen=True)
 class Pooled:
-    """The mean of b − a over the settings, in percent of the mean of both; `p_value` is for none."""
+    """The mean of b − a over the settings, in percent of the mean of both; `p_value` is for no difference."""
 
     a_mean: float
     b_mean: float
@@ -79,11 +80,11 @@ class Pooled:
 
 
 def pool(strata: Sequence[Stratum]) -> Pooled | None:
-    """Each setting counts alike, whatever the size of its figures: 200 (b − a) / (a + b), from −200 to 200.
+    """Pool 200 (b − a) / (a + b), from −200 to 200, over the settings with equal weight.
 
-    That form is known where one of the two is nought, which a ratio is not. The error is that of a mean of independent
-    differences, with the degrees of freedom of Welch and Satterthwaite over all settings. Settings at which both are
-    nought say 0. None where no setting has values of both.
+    Unlike a ratio, that is defined if one of the two is 0. A setting with 0 in both counts as 0. The error is that of a
+    mean of independent differences, with the degrees of freedom of Welch and Satterthwaite over all settings. None if
+    no setting has values of both.
     """
     known = [(list(a), list(b)) for a, b in strata if a and b]
     if not known:
@@ -121,13 +122,13 @@ def pool(strata: Sequence[Stratum]) -> Pooled | None:
     )
 
 
-# Shares of a whole that was sampled: a percentage and its interval, from the same counts.
+# Shares of samples: a percentage and its interval.
 
 _Z95 = 1.959964
 
 
 class Proportion(NamedTuple):
-    """A share of a whole and its 95 % interval, all in percent: `low_percent` <= `percent` <= `high_percent` <= 100."""
+    """A share and its 95 % interval in percent: `low_percent` <= `percent` <= `high_percent` <= 100."""
 
     percent: float
     low_percent: float
@@ -135,10 +136,10 @@ class Proportion(NamedTuple):
 
 
 def proportion(count: int, whole: int, of: int | None = None) -> Proportion:
-    """`count` of the `whole` samples among which it was met, as a share of `of`, which are the whole and others too.
+    """Return the share of `count` in `of`; `count` was found among `whole` samples, which are a part of `of`.
 
-    The score interval (E. B. Wilson, JASA 22, 1927), sound near 0 and 100 too: of all or none, the share is its end,
-    to the last bit. Without samples nothing is known: 0, from 0 to 100.
+    The interval is the score interval (E. B. Wilson, JASA 22, 1927), which is valid near 0 and 100 too. For all or none
+    of the samples, the share is exactly the end of the interval. Without samples the result is 0, from 0 to 100.
     """
     among = whole if of is None else of
     if not whole:

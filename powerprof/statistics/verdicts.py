@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What paired values of two conditions say: lower, higher or inconclusive, and what could have been seen."""
+"""Judge values of two conditions: lower, higher or inconclusive, and the detectable difference."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from powerprof.statistics.intervals import (
 
 Verdict = Literal["b_lower", "b_higher", "inconclusive"]
 POWER = 0.8
-# A comparison has one primary metric, some twenty other rows and, where asked for, a table of functions. What may be
-# wrong anywhere is shared out: 1.5 % for the primary's, 0.5 % for the rows together, 0.5 % for the functions together.
-# Of all comparisons of a condition with itself one in forty has a false word then, and at most one in twenty where the
-# host's noise is not as Student assumes: docs/dev/experiments.md.
+# A comparison has one primary metric, some twenty other rows and, on request, a table of functions. The permitted error
+# is divided: 1.5 % for the primary metric, 0.5 % for all rows, 0.5 % for all functions. Then one in forty comparisons
+# of a condition with itself has a false verdict. If the noise of the host is not as Student assumes, it is one in
+# twenty at most: docs/dev/experiments.md.
 PRIMARY_LEVEL = 0.985
 FAMILY_LEVEL = 0.995
 FUNCTIONS_LEVEL = 0.995
@@ -41,9 +41,9 @@ FUNCTIONS_LEVEL = 0.995
 
 @dataclass(frozen=True)
 class PairedResult:
-    """Two conditions over pairs of blocks, in the unit of the values; None where it is unknown.
+    """Two conditions over pairs of blocks, in the unit of the values; None for unknown figures.
 
-    `p_value` is Student's (Welch's where nothing is paired) for no difference, on the scale of the interval.
+    `p_value` is Student's (Welch's for unpaired values) for no difference, on the scale of the interval.
     """
 
     pairs_count: int
@@ -62,17 +62,17 @@ class PairedResult:
 
 
 def verdict_of(interval: Interval | None) -> Verdict:
-    """Where the interval of b − a lies: below 0, above 0, or not clear of it."""
+    """Return the verdict of an interval of b − a: below 0, above 0, or inconclusive."""
     if interval is None or not interval.excludes(0.0):
         return "inconclusive"
     return "b_higher" if interval.low > 0 else "b_lower"
 
 
 def minimum_detectable_percent(a: Sequence[float], b: Sequence[float], step: float | None = None) -> float | None:
-    """The smallest true difference, in percent of mean(a), that so many pairs find four times in five.
+    """Return the smallest difference in percent of mean(a) that these pairs detect in four of five cases.
 
-    (t[0.9925] + t[0.8]) · s/√n with n − 1 degrees of freedom, at the level of the primary metric; s the deviation of
-    the paired differences, as large as their correlation and the step of the readings make it.
+    It is (t[0.9925] + t[0.8]) · s/√n with n − 1 degrees of freedom, at the level of the primary metric. s is the
+    deviation of the paired differences, including their correlation and the resolution of the readings.
     """
     count = len(a)
     centre = statistics.fmean(a) if a else 0.0
@@ -84,20 +84,20 @@ def minimum_detectable_percent(a: Sequence[float], b: Sequence[float], step: flo
 
 
 def _rounding(a: Sequence[float], b: Sequence[float], step: float | None) -> float:
-    """The least deviation of b − a, of values that are read in steps."""
+    """Return the smallest deviation of b − a for readings of this resolution."""
     return math.sqrt(2) * rounding(step_of(a, b) if step is None else step)
 
 
 def _spread(each: Sequence[float], least: float) -> float:
-    """The deviation whose n-th part under a root is the standard error of the mean."""
+    """Return the deviation whose √n-th part is the standard error of the mean."""
     return max(statistics.stdev(each) * serial_factor(each), least)
 
 
 def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int, step: float | None = None) -> PairedResult:
-    """Judge paired values. `step`: in which they are read; None: what they show of it.
+    """Judge paired values.
 
-    Values that do not scatter are known no better than to their step. Raises ValueError where the two differ in length
-    or are empty.
+    `step` is the resolution of the readings; None estimates it from the values. Equal values are known only to that
+    resolution. Raises ValueError for different lengths or no values.
     """
     if len(a) != len(b) or not a:
         raise ValueError("pairs need as many values of a as of b")
@@ -105,8 +105,8 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int, step: fl
     interval = difference_interval(a, b, seed=seed)
     ratios = ratio_interval(a, b, seed=seed)
     if ratios is not None and ratios.method == "student-log":
-        # The noise of a few windows grows with the figure: over logarithms a tenfold effect is seen with three pairs,
-        # over differences it is not. The difference is then that of the ratio's ends.
+        # The noise of a few windows is proportional to the figure. Logarithms show a tenfold effect with three pairs,
+        # differences do not. So compute the difference from the ends of the ratio.
         interval = Interval(a_mean * (ratios.low - 1), a_mean * (ratios.high - 1), "student-log")
     if interval is not None:
         difference = statistics.fmean(b) - a_mean
@@ -123,7 +123,7 @@ def compare_pairs(a: Sequence[float], b: Sequence[float], *, seed: int, step: fl
 
 
 def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, seed: int) -> PairedResult:
-    """What holds of two sets of values, paired or not; `interval` is that of the difference."""
+    """Return the common part for two sets of values; `interval` is that of the difference."""
     a_mean, b_mean = statistics.fmean(a), statistics.fmean(b)
     return PairedResult(
         pairs_count=0,
@@ -144,7 +144,7 @@ def _result(a: Sequence[float], b: Sequence[float], interval: Interval | None, s
 def paired_difference(
     a: Sequence[float], b: Sequence[float], step: float | None = None, *, on_logs: bool
 ) -> tuple[float, float]:
-    """The mean of b − a over pairs, or of log(b / a), and its standard error. Two pairs at least."""
+    """Return the mean of b − a over at least two pairs, or of log(b / a), and its standard error."""
     each = [math.log(y / x) if on_logs else y - x for x, y in zip(a, b, strict=True)]
     least = log_rounding(a, b, step) if on_logs else _rounding(a, b, step)
     return statistics.fmean(each), _spread(each, least) / math.sqrt(len(each))
@@ -158,15 +158,15 @@ def _p_of_pairs(a: Sequence[float], b: Sequence[float], step: float | None, *, o
 
 
 def primary_verdict(verdict: Verdict, p_value: float | None, level: float = PRIMARY_LEVEL) -> Verdict:
-    """The word of the metric that the answer is about: its interval's, where its p-value leaves room for the rows'."""
+    """Return the verdict of the primary metric: that of its interval if the p-value is below its level."""
     return verdict if p_value is not None and p_value <= 1 - level else "inconclusive"
 
 
 def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> list[bool]:
-    """Which differences can be claimed together: Holm's step-down, so that any false one is as rare as `level` says.
+    """Return which differences can be claimed together by Holm's step-down at this level.
 
-    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979.
-    None never survives.
+    S. Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6, 1979. None
+    never survives.
     """
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     claimed = [False] * len(p_values)
@@ -178,7 +178,7 @@ def survivors(p_values: Sequence[float | None], level: float = FAMILY_LEVEL) -> 
 
 
 def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> PairedResult:
-    """Judge two saved runs, whose blocks were not interleaved: Welch's interval, no pairing to lean on."""
+    """Judge two saved runs, whose blocks were not interleaved, by Welch's interval."""
     if not a or not b:
         raise ValueError("two runs need values each")
     interval = welch_interval(a, b) if min(len(a), len(b)) >= 3 else None
@@ -186,24 +186,24 @@ def compare_unpaired(a: Sequence[float], b: Sequence[float], *, seed: int) -> Pa
 
 
 def p_of_two(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """How often chance alone makes two runs of equal conditions differ so much; None for fewer than three windows."""
+    """Return the probability of this difference between two runs of equal conditions; None for few windows."""
     if min(len(a), len(b)) < 3:
         return None
     difference, (error, _) = statistics.fmean(b) - statistics.fmean(a), welch_error(a, b)
     return student_p(difference / error, min(map(effective_freedom, (a, b)))) if error else 1.0
 
 
-# Is the experiment itself sound: the A/A control, and drift of the idle baseline and over the blocks.
+# Validity of the experiment: the A/A control, and drift of the idle baseline and over the blocks.
 
-# An idle machine's C0 wanders by some tenths of a point for reasons that interleaving cancels; a drift
-# counts when it is statistically there, exceeds this, and could be taken for a quarter of the effect.
+# An idle machine's C0 varies by some tenths of a point, which interleaving cancels. A drift counts if it is
+# significant, exceeds this, and exceeds a quarter of the effect.
 DRIFT_FLOOR_POINTS = 0.5
 DRIFT_SHARE_OF_EFFECT = 0.25
 
 
 @dataclass(frozen=True)
 class Control:
-    """An A/A comparison: the same condition under two names. `sound` where it found no difference."""
+    """A comparison of a condition with itself. `sound` if it found no difference."""
 
     sound: bool
     difference_percent: float | None
@@ -211,7 +211,7 @@ class Control:
 
 
 def judge_control(result: PairedResult) -> Control:
-    """An A/A run must be inconclusive; its interval's half width is what the apparatus can resolve."""
+    """Judge an A/A run: it must be inconclusive; the half width of its interval is the resolution."""
     interval = result.difference_interval
     if interval is None or result.percent is None:
         return Control(False, None, None)
@@ -221,7 +221,7 @@ def judge_control(result: PairedResult) -> Control:
 
 @dataclass(frozen=True)
 class Drift:
-    """How far the idle baseline moved between the beginning and the end, in points of C0."""
+    """The change of the idle baseline from start to end, in points of C0."""
 
     points: float
     low: float | None
@@ -230,10 +230,10 @@ class Drift:
 
 
 def baseline_drift(before: Sequence[float], after: Sequence[float], effect_points: float | None) -> Drift | None:
-    """Compare idle C0 percentages before and after. None where one of them is missing.
+    """Compare idle C0 percentages before and after; None if one of them is missing.
 
-    It fails where Welch's interval excludes 0 and the drift is larger than both DRIFT_FLOOR_POINTS and
-    DRIFT_SHARE_OF_EFFECT of the difference in C0 between the conditions (`effect_points`).
+    It fails if Welch's interval excludes 0 and the drift exceeds both DRIFT_FLOOR_POINTS and DRIFT_SHARE_OF_EFFECT of
+    the difference in C0 between the conditions (`effect_points`).
     """
     if not before or not after:
         return None
@@ -247,19 +247,19 @@ def baseline_drift(before: Sequence[float], after: Sequence[float], effect_point
 
 @dataclass(frozen=True)
 class MonotonicTrend:
-    """A monotonic trend over the blocks: Kendall's tau and its two-sided p value."""
+    """A monotonic trend over the blocks: Kendall's tau and its two-sided p-value."""
 
     tau: float
     p_value: float
 
     @property
     def present(self) -> bool:
-        """True below 1 %: with several metrics looked at, 5 % would cry wolf."""
+        """Whether the p-value is below 1 %: with several metrics, 5 % would give false alarms."""
         return self.p_value < 0.01
 
 
 def block_trend(values: Sequence[float]) -> MonotonicTrend | None:
-    """Kendall's test of values in the order of time. None for fewer than six or constant ones."""
+    """Return Kendall's test of values in the order of time; None for fewer than six or equal values."""
     if len(values) < 6 or max(values) == min(values):
         return None
     from scipy import stats
@@ -268,17 +268,17 @@ def block_trend(values: Sequence[float]) -> MonotonicTrend | None:
     return MonotonicTrend(float(test.statistic), float(test.pvalue))
 
 
-# Several points measured in rounds, each once a round: which of them differ, whatever changed from round to round.
+# Differences between points that are measured in rounds, independent of changes between rounds.
 
 FEWEST_ROUNDS = 3
-_MOST_LOG = 300.0  # as far as a float reaches
+_MOST_LOG = 300.0  # within the range of a float
 
 
 @dataclass(frozen=True)
 class PointPair:
-    """Two of the points by their places: how many percent the second is above the first.
+    """Two points by index; `percent` is the difference of the second to the first. None for unknown figures.
 
-    `interval` is of `percent` and holds by itself; `p_value` is for no difference. None where it is unknown.
+    `interval` is of `percent` for this pair alone. `p_value` is for no difference.
     """
 
     first: int
@@ -289,11 +289,11 @@ class PointPair:
 
 
 def compare_points(points: Sequence[Mapping[int, float]], *, in_rounds: bool) -> list[PointPair]:
-    """Every two of the points, each a value by round.
+    """Compare every two points, each given as values by round.
 
-    In rounds two points are compared by what they differ by within each round: what comes and goes between the rounds
-    is in neither's favour, and nothing is taken from how much others scatter. By ratios where all values are positive.
-    Points that were measured one after the other are compared as runs that were measured apart.
+    Points in rounds are compared by their difference within each round, so changes between rounds have no effect, nor
+    has the scatter of other points. Positive values are compared by ratios. Points that were measured one after the
+    other are compared like separate runs.
     """
     pairs = []
     step = step_of(*(list(point.values()) for point in points))
@@ -309,7 +309,7 @@ def compare_points(points: Sequence[Mapping[int, float]], *, in_rounds: bool) ->
 
 
 def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], step: float | None) -> PointPair:
-    """`step`: in which the values are read; None: they were not measured in rounds."""
+    """Compare two points; `step` is the resolution of the values, None for points that were not measured in rounds."""
     on_logs = step is not None and min(*a, *b) > 0
     freedom: float = len(a) - 1
     if step is not None:
@@ -328,5 +328,5 @@ def _compared(first: int, second: int, a: Sequence[float], b: Sequence[float], s
 
 
 def which_differ(p_values: Sequence[float | None]) -> list[bool]:
-    """Of all pairs of points that one answer is about: any false one is as rare as an interval that misses (Holm)."""
+    """Return which pairs of points differ by Holm's test: a false one is as rare as a wrong interval."""
     return survivors(p_values, LEVEL)

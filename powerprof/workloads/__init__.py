@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads: folders of data that say what to measure; reading and finding them, and the world dataset."""
+"""Workloads: folders of data that define measurements. Find, read and check them; make the world dataset."""

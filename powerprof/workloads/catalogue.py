@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finding workloads and conditions by the names that people type."""
+"""Find workloads, conditions and studies by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from powerprof.workloads.reading import LoadedWorkload, read_workload
 
 
 def folders(extra: Sequence[Path] = ()) -> list[Path]:
-    """Every workload's folder: the shipped ones and the user's. Raises UsageError for a bad path."""
+    """Return the folders of all workloads, those of the user first. Raise UsageError for a bad path."""
     places: list[Path] = []
     for root in extra:
         if (root / "workload.toml").is_file():
@@ -38,7 +38,7 @@ def folders(extra: Sequence[Path] = ()) -> list[Path]:
 
 
 def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
-    """A workload by name or path of its folder. Raises UsageError where there is none, DataError if bad."""
+    """Return a workload by name or folder. Raise UsageError if there is none, DataError for a bad file."""
     if "/" in name or (Path(name) / "workload.toml").is_file():
         folder = Path(name).resolve()
         if not (folder / "workload.toml").is_file():
@@ -51,7 +51,7 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
 
 
 def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str]:
-    """A condition by its name, or the only condition of a workload by the workload's. Raises UsageError."""
+    """Return a condition by name, or the only condition of a workload by the workload's name. Raise UsageError."""
     try:
         loaded = find_workload(name, extra)
     except UsageError:
@@ -66,10 +66,10 @@ def find_one(name: str, extra: Sequence[Path] = ()) -> tuple[LoadedWorkload, str
 
 
 def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = None) -> tuple[LoadedWorkload, str]:
-    """A condition by `condition` or `workload:condition` (the workload may be a path).
+    """Return a condition by `condition` or `workload:condition` (the workload can be a path).
 
-    `beside` is the other condition of the comparison: of several workloads with `name`, the one that has both
-    is meant. Raises UsageError where it is unknown or still ambiguous.
+    `beside` is the other condition of a comparison. Of several workloads with `name`, the one with both is chosen.
+    Raises UsageError for an unknown or ambiguous name.
     """
     prefix, separator, last = name.rpartition(":")
     if separator:
@@ -84,7 +84,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     if len(matches) > 1 and beside is not None:
         both = [loaded for loaded in matches if beside.rpartition(":")[2] in loaded.definition.conditions]
         matches = both or matches
-    # Another product's workload may ask the same under the same names: it is named with its workload.
+    # Workloads of other products can have the same condition names. They need the name of the workload.
     matches = [loaded for loaded in matches if loaded.definition.server.kind == DEFAULT_KIND] or matches
     if not matches:
         raise UsageError(f"no workload has a condition {name}", "powerprof workloads lists what there is")
@@ -94,9 +94,8 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
     return matches[0], name
 
 
-# Published studies as data: which commands measure one again, and its published figures next to today's.
-#
-# A study is a file `workloads/studies/NAME.toml`; adding one adds no Python.
+# Published studies: the commands that measure one again, and its published figures. A study is a file
+# `workloads/studies/NAME.toml`; adding one needs no Python.
 
 _SUFFIX = ".toml"
 
@@ -106,8 +105,10 @@ Expected = Literal["higher", "lower", "same"]
 
 
 class StudyCommand(StrictTable, frozen=True, kw_only=True):
-    """One command of a study: `idle` with `clients`, `run` of one condition, `compare` of two, or `sweep` of one over
-    `values` of `parameter`. `build` is a fetched server (`powerprof servers`); `on_cpu` needs root.
+    """One command of a study.
+
+    It is `idle` with `clients`, `run` of one condition, `compare` of two, or `sweep` of one over `values` of
+    `parameter`. `build` is a fetched server (`powerprof servers`). `on_cpu` needs root.
     """
 
     name: Name
@@ -123,7 +124,7 @@ class StudyCommand(StrictTable, frozen=True, kw_only=True):
 
     @property
     def typed(self) -> str:
-        """What is typed to measure it alone."""
+        """The command line that measures it alone."""
         words = [self.command, *self.conditions]
         if self.command == "idle":
             words += ["--clients", str(self.clients)]
@@ -139,11 +140,11 @@ class StudyCommand(StrictTable, frozen=True, kw_only=True):
 
 
 class PublishedFinding(StrictTable, frozen=True, kw_only=True):
-    """A published finding and where today's figures are: `b` compared with `a`, or `b` alone.
+    """A published finding and the place of today's figures: `b` compared with `a`, or `b` alone.
 
-    A side is `STEP:PART`: a phase of idle, a or b of compare, a value of sweep; `STEP` alone of run. `then` is the
-    published figures in words. `expected` is b's published relation to a: none where nothing was published. `within`:
-    a difference so small, in the metric's unit, counts as the same.
+    A side is `STEP:PART`: a phase of idle, a or b of compare, a value of sweep. For run it is `STEP` alone. `then` is
+    the published figures in words. `expected` is the published relation of b to a, if there is one. A difference up to
+    `within`, in the metric's unit, counts as the same.
     """
 
     label: Text
@@ -156,7 +157,7 @@ class PublishedFinding(StrictTable, frozen=True, kw_only=True):
 
 
 class Study(StrictTable, frozen=True, kw_only=True):
-    """A study: what was `published`, the steps in their order, and its findings. `page`: in docs/studies."""
+    """A published study: its title, steps in order, and findings. `page` is its page in docs/studies."""
 
     title: Text
     published: Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -166,12 +167,12 @@ class Study(StrictTable, frozen=True, kw_only=True):
 
 
 def names() -> list[str]:
-    """The studies that are there."""
+    """Return the names of all studies."""
     return sorted(path.stem for path in (data_dir("workloads") / "studies").glob(f"*{_SUFFIX}"))
 
 
 def find_study(name: str) -> Study:
-    """A study by name. Raises UsageError where there is none."""
+    """Return a study by name. Raise UsageError if there is none."""
     if name not in names():
         raise UsageError(f"no study is called {name}", f"there are: {', '.join(names())}")
     return read_study(data_dir("workloads") / "studies" / f"{name}{_SUFFIX}")
@@ -179,7 +180,7 @@ def find_study(name: str) -> Study:
 
 @loader
 def read_study(path: Path) -> Study:
-    """Read and check a study's file. Raises DataError with the key."""
+    """Read and check a study's file. Raise DataError with the key."""
     raw: dict[str, Any] = files.parse(read_outside_text(path), path)
     try:
         study = msgspec.convert(raw, Study)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `world` dataset: generated, the same every time, with the shape that the published queries depend on.
+"""Generate the `world` dataset, always the same, with the shape that the published queries need.
 
-The original's licence does not allow copying it, so names are made up from syllables, apart from Amsterdam,
-which the queries look for. What is kept is the shape: 4,079 cities in 232 of 239 countries, the quantiles
-of their populations (10 above 8 million, 6 above 9 million), 4,001 distinct names, columns and widths.
+The licence of the original does not permit copying, so names are composed of syllables, except Amsterdam, which the
+queries search. The shape is the original's: 4,079 cities in 232 of 239 countries, the quantiles of their populations
+(10 above 8 million, 6 above 9 million), 4,001 distinct names, columns and widths.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LANGUAGES = 984
 DISTINCT_NAMES = 4_001
 SCHEMA_NAME = "powerprof_world"
 
-# Cities of the five countries that have most; codes are ISO 3166's.
+# Cities of the five countries with most cities, by ISO 3166 code.
 _LARGEST = {"CHN": 363, "IND": 341, "USA": 274, "BRA": 250, "JPN": 248}
 _TOP = (
     10_500_000,
@@ -38,7 +38,7 @@ _TOP = (
     8_390_000,
     8_120_000,  # ten above 8 million
 )
-# (share of the cities that are smaller, population): log-linear in between.
+# (Share of smaller cities, population); log-linear in between.
 _QUANTILES = (
     (0.0, 42),
     (0.01, 9_000),
@@ -91,7 +91,7 @@ class City:
 
 @dataclass(frozen=True)
 class Country:
-    """A row of Country; `capital` is a city's id or None where the country has no city."""
+    """A row of Country; `capital` is the ID of a city, None for a country without cities."""
 
     code: str
     name: str
@@ -119,7 +119,7 @@ class World:
 
 
 class _Dice:
-    """Draws from `random.Random(seed).random()` alone, whose sequence Python promises to keep."""
+    """A source of random numbers from `random.Random(seed).random()` alone, whose sequence Python guarantees."""
 
     def __init__(self, seed: int) -> None:
         self._draw = random.Random(seed).random  # noqa: S311 - test data
@@ -139,7 +139,7 @@ class _Dice:
 
 
 def _names(dice: _Dice, count: int, taken: set[str], limit: int) -> list[str]:
-    """`count` new names, none in `taken`, at most `limit` characters."""
+    """Return `count` new names of at most `limit` characters, none of them in `taken`."""
     made: list[str] = []
     while len(made) < count:
         syllables = [dice.pick(_ONSETS) + dice.pick(_VOWELS) + dice.pick(_CODAS) for _ in range(2 + dice.below(2))]
@@ -161,7 +161,10 @@ def _codes(dice: _Dice) -> list[str]:
 
 
 def _cities_per_country() -> list[int]:
-    """Five given, then a tail as long as the original's: median 2, below the fifth largest, 232 in all."""
+    """Return the number of cities of each country: five given, then a tail like the original's.
+
+    The median of the tail is 2, its values are below the fifth largest, and there are 232 countries in all.
+    """
     small = [1] * 60 + [2] * 60
     middle = COUNTRIES_WITH_CITIES - len(_LARGEST) - len(small)
     share = CITIES - sum(_LARGEST.values()) - sum(small) - 3 * middle
@@ -186,12 +189,12 @@ def _populations() -> list[int]:
 
 
 def generate(seed: int = 1) -> World:
-    """The dataset of `seed`; the same in every version of Python and on every machine."""
+    """Return the dataset of `seed`; it is the same in every version of Python and on every machine."""
     dice = _Dice(seed)
     codes = _codes(dice)
     owners = [code for code, count in zip(codes, _cities_per_country(), strict=False) for _ in range(count)]
     distinct = ["Amsterdam", *_names(dice, DISTINCT_NAMES - 1, {"Amsterdam"}, 35)]
-    # 78 names are borne by two cities; Amsterdam is not one of them.
+    # 78 names belong to two cities each; Amsterdam is not one of them.
     repeated = dice.shuffled(distinct[1:])[: CITIES - DISTINCT_NAMES]
     names = dice.shuffled(distinct[1:] + repeated)
     populations = dice.shuffled(_populations())
@@ -258,12 +261,12 @@ def _tables(engine: str) -> list[str]:
 
 
 def schema_statements(engine: str = "InnoDB") -> list[str]:
-    """The SQL that makes the four empty tables in the current schema."""
+    """Return the SQL that makes the four empty tables in the current schema."""
     return _tables(engine)
 
 
 def row_statements(seed: int = 1) -> Iterator[str]:
-    """The SQL that fills City, Country and CountryLanguage with generated rows."""
+    """Return the SQL that fills City, Country and CountryLanguage with generated rows."""
     world = generate(seed)
     yield from _inserts("City", [(c.id, c.name, c.country, c.population) for c in world.cities])
     yield from _inserts("Country", [(c.code, c.name, c.surface_km2, c.population, c.capital) for c in world.countries])
@@ -271,12 +274,12 @@ def row_statements(seed: int = 1) -> Iterator[str]:
 
 
 def huge_statements(copies: int) -> list[str]:
-    """The SQL that fills city_huge with `copies` copies of City, one after the other as in the study."""
+    """Return the SQL that fills city_huge with `copies` copies of City, one after the other as in the study."""
     return ["INSERT INTO city_huge (Name, Country, Population) SELECT Name, Country, Population FROM City"] * copies
 
 
 def official_statements(source: str) -> list[str]:
-    """The SQL that fills the three tables from the schema `source`, which holds the official world.sql."""
+    """Return the SQL that fills the three tables from the schema `source` with the official world.sql."""
     countries = "Code, Name, SurfaceArea, Population, Capital"
     languages = "CountryCode, Language, Percentage"
     return [

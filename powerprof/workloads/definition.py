@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a workload.toml may say. The JSON Schema of docs/reference is generated from these structs."""
+"""The structure of a workload.toml. The JSON Schema of docs/reference is generated from these structs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Statement = Annotated[str, Meta(min_length=1, max_length=1 << 20)]
 ServerKind = Literal["mysql", "postgresql"]
 DEFAULT_KIND: ServerKind = "mysql"
 LoadKind = Literal["statements", "tpcc", "slap", "pgbench", "connector-j", "idle", "none", "command"]
-# What can drive which server.
+# Kinds of load by kind of server.
 LOADS: dict[ServerKind, tuple[LoadKind, ...]] = {
     "mysql": ("statements", "tpcc", "slap", "connector-j", "idle", "none", "command"),
     "postgresql": ("statements", "pgbench", "idle", "none", "command"),
 }
-# And which tables a server can have, and what else there is for one alone: the keys by server.
+# Kinds of dataset by kind of server, and the keys that belong to other servers only.
 DATASETS: dict[ServerKind, tuple[str, ...]] = {"mysql": ("none", "world", "sql"), "postgresql": ("none", "sql")}
 FOREIGN: dict[ServerKind, tuple[str, ...]] = {"mysql": ("postgresql_conf",), "postgresql": ("my_cnf", "set_global")}
 
@@ -42,11 +42,11 @@ PrimaryMetric = Literal[
 
 
 class StrictTable(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A table of a file that people write: a key that it does not have is an error."""
+    """A table of a file written by people: an unknown key is an error."""
 
 
 class TopologyMember(StrictTable, frozen=True, kw_only=True):
-    """What one server of a topology has beside [server]: `server_id` may be one that another has."""
+    """Settings of one server of a topology in addition to [server]. `server_id` can be another server's."""
 
     my_cnf: dict[Variable, Value] = {}
     environment: dict[str, str] = {}
@@ -55,10 +55,10 @@ class TopologyMember(StrictTable, frozen=True, kw_only=True):
 
 
 class Topology(StrictTable, frozen=True, kw_only=True):
-    """How many servers there are and how they are joined; the load runs on the first.
+    """The number of servers and their connections; the load runs on the first.
 
-    They are called primary, replica-1, …; node-1, node-2, …; or router, host-a, host-b, where `routes` says which host
-    has which tables of the dataset.
+    Their names are primary, replica-1, …; node-1, node-2, …; or router, host-a, host-b. `routes` assigns tables of the
+    dataset to the hosts.
     """
 
     kind: Literal["standalone", "primary-replica", "primary-primary", "ring", "routed-pair"] = "standalone"
@@ -68,11 +68,11 @@ class Topology(StrictTable, frozen=True, kw_only=True):
 
 
 class ServerDefinition(StrictTable, frozen=True, kw_only=True):
-    """Settings: `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a server of their own, `set_global` is
-    changed at run time.
+    """Settings of a server.
 
-    `set_global` is restored, also on a given server. `build` is a fetched server (`powerprof servers`).
-    `disk_operations_hz` makes each server's disk slow, once its tables are made.
+    `my_cnf` (PostgreSQL: `postgresql_conf`) and `environment` need a separate server. `set_global` is changed at run
+    time and restored, also on a given server. `build` is a fetched server (`powerprof servers`). `disk_operations_hz`
+    slows down each server's disk once its tables are made.
     """
 
     kind: ServerKind = DEFAULT_KIND
@@ -85,7 +85,7 @@ class ServerDefinition(StrictTable, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, Value]:
-        """What it is started with; one of the two is empty."""
+        """The start-up settings; one of the two groups is empty."""
         return {**self.my_cnf, **self.postgresql_conf}
 
 
@@ -101,9 +101,11 @@ class Dataset(StrictTable, frozen=True, kw_only=True):
 
 
 class Load(StrictTable, frozen=True, kw_only=True):
-    """What the clients do. `counted` is a statement whose value says how much was done until then, where that is not
-    the statements that were asked; `checks` have no rows as long as the data are whole. `reads_only`: on a given
-    server by an account that may only SELECT in the load's schema, made for it and dropped.
+    """The work of the clients.
+
+    `counted` is a statement whose value is the amount of work done so far, if that is not the number of statements.
+    `checks` return no rows as long as the data are intact. `reads_only` uses, on a given server, a temporary account
+    that may only SELECT in the load's schema.
     """
 
     kind: LoadKind = "statements"
@@ -128,12 +130,12 @@ class Load(StrictTable, frozen=True, kw_only=True):
 
     @property
     def is_silent(self) -> bool:
-        """Whether nothing is asked, by connections or by nobody."""
+        """Whether the load sends no queries."""
         return self.kind in ("idle", "none")
 
 
 class PlanStep(StrictTable, frozen=True, kw_only=True):
-    """One row of EXPLAIN as it must be; a list names every value that will do."""
+    """One required row of EXPLAIN; a list contains all permitted values."""
 
     table: str
     type: list[str] = []
@@ -142,17 +144,17 @@ class PlanStep(StrictTable, frozen=True, kw_only=True):
 
 
 class Explain(StrictTable, frozen=True, kw_only=True):
-    """A statement whose plan is saved, and asserted before anything is measured."""
+    """A statement whose plan is saved, and checked before the measurement."""
 
     statement: Statement
     plan: list[PlanStep] = []
 
 
 class Condition(StrictTable, frozen=True, kw_only=True):
-    """One of the things to compare: what it changes in the servers, the load and the tables.
+    """One of the compared conditions: changes in the servers, the load and the tables.
 
-    `on_members` are statements that run once, after `setup`, on the named servers of a topology. `counters` says how
-    far each of these counters of the server moves with a query; where it does not, the condition is not what it says.
+    `on_members` are statements that run once, after `setup`, on the named servers of a topology. `counters` is the
+    change per query of these counters of the server; with another change the condition is invalid.
     """
 
     title: str = ""
@@ -168,16 +170,16 @@ class Condition(StrictTable, frozen=True, kw_only=True):
 
 
 class Parameter(StrictTable, frozen=True, kw_only=True):
-    """Something that `sweep` can vary: the dotted place of a key, and the points to try by default."""
+    """A parameter of `sweep`: the dotted name of a key, and its default values."""
 
     key: Annotated[str, Meta(pattern=r"^(load|server|topology)\.[A-Za-z0-9_.]+$")]
     values: list[Value] = []
 
 
 class Storm(StrictTable, frozen=True, kw_only=True):
-    """A fault that may end by itself and that `trigger`, statements by server, starts again.
+    """A fault that can end on its own; `trigger`, statements by server, starts it again.
 
-    It rages while `counter` of the first server's SHOW GLOBAL STATUS rises by `least_hz`.
+    It is active while `counter` of the first server's SHOW GLOBAL STATUS rises by `least_hz`.
     """
 
     counter: Annotated[str, Meta(pattern="^[A-Z][A-Za-z_]{1,63}$")] = "Connections"
@@ -186,7 +188,7 @@ class Storm(StrictTable, frozen=True, kw_only=True):
 
 
 class Workload(StrictTable, frozen=True, kw_only=True):
-    """A workload.toml. `slices_s`: how often within a window written bytes and wake-ups are read."""
+    """A workload.toml. `slices_s` is the interval of readings of written bytes and wake-ups within a window."""
 
     schema: Literal["powerprof.workload/1"]
     name: Name
@@ -207,6 +209,6 @@ class Workload(StrictTable, frozen=True, kw_only=True):
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of a workload.toml."""
+    """Return the JSON Schema of a workload.toml."""
     made = msgspec.json.schema(Workload)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **made}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a workload.toml to a checked workload; an error names the file, the line and the key."""
+"""Read and check a workload.toml; errors name the file, the line and the key."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ from powerprof.workloads.definition import (
 
 _LIMIT_BYTES = 1 << 20
 _SQL_LIMIT_BYTES = 64 << 20
-# tomllib takes time with the square of the parts of a key: 64 KiB of `a.a.a…` take 13 s. Workloads come from strangers.
+# The time of tomllib grows with the square of the parts of a key: 64 KiB of `a.a.a…` take 13 s. Workloads can be
+# hostile.
 _MOST_DOTS = 300
 _QUOTED = re.compile(r"""\"[^"\n]*"|'[^'\n]*'""")
 
 
 @dataclass(frozen=True)
 class LoadedWorkload:
-    """A workload, the folder that it came from, and its tables as written."""
+    """A workload, its folder, and its tables as written."""
 
     folder: Path
     definition: Workload
@@ -44,13 +45,12 @@ class LoadedWorkload:
 
     @property
     def path(self) -> Path:
-        """The workload.toml."""
         return self.folder / "workload.toml"
 
 
 @loader
 def read_workload(folder: Path) -> LoadedWorkload:
-    """Read and check FOLDER/workload.toml. Raises DataError with file, line and key."""
+    """Read and check FOLDER/workload.toml. Raise DataError with file, line and key."""
     path = folder / "workload.toml"
     text = read_outside_text(path, _LIMIT_BYTES)
     loaded = LoadedWorkload(folder, *_parsed(path, text))
@@ -60,7 +60,7 @@ def read_workload(folder: Path) -> LoadedWorkload:
 
 @lru_cache(maxsize=64)
 def _parsed(path: Path, text: str) -> tuple[Workload, Mapping[str, Any]]:
-    """A study's plan names a condition hundreds of times, and each may be in any workload. Nobody changes tables."""
+    """Parse a workload, cached by its text: the plan of a study looks up hundreds of conditions in all workloads."""
     for number, line in enumerate(_QUOTED.sub("", text).split("\n"), 1):
         if line.count(".") > _MOST_DOTS:
             raise DataError(
@@ -90,7 +90,7 @@ def _convert(path: Path, text: str, raw: Mapping[str, Any]) -> Workload:
 
 
 def _path_of(where: str) -> list[str | int]:
-    """`$.load.sql[0]` as ["load", "sql", 0]; `[...]`, which stands for any key of a mapping, is left out."""
+    """Parse `$.load.sql[0]` into ["load", "sql", 0]; `[...]`, any key of a mapping, is left out."""
     keys: list[str | int] = []
     for word, index in re.findall(r"\.([A-Za-z0-9_-]+)|\[(\d+|\.\.\.)\]", where):
         if word:
@@ -101,7 +101,7 @@ def _path_of(where: str) -> list[str | int]:
 
 
 def line_of(text: str, keys: Sequence[str | int]) -> int | None:
-    """The line on which the key, or the nearest table around it, is written; None where none is found."""
+    """Return the line of the key, or of the nearest table around it; None if neither is found."""
     wanted = [str(key) for key in keys if isinstance(key, str)]
     table: list[str] = []
     best: tuple[int, int] | None = None
@@ -116,7 +116,7 @@ def line_of(text: str, keys: Sequence[str | int]) -> int | None:
             if not key:
                 continue
             here = table + [part.strip("\"'") for part in key[1].split(".")]
-        # Not the whole path: the tables in between may be mappings whose key the checker does not tell.
+        # Compare a part of the path: tables in between can be mappings, whose keys the error does not contain.
         rest = iter(here)
         depth = 0
         for word in wanted:
@@ -130,7 +130,7 @@ def line_of(text: str, keys: Sequence[str | int]) -> int | None:
 
 
 def _check(loaded: LoadedWorkload, text: str) -> None:
-    """What the types cannot say."""
+    """Check the rules that the types cannot express."""
     definition, path = loaded.definition, loaded.path
     if definition.name != loaded.folder.name:
         raise DataError(
@@ -168,7 +168,7 @@ def _check(loaded: LoadedWorkload, text: str) -> None:
 
 
 def _check_kind(case: Case, text: str) -> None:
-    """What this kind of server does not know."""
+    """Check that this kind of server supports the condition."""
     kind, path = case.server.kind, case.workload.path
     where = ["conditions", case.name]
     definition = case.workload.definition
@@ -199,7 +199,7 @@ def _check_files(loaded: LoadedWorkload, text: str, names: Sequence[str], keys: 
 
 @dataclass(frozen=True)
 class Case:
-    """One condition of one workload, ready to run: [server] and [load] overridden by the condition."""
+    """One condition of one workload, ready to run: its own keys override [server] and [load]."""
 
     workload: LoadedWorkload
     name: str
@@ -211,12 +211,11 @@ class Case:
 
     @property
     def qualified(self) -> str:
-        """workload:condition."""
+        """The name as workload:condition."""
         return f"{self.workload.definition.name}:{self.name}"
 
     def load_statements(self) -> list[str]:
-        """The statements of the load, inline ones first. Raises DataError for a file that cannot be read."""
-
+        """Return the statements of the load, inline ones first. Raise DataError for an unreadable file."""
         all_statements = [text.strip().rstrip(";") for text in self.load.sql]
         for name in self.load.files:
             path = self.workload.folder / name
@@ -240,16 +239,16 @@ def _with(raw: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def _scaled(server: Any) -> Any:
-    """`{{cpus}}` as the number of CPUs that this process may use: a setting that a study had for its own machine."""
+    """Replace `{{cpus}}` by the number of usable CPUs: studies scaled some settings to their own machine."""
     if isinstance(server, Mapping):
         return {key: _scaled(value) for key, value in server.items()}
     return len(os.sched_getaffinity(0)) if server == "{{cpus}}" else server
 
 
 def resolve(loaded: LoadedWorkload, condition: str, overrides: Mapping[str, Any] | None = None) -> Case:
-    """One condition; `overrides` maps dotted keys (`load.clients`) to values that win over everything.
+    """Return one condition; `overrides` maps dotted keys (`load.clients`) to values that have precedence.
 
-    Raises DataError where an override has a value that the key cannot take.
+    Raises DataError for a value that the key cannot take.
     """
     written = loaded.raw["conditions"][condition]
     merged: dict[str, Any] = {
@@ -270,7 +269,7 @@ def resolve(loaded: LoadedWorkload, condition: str, overrides: Mapping[str, Any]
     return Case(loaded, condition, own.title or condition, topology, server, load, own)
 
 
-# Splitting a file of SQL into statements, as the mariadb client does, in time that grows with its length alone.
+# Split SQL into statements like the mariadb client, in linear time.
 
 _TOKEN = re.compile(r"['\"`;#]|--(?=[ \t\r\n]|\Z)|/\*")
 _ENDS = {quote: re.compile(f"[{quote}\\\\]") for quote in "'\""} | {"`": re.compile("`")}
@@ -278,9 +277,9 @@ _DELIMITER = re.compile(r"^[ \t]*delimiter[ \t]+(\S+)[ \t\r]*$", re.IGNORECASE |
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of `text` without their semicolons; comments go, except executable ones (/*! … */).
+    """Return the statements of `text` without semicolons and comments, except executable ones (/*! … */).
 
-    A `DELIMITER` line changes what ends a statement until the next one. What is not closed goes to the end.
+    A `DELIMITER` line changes the end of statements until the next one. An open literal extends to the end.
     """
     statements: list[str] = []
     position, delimiter = 0, ";"
@@ -322,7 +321,7 @@ def _split(text: str, delimiter: str) -> list[str]:
 
 
 def _closed(text: str, position: int, quote: str) -> int:
-    """Where the literal ends whose quote stands before `position`: a doubled quote and \\ belong to it."""
+    r"""Return the end of the literal whose quote precedes `position`; it can contain doubled quotes and \\."""
     while (mark := _ENDS[quote].search(text, position)) is not None:
         position = mark.end()
         if mark[0] == quote and not text.startswith(quote, position):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workloads that could run their author's code on this host: refused until the caller trusts the content once.
+"""Refuse workloads that could run their author's code on this host until the caller trusts the content once.
 
 A workload is data, except for programs (`load.argv`), environment variables and settings of the server. Settings and
-variables that only tune are listed in `settings`; any other one needs trust. The folder is copied first. The digest of
-the copy is trusted and the copy is run, so nothing can change in between.
+variables that only tune are listed in `database/products`; any other one needs trust. The folder is copied first. The
+digest of the copy is trusted and the copy is run, so nothing can change in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _SHOWN = 120
 
 
 def runs_programs(case: Case) -> str | None:
-    """Return the first key of a condition with which its author could run code on this host; None if it has none."""
+    """Return the first key of a condition through which its author could run code; None if there is none."""
     if case.load.argv:
         return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
     kind, members = case.server.kind, case.topology.members
@@ -47,15 +47,15 @@ def runs_programs(case: Case) -> str | None:
 
 
 def is_shipped(case: Case) -> bool:
-    """Whether the workload came with powerprof."""
+    """Return whether the workload is part of powerprof."""
     return case.workload.folder.resolve().parent == data_dir("workloads").resolve()
 
 
 def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, int] | None = None) -> dict[Path, Path]:
-    """Folder → its copy below `copies`, for each folder of others that would run programs.
+    """Copy each foreign folder that would run programs; return folder → its copy below `copies`.
 
-    With `trust` they are trusted from now on. Raises UsageError for one that is not, DataError for one that cannot be
-    copied. The copies belong to `owner`.
+    With `trust` they are trusted from now on. The copies belong to `owner`. Raises UsageError for an untrusted
+    workload, and DataError for one that cannot be copied.
     """
     copied: dict[Path, Path] = {}
     for case in cases:
@@ -79,7 +79,7 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
 
 
 def tree_digest(copy: Path) -> str:
-    """Return the SHA-256 over names, kinds, execute bits and contents of everything below a copy of ours."""
+    """Return the SHA-256 of names, kinds, execute bits and contents of everything below a copy."""
     total = hashlib.sha256()
     for folder, folders, files in os.walk(copy):
         folders.sort()
@@ -88,7 +88,7 @@ def tree_digest(copy: Path) -> str:
             content = os.fsencode(path.readlink()) if path.is_symlink() else b""
             if path.is_file() and not path.is_symlink():
                 content = path.read_bytes()
-            # Lengths first: no two trees are the same bytes.
+            # The lengths make the bytes of different trees different.
             for part in (b"%o" % kind, bytes(path.relative_to(copy)), content):
                 total.update(len(part).to_bytes(8, "big") + part)
     return total.hexdigest()
@@ -111,7 +111,7 @@ def _remember(digest: str, folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
-    """Files and folders; a link is copied as what it says. Raises DataError."""
+    """Copy files, folders and links as they are. Raise DataError."""
     try:
         copy_folder(source.resolve(), target, Rules(owner, _MOST_FILES, _MOST_BYTES, links=True))
     except OSError as error:
