@@ -124,7 +124,7 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
         return given_server(server.server, server.socket, server.defaults_file).thread_names
 
     def read_local_names() -> Mapping[int, str]:
-        from powerprof.database.products.products import read_local_thread_names
+        from powerprof.database.clients.given import read_local_thread_names
 
         names: dict[int, str] = {}
         for pid in target.pids:

@@ -21,7 +21,7 @@ from powerprof.cure.remedies import (
 )
 from powerprof.cure.session import target_of
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
-from powerprof.database.products.products import is_server_name, read_local_thread_names
+from powerprof.database.clients.given import is_server_name, read_local_thread_names
 from powerprof.diagnosis.collect import rows_of
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.model import text

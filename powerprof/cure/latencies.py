@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from powerprof.database.products.products import is_server_name
+from powerprof.database.clients.given import is_server_name
 from powerprof.measure.window import WindowPart
 from powerprof.queries.join import estimate_latency
 from powerprof.queries.records import Latency

@@ -14,12 +14,7 @@ from powerprof.cure.records import Remedy
 from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.products.products import (
-    POSTGRES_PROGRAM,
-    is_server_name,
-    log_in_locally,
-    read_local_thread_names,
-)
+from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.attribution import Thread
@@ -319,14 +314,14 @@ def _lasting_login(login: Login, pid: int) -> Login:
         known, here = shared().status(place), shared().status(outside)
         if known is not None and here is not None and (known.device, known.inode) == (here.device, here.inode):
             place = outside
-    fields = login.fields() | {"pid": None, "socket": None if place is None else str(place)}
+    fields = login.to_fields() | {"pid": None, "socket": None if place is None else str(place)}
     return Login.from_fields(fields)
 
 
 def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
     _check_server(pid, "--set", "SET GLOBAL")
     login = _login(pid, request)
-    setting = Variable(login.fields(), choice.name, choice.value, pid, started_ticks(pid))
+    setting = Variable(login.to_fields(), choice.name, choice.value, pid, started_ticks(pid))
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")

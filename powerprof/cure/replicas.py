@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from powerprof.cure.remedies import CureRequest
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, StatementError
-from powerprof.database.private.replication import ReplicationStatus, read_replication_status
-from powerprof.database.products.products import is_server_name, log_in_locally
+from powerprof.database.clients.given import is_server_name, log_in_locally
+from powerprof.database.clients.performance import ReplicationStatus, read_replication_status
 from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError

@@ -12,7 +12,7 @@ import msgspec
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.database.private.replication import parse_status, read_status_rows
+from powerprof.database.clients.performance import parse_status, read_status_rows
 from powerprof.diagnosis.evidence import (
     Client,
     DeniedAccount,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import StatementError
-from powerprof.database.products.products import is_server_name, read_local_thread_names
+from powerprof.database.clients.given import is_server_name, read_local_thread_names
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.evidence import (
     ASKABLE,

@@ -213,7 +213,7 @@ def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> S
     if pid is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    from powerprof.database.products.products import is_server_name, log_in_locally
+    from powerprof.database.clients.given import is_server_name, log_in_locally
 
     entered = log_in_locally(pid)
     if entered is None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.database.private.replication import ReplicationStatus
+from powerprof.database.clients.performance import ReplicationStatus
 from powerprof.model.records import Notes, ToolCost
 from powerprof.model.text import number
 from powerprof.reversible.events import shown

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.database.clients import dialects, sql
+from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.readers import ReadOnlyAccount
 from powerprof.database.isolation import sandbox
@@ -81,9 +81,9 @@ def start_servers(
     It has room for the connections of all `cases`, because each of them may use it.
     """
     from powerprof.database.fetched import historical
+    from powerprof.database.private.preparation import ServerOptions
     from powerprof.database.private.server import PrivateServer
-    from powerprof.database.private.topology import ServerTopology
-    from powerprof.database.products.options import MemberOptions, ServerOptions, plan_topology
+    from powerprof.database.private.topology import MemberOptions, ServerTopology, plan_topology
     from powerprof.experiment.bench_data import cpus_of
     from powerprof.workloads.definition import TopologyMember
 
@@ -164,7 +164,7 @@ class Bench(Closeable):
 
     def _open(self) -> None:
         from powerprof.database.isolation.runtree import RunTree
-        from powerprof.database.private import server as launch
+        from powerprof.database.private import preparation as template
 
         check_supported(self._cases, self._options, apart=self._apart)
         self._tree = self._stack.enter_context(RunTree())
@@ -179,7 +179,7 @@ class Bench(Closeable):
         owner = sandbox.choose_user(account)
         self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
-            launch.let_pass(self._tree, owner)
+            template.let_pass(self._tree, owner)
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)
@@ -391,7 +391,7 @@ class Bench(Closeable):
         """Return the account with the condition's schema; a read-only one on a given server if the load requests it."""
         schema = bench_data.database_of(case)
         login = self._readers.get(schema) if case.load.reads_only else None
-        return (login or self._node(case).server.login).within(schema)
+        return (login or self._node(case).server.login).in_database(schema)
 
     def connect(self, case: Case) -> Sql:
         """Return a control connection in the condition's schema."""
@@ -437,6 +437,6 @@ class Bench(Closeable):
         with self.connect(case) as connection:
             sql.execute(connection, *case.load.session)
             for wanted_plan in wanted:
-                rows = dialects.dialect_of(connection).explain(connection, wanted_plan.statement)
+                rows = sql.dialect_of(connection).explain(connection, wanted_plan.statement)
                 bench_data.check_plan(case.name, wanted_plan, rows)
                 read_plans.append((wanted_plan, rows))

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from powerprof.database.clients import dialects, sql
+from powerprof.database.clients import sql
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.private import topology as routing
-from powerprof.database.products.options import MemberPlan, plan_topology
+from powerprof.database.private.topology import MemberPlan, plan_topology
 from powerprof.experiment.bench_settings import global_change
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
@@ -72,7 +72,7 @@ def plan_text(row: Mapping[str, Any]) -> str:
 
 def read_counters(connection: Sql) -> dict[str, int]:
     """Read the server's counters of statements and rows; the reading itself adds to them. Raise PowerprofError."""
-    return dialects.dialect_of(connection).counters(connection)
+    return sql.dialect_of(connection).read_counters(connection)
 
 
 def moved_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
@@ -125,7 +125,7 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
 
 def rows_in(moved: Mapping[str, int]) -> int | None:
     """Return the rows that the storage engines read, with a dozen for the reading itself; None without counters."""
-    counted = [moved[name] for name in dialects.ROWS if name in moved]
+    counted = [moved[name] for name in sql.ROWS if name in moved]
     return sum(counted) if counted else None
 
 
@@ -298,7 +298,7 @@ def make_schema(
     remove_schema(server, name)
     signals.hold()  # between its statements the owner of the schema is not recorded yet
     try:
-        dialects.dialect_of_server(server).create(server, name)
+        sql.dialect_of_server(server).create_schema(server, name)
         made.append(name)
     finally:
         signals.release()
@@ -343,12 +343,12 @@ def load_official(server: Server, path: Path) -> str:
 
 def remove_schema(server: Server, name: str) -> None:
     """Drop the schema if powerprof made it. Raise UsageError if it belongs to another user."""
-    dialect = dialects.dialect_of_server(server)
-    ours = dialect.owner_of(server, name)
+    dialect = sql.dialect_of_server(server)
+    ours = dialect.is_own(server, name)
     if ours is False:
         raise UsageError(f"the server has a schema {name} that powerprof did not make", "rename or drop it")
     if ours:
-        dialect.drop(server, name)
+        dialect.drop_schema(server, name)
 
 
 def _run(connection: Sql, statements: Iterable[str], what: str) -> None:

@@ -179,7 +179,7 @@ class GivenSettings:
             self._copies[name, value] = NewConnections(self._server.login) if copied else None
         # The user's workload requests it. The run lists the connections that keep it.
         copied = self._copies[name, value] is not None
-        return Variable(self._server.login.fields(), name, value, self._server.pid, self._ticks, copied)
+        return Variable(self._server.login.to_fields(), name, value, self._server.pid, self._ticks, copied)
 
     def _change(self, variables: Sequence[Variable]) -> None:
         for variable in variables:

@@ -18,12 +18,13 @@ import msgspec
 from msgspec.structs import replace
 
 from powerprof import __version__
+from powerprof.database.clients import connections
 from powerprof.database.clients.base import Server
 from powerprof.database.clients.connections import IdleConnections, check_connections
 from powerprof.database.clients.given import GivenServer, build_login
-from powerprof.database.isolation import limits
 from powerprof.database.isolation.sandbox import find_server_account
-from powerprof.database.private.server import PrivateServer, check_room
+from powerprof.database.private.preparation import check_room
+from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
@@ -447,12 +448,12 @@ def _server(plan: IdlePlan) -> Callable[[], AbstractContextManager[Server]]:
     if plan.given:
         login = build_login(plan.server_url, plan.socket, plan.defaults_file)
         if plan.clients:
-            limits.raise_open_files(plan.clients)
+            connections.raise_open_files(plan.clients)
         return lambda: GivenServer(login)
     build = products.find_program("mysql", plan.server_binary, None)
     account = find_server_account()
-    limits.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
-    limits.raise_open_files(plan.clients)
+    connections.check_threads(plan.clients, server_uid=account[0] if account else os.geteuid())
+    connections.raise_open_files(plan.clients)
     check_room()
     return lambda: PrivateServer(connections=max(1, plan.clients), build=build)
 
@@ -461,7 +462,7 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
     """Run the experiment on this host. Raise PowerprofError if nothing could be measured."""
     if plan.given and plan.server_binary is not None:
         raise UsageError("--server-binary is for a private server", "leave out --server, --socket and --defaults-file")
-    limits.check_clients(plan.clients)
+    connections.check_clients(plan.clients)
     server = _server(plan)
     with WindowEnergy(plan.energy) as energy:
         experiment = IdleExperiment(plan, server=server, meters=energy.meters, complete=energy.complete, say=say)

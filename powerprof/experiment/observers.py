@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_replication_status
+from powerprof.database.clients.performance import read_replication_status
 from powerprof.experiment.records import MemberShare, Slices, StormShare
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.measure.procfs import process_cpu_ns

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from powerprof.database.clients import connections
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.fetched import historical
-from powerprof.database.isolation import limits
 from powerprof.database.isolation.sandbox import find_server_account
 from powerprof.database.products import products
 from powerprof.energy.domains import Vcpu
@@ -140,7 +140,7 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
         check_connections(bench_options.given, most)
     else:
         account = find_server_account()
-        limits.check_threads(most, server_uid=account[0] if account else os.geteuid())
+        connections.check_threads(most, server_uid=account[0] if account else os.geteuid())
 
 
 def go_on(

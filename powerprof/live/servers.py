@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.database.private.replication import ReplicationStatus
-from powerprof.database.products.products import is_server_name, list_listening_sockets, log_in_locally
+from powerprof.database.clients.given import is_server_name, list_listening_sockets, log_in_locally
+from powerprof.database.clients.performance import ReplicationStatus
 from powerprof.diagnosis.collect import Asked, Subject, evidence_of
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence

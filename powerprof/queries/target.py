@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
+from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
 from powerprof.database.clients.performance import Account, ServerReport, Statistics, read_report, read_statistics
-from powerprof.database.products.products import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
 from powerprof.measure.window import WindowPart
 from powerprof.queries.records import Asker, Queries, Statement
 from powerprof.statements.text import Family

@@ -68,7 +68,7 @@ class ServerProcess(msgspec.Struct, frozen=True):
         refused, until_s = None, time.monotonic() + limits.waiting_s
         for pid in self._present():
             try:
-                return sql.connect(login.at(pid), limits=limits)
+                return sql.connect(login.for_process(pid), limits=limits)
             except PowerprofError as error:
                 refused = error
             if login.socket is None or time.monotonic() > until_s:
@@ -195,7 +195,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
                     "run powerprof on the server's host",
                 )
             settings = _settings(connection)
-            bare = cls(login.fields(), database, event, value, process, _identity(settings), {})
+            bare = cls(login.to_fields(), database, event, value, process, _identity(settings), {})
             now = bare._look(connection)
             if now is None:
                 raise PowerprofError(f"there is no {name}", "SHOW EVENTS lists those that there are")

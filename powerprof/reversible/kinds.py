@@ -263,7 +263,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
     def _connect(self) -> Sql:
         """A connection to the process that has the variable: another account may listen there by now."""
         login = Login.from_fields(self.login)
-        return sql.connect(login if self.pid is None else login.at(self.pid), limits=_LIMITS)
+        return sql.connect(login if self.pid is None else login.for_process(self.pid), limits=_LIMITS)
 
     def _has_ended(self) -> bool:
         return self.pid is not None and started_ticks(self.pid) != self.started_ticks

@@ -219,7 +219,7 @@ def compare_pgbench(clients: int, *, pairs: int, turn_s: float) -> dict[str, Com
         workload = read_workload(folder)
         server = stack.enter_context(PrivateServer(family="postgresql", connections=clients + 8))
         bench_data.make_schema(server, workload, workload.definition.dataset, [])
-        context = Context(server, server.login.within(bench_data.schema_of(workload)), place)
+        context = Context(server, server.login.in_database(bench_data.schema_of(workload)), place)
         turns = {
             name: _own_turns(resolve(workload, name, {"load.clients": clients}), context, turn_s)
             for name in workload.definition.conditions

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from powerprof.database.clients import sql
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.options import ServerOptions
 
 ORPHAN_ID = 99
 

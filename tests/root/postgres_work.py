@@ -17,7 +17,7 @@ from psycopg import conninfo, pq
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.private import template
+from powerprof.database.private import preparation as template
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild

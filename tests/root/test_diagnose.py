@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients import sql
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.options import MemberOptions, ServerOptions
+from powerprof.database.private.topology import MemberOptions, ServerTopology
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.orphans import orphan, ring
 

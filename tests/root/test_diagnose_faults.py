@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients import sql
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
 from powerprof.database.products.builds import ServerBuild
-from powerprof.database.products.options import ServerOptions
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, each_release
 from tests.root.test_diagnose import diagnose

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from powerprof.database.clients import dialects, performance, sql
+from powerprof.database.clients import performance, sql
 from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.performance import find_statistics_database, read_statistics
 from powerprof.database.private.server import PrivateServer
@@ -173,15 +173,15 @@ def test_a_session_keeps_the_settings_of_others_out(server: PrivateServer, who: 
         for name, value in names.items():
             run(handle, f"ALTER {altered} SET {name} = {value}")
     try:
-        with sql.connect(login_of(server).within("aaa")) as connection:
+        with sql.connect(login_of(server).in_database("aaa")) as connection:
             assert sql.fetch_rows(connection, shown) == [("root", "root", "")]
-        with sql.connect(login_of(server, session_options="").within("aaa")) as connection:
+        with sql.connect(login_of(server, session_options="").in_database("aaa")) as connection:
             assert sql.fetch_rows(connection, shown) == [("eve", "root", "evil, pg_catalog")], "the settings do no harm"
         if who == "eve":
             # A library of the folder for plugins, which is loaded as the session begins.
             with client(server, who, "postgres") as handle:
                 run(handle, f"ALTER {altered} SET local_preload_libraries = absent")
-            sql.connect(login_of(server).within("aaa")).close()
+            sql.connect(login_of(server).in_database("aaa")).close()
     finally:
         with client(server, who, "postgres") as handle:
             run(handle, "SET ROLE NONE")
@@ -195,20 +195,20 @@ def test_a_session_keeps_the_settings_of_others_out(server: PrivateServer, who: 
 @pytest.mark.parametrize("database", ["aaa", "ours"])
 def test_statements_are_qualified_also_where_the_search_path_is_hostile(server: PrivateServer, database: str) -> None:
     """The second layer without the first: a session with the settings of the database."""
-    login = login_of(server, session_options="-c role=none -c statement_timeout=0").within(database)
+    login = login_of(server, session_options="-c role=none -c statement_timeout=0").in_database(database)
     with sql.connect(login) as connection:
         assert sql.fetch_scalar(connection, "SHOW search_path").startswith(("evil", "public"))
         assert bool(read_statistics(connection)) == (database == "ours")
-        assert ("ours",) in sql.fetch_rows(connection, performance._OF_SUPERUSERS)
+        assert ("ours",) in sql.fetch_rows(connection, performance._SUPERUSER_DATABASES)
         assert sql.fetch_rows(connection, performance._EVENT_TRIGGERS)[0][1] == "on"
-        assert dialects.dialect_of(connection).room(connection)[2] >= 2
-        assert sql.fetch_rows(connection, dialects._DATABASE.format(database)) == [("1",)]
-        assert sql.fetch_rows(connection, dialects._MARKED) == []
+        assert sql.dialect_of(connection).read_room(connection)[2] >= 2
+        assert sql.fetch_rows(connection, sql._DATABASE.format(database)) == [("1",)]
+        assert sql.fetch_rows(connection, sql._MARKED) == []
 
 
 def test_the_traps_are_traps(server: PrivateServer) -> None:
     """What this file relies on: each trap counts when a session with that search_path names it without its schema."""
-    login = login_of(server, "eve", "").within("ours")
+    login = login_of(server, "eve", "").in_database("ours")
     used = (
         *(f"SELECT 1 FROM pg_{name}" for name in _VIEWS),
         *("SELECT left('a', 1)", "SELECT current_setting('a')", "SELECT current_setting('a', true)", "SELECT now()"),
@@ -245,7 +245,7 @@ def test_a_view_that_is_not_the_extensions_is_not_read(server: PrivateServer) ->
         run(root, "DROP EXTENSION pg_stat_statements")
         run(root, "CREATE SCHEMA hers AUTHORIZATION eve")
         run(root, "CREATE EXTENSION pg_stat_statements SCHEMA hers")
-        login = login_of(server).within("ours")
+        login = login_of(server).in_database("ours")
         try:
             with sql.connect(login) as connection:
                 assert read_statistics(connection)
@@ -286,7 +286,7 @@ def test_no_trigger_of_a_login_is_executed(historical_build: ServerBuild, monkey
         with sql.connect(found) as connection:
             assert read_statistics(connection)
         assert run(root, "SELECT is_called FROM executed") == b"f"
-        sql.connect(login_of(server).within("ours")).close()
+        sql.connect(login_of(server).in_database("ours")).close()
         assert run(root, "SELECT is_called FROM executed") == b"t", "the trigger is none"
 
 
@@ -337,7 +337,7 @@ def mariadb() -> Iterator[PrivateServer]:
                 "CREATE DATABASE evil",
                 "GRANT ALL ON evil.* TO eve@localhost",
             )
-        with sql.connect(started.login.of("eve", "eve")) as hers:
+        with sql.connect(started.login.with_account("eve", "eve")) as hers:
             sql.execute(hers, *mysql_traps())
         with started.connect() as connection:
             sql.execute(
@@ -355,7 +355,9 @@ def her_client(mariadb: PrivateServer) -> Iterator[None]:
     text = "SELECT n FROM evil.t WHERE id = evil.mark()"
     with mariadb.connect() as connection:
         sql.execute(connection, "DELETE FROM evil.executed")
-        with asking(mariadb, text, "SELECT n FROM threads", login=mariadb.login.of("eve", "eve").within("evil")):
+        with asking(
+            mariadb, text, "SELECT n FROM threads", login=mariadb.login.with_account("eve", "eve").in_database("evil")
+        ):
             yield
         assert sql.fetch_rows(connection, _MARKED) == []
 

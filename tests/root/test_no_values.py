@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_replication_status
+from powerprof.database.clients.performance import read_replication_status
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.options import ServerOptions
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.waiting import wait_until

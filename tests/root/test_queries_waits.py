@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from powerprof.database.clients.performance import ServerReport
-from powerprof.database.isolation import limits
+from powerprof.database.isolation import runtree
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
@@ -259,7 +259,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             assert slow.pid is not None
             cursor.execute("SELECT TID FROM information_schema.PROCESSLIST WHERE ID = CONNECTION_ID()")
             thread = f"{slow.pid}/task/{cursor.fetchone()[0]}"
-            limits.limit_disk(tree, "slow", slow.directory, slow.pid, 20)
+            runtree.limit_disk(tree, "slow", slow.directory, slow.pid, 20)
 
             def work() -> None:
                 for number in range(1, 31):
@@ -269,7 +269,7 @@ def test_waits_for_a_disk_are_those_that_its_control_group_makes() -> None:
             try:
                 one = rows_of(traced(slow, work))["SELECT b FROM big WHERE a = ?"]
             finally:
-                limits.limit_disk(tree, "slow", slow.directory, slow.pid, None)
+                runtree.limit_disk(tree, "slow", slow.directory, slow.pid, None)
     truth_ms = sum(blocked) / len(blocked)
     assert truth_ms > 35  # the delay is there
     assert one.waits_ms is not None

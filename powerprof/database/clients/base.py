@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every database server is to the rest of powerprof, private or given."""
+"""The interfaces of database servers and connections, private or given."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -15,7 +16,7 @@ from powerprof.system.errors import Retryable
 
 
 class StatementError(Retryable):
-    """The server refused a statement; `number` is its error code."""
+    """The error of a refused statement; `number` is the server's error code, 0 without one."""
 
     def __init__(self, message: str, hint: str | None, number: int) -> None:
         super().__init__(message, hint)
@@ -23,70 +24,70 @@ class StatementError(Retryable):
 
 
 class Sql(Protocol):
-    """A connection to any server: as much of Python's database interface as `sql` uses, and its socket.
+    """A connection to any server: the part of Python's database interface that `sql` uses, and the socket.
 
-    `family` is the dialect that is spoken on it.
+    `family` is the dialect of the connection.
     """
 
     family: Family
 
     def cursor(self) -> Any:
-        """What runs statements."""
+        """Return a cursor for statements."""
 
     def close(self) -> None:
-        """Say good-bye."""
+        """Close the connection in order."""
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the descriptor of the socket."""
 
     def detach(self) -> int | None:
-        """A descriptor by which the connection lives on without this object; None where it cannot."""
+        """Return a descriptor that keeps the connection open without this object; None if that is impossible."""
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """Return the connection."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Close it."""
+        """Close the connection."""
 
 
 class Server(Protocol):
-    """A running server. `pid` is None where it runs on another host or cannot be found."""
+    """A running server. `pid` is None if it runs on another host or cannot be found."""
 
     @property
     def private(self) -> bool:
-        """True where powerprof started it and may change anything in it."""
+        """Return whether powerprof started it and may change everything in it."""
 
     @property
     def pid(self) -> int | None:
-        """Its process on this host."""
+        """Return its process id on this host."""
 
     @property
     def version(self) -> str:
-        """As people write it: `MariaDB 10.11.19`."""
+        """Return product and version, such as `MariaDB 10.11.19`."""
 
     @property
     def login(self) -> Login:
-        """Where and as whom clients connect."""
+        """Return the address and account for clients."""
 
     @property
     def namespaces(self) -> tuple[int, ...]:
-        """The open namespaces of its network; empty for the host's network and for a server with sockets alone."""
+        """Return the open namespaces of its network; empty for the host's network and for unix sockets alone."""
 
     def connect(self, **options: Any) -> Sql:
-        """A control connection, closed by the caller. Raises PowerprofError."""
+        """Return a control connection that the caller closes. Raise PowerprofError."""
 
     def thread_names(self) -> dict[int, str]:
-        """Kernel thread id → performance_schema name; empty where the server does not tell."""
+        """Return performance_schema names by kernel thread id; empty if the server does not report them."""
 
     def check(self) -> None:
-        """Raises PowerprofError where the server has ended."""
+        """Raise PowerprofError if the server has ended."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a server may cost: seconds of waiting for one answer and in all, and the size of an answer."""
+    """Bounds of a connection: seconds for one answer and in total, and rows and bytes of an answer."""
 
     answer_s: float = 8.0
     waiting_s: float = 1e9
@@ -94,73 +95,52 @@ class Limits:
     answer_bytes: int = 16 << 20
 
 
+@dataclass(kw_only=True, slots=True, repr=False, eq=False)
 class Login:
-    """Where and as whom to connect. The password never shows in a repr, a record or a command line.
+    """Address and account of a server. The password is in no repr, record or command line.
 
-    `account` is the user of this host who connects, with no more than that user's rights; None: whoever we are.
-    `pid` is the process that must listen at the socket, or a process of the account at the port; None: any.
-    `session_options` are PostgreSQL's start-up options; None: those that keep the settings of other accounts out.
-    `options` is the option file that had the password.
+    Attributes:
+        tls: PyMySQL's TLS options without their prefix `ssl_`.
+        account: User of this host who connects, with at most that user's rights; None for powerprof's own account.
+        pid: Process that must listen at the socket, or a process of the account at the port; None accepts any.
+        session_options: PostgreSQL's start-up options; None for those that exclude settings of other accounts.
+        options: Option file that contained the password.
     """
 
-    __slots__ = (
-        *("account", "database", "family", "host", "options", "password", "pid", "port", "session_options"),
-        *("socket", "tls", "user"),
-    )
-
-    def __init__(
-        self,
-        *,
-        user: str,
-        password: str = "",
-        socket: Path | None = None,
-        host: str | None = None,
-        port: int | None = None,
-        database: str | None = None,
-        tls: Mapping[str, str] | None = None,
-        family: Family = "mysql",
-        account: HostUser | None = None,
-        pid: int | None = None,
-        session_options: str | None = None,
-        options: Path | None = None,
-    ) -> None:
-        self.user = user
-        self.password = password
-        self.socket = socket
-        self.host = host
-        self.port = port
-        self.database = database
-        self.tls = dict(tls or {})
-        self.family = family
-        self.account = account
-        self.pid = pid
-        self.session_options = session_options
-        self.options = options
+    user: str
+    password: str = ""
+    socket: Path | None = None
+    host: str | None = None
+    port: int | None = None
+    database: str | None = None
+    tls: Mapping[str, str] = field(default_factory=dict)
+    family: Family = "mysql"
+    account: HostUser | None = None
+    pid: int | None = None
+    session_options: str | None = None
+    options: Path | None = None
 
     def __repr__(self) -> str:
         return f"Login({self.text})"
 
-    def within(self, database: str | None) -> Login:
-        """The same account in a schema of its server."""
-        return self._but(database=database or self.database)
+    def in_database(self, database: str | None) -> Login:
+        """Return this login in another schema of the server; None keeps the schema."""
+        return dataclasses.replace(self, database=database or self.database)
 
-    def of(self, user: str, password: str) -> Login:
-        """Another account of the same server, in no schema."""
-        return self._but(user=user, password=password, database=None, options=None)
+    def with_account(self, user: str, password: str) -> Login:
+        """Return a login of another account of the same server, without a schema."""
+        return dataclasses.replace(self, user=user, password=password, database=None, options=None)
 
-    def at(self, pid: int) -> Login:
+    def for_process(self, pid: int) -> Login:
         """Return this login for one process: by its socket, or by the account at its port."""
-        return self._but(pid=pid)
+        return dataclasses.replace(self, pid=pid)
 
     def with_session_options(self, session_options: str) -> Login:
-        """Return the same login with other start-up options of PostgreSQL."""
-        return self._but(session_options=session_options)
+        """Return this login with other start-up options of PostgreSQL."""
+        return dataclasses.replace(self, session_options=session_options)
 
-    def _but(self, **changes: Any) -> Login:
-        return Login(**({name: getattr(self, name) for name in self.__slots__} | changes))
-
-    def fields(self) -> dict[str, Any]:
-        """All of it, the password too, as plain data for a process of ours; `of_fields` is the way back."""
+    def to_fields(self) -> dict[str, Any]:
+        """Return all fields, the password included, as plain data for a process of powerprof."""
         plain = {name: getattr(self, name) for name in self.__slots__}
         account = self.account and {**asdict(self.account), "home": str(self.account.home)}
         paths = {name: path and str(path) for name, path in (("socket", self.socket), ("options", self.options))}
@@ -184,7 +164,7 @@ class Login:
 
     @property
     def text(self) -> str:
-        """The address as it may be shown and saved."""
+        """The address without the password, for output and records."""
         if self.socket is not None:
             return f"{self.user}@{self.socket}"
         host = self.host or "127.0.0.1"

@@ -105,7 +105,7 @@ class ReadOnlyAccount(Closeable):
             self._made = account
         if self._schema:
             sql.execute(control, f"GRANT SELECT ON {_pattern(self._schema)}.* TO {account}")
-        return self._maker.of(name, password)
+        return self._maker.with_account(name, password)
 
     def close(self) -> None:
         """Drop the account that was made. Raises PowerprofError where it stays."""
@@ -188,7 +188,7 @@ class _AccountNote:
         # The account is in a table, so it outlasts the server's process.
         self._place = paths.changed_dir(outlasts=True)
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
-        login = {**maker.fields(), "password": "", "pid": None}
+        login = {**maker.to_fields(), "password": "", "pid": None}
         try:
             with paths.open_changed(self._place, make=True) as folder:
                 self.handle = folder.create(self._name)
@@ -270,7 +270,7 @@ def _is_account(control: Sql, account: str) -> bool:
 def read_only_login(server: Login, file: Path) -> Login:
     """An account that the user gives for this. Raises PowerprofError where it may do more than read."""
     given = build_login(socket=Path("/"), defaults_file=file)
-    account = server.of(given.user, given.password)
+    account = server.with_account(given.user, given.password)
     account.account = given.account
     with sql.connect(account, limits=_LIMITS) as connection:
         if not may_only_read(connection):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way to SQL: connections and statements whose failures are one line."""
+"""SQL on any server: connections, statements whose failures are one line, and the dialects of the products."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from math import isfinite
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.system.errors import PowerprofError
@@ -14,21 +15,20 @@ from powerprof.system.files import printable, whole
 from powerprof.system.tasks import outer_ids
 
 if TYPE_CHECKING:
-    from powerprof.database.clients.base import Sql
+    from powerprof.database.clients.base import Server, Sql
 
 Row = tuple[Any, ...]
-THREADS_QUERY = "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads"
-_WRITE_S = 30.0
-_WORK_S = 6 * 3600.0  # tables are made, plans are run
-_MOST_NAME = 128
-_SYNTAX_ERROR = 1064
 Result = TypeVar("Result")
-
-
-LIMITS = Limits()
-# A look at a server: connecting and all questions together.
+THREADS_QUERY = "SELECT THREAD_OS_ID, NAME, PROCESSLIST_COMMAND FROM performance_schema.threads"
+_DEFAULT_LIMITS = Limits()
+# Limits for connecting and all questions of one look at a server, and for a few words.
 LOOK_LIMITS = Limits(waiting_s=6.0)
 WORD_LIMITS = Limits(waiting_s=3.0)
+_WRITE_S = 30.0
+_WORK_S = 6 * 3600.0  # for creating tables and running plans
+_MAX_NAME = 128
+_SYNTAX_ERROR = 1064
+_ACCESS_DENIED = (1045, 1698)
 _HINTS = {
     1045: "give the user and password with --defaults-file, MYSQL_PWD or the prompt",
     1698: "run as the system user of that account, or name another account",
@@ -36,34 +36,61 @@ _HINTS = {
     2002: "is the server running, and is the socket or port right?",
     2003: "is the server running, and is the socket or port right?",
 }
-
-
-_NOT_LET_IN = (1045, 1698)
+# This table marks a schema that powerprof made.
+OWN_TABLE = "powerprof_made_this"
+# Each Handler_read_* counts rows read from the storage engine (MariaDB, Server Status Variables).
+ROWS = (
+    "Handler_read_first",
+    "Handler_read_key",
+    "Handler_read_last",
+    "Handler_read_next",
+    "Handler_read_prev",
+    "Handler_read_rnd",
+    "Handler_read_rnd_next",
+)
+_COUNTED = (
+    *("Questions", "Qcache_hits", "Connections"),
+    *("Com_commit", "Com_stmt_prepare", "Com_stmt_execute", "Com_stmt_close"),
+    *ROWS,
+)
+# All names and operators of PostgreSQL are qualified. Otherwise the session's search_path could choose other objects.
+_DATABASE = "SELECT 1 FROM pg_catalog.pg_database d WHERE d.datname OPERATOR(pg_catalog.=) '{}'"
+_MARKED = f"SELECT 1 FROM pg_catalog.pg_tables t WHERE t.tablename OPERATOR(pg_catalog.=) '{OWN_TABLE}'"  # noqa: S608
+_ROOM = (
+    "SELECT pg_catalog.current_setting('max_connections'),"
+    " pg_catalog.current_setting('superuser_reserved_connections'),"
+    " (SELECT pg_catalog.count(*) FROM pg_catalog.pg_stat_activity a"
+    " WHERE a.backend_type OPERATOR(pg_catalog.=) 'client backend')"
+)
 
 
 def connect(
-    login: Login, *, timeout_s: float = 8.0, limits: Limits = LIMITS, database: str | None = None, **options: Any
+    login: Login,
+    *,
+    timeout_s: float = 8.0,
+    limits: Limits = _DEFAULT_LIMITS,
+    database: str | None = None,
+    **options: Any,
 ) -> Sql:
-    """A connection with autocommit, in `database` or the login's own; `options` go to PyMySQL. Raises StatementError.
+    """Return a connection with autocommit, in `database` or the login's own; `options` go to PyMySQL.
 
-    Nobody vouches for the server: see `wire`. `timeout_s` is for connecting, handshake and log-in together.
+    The server is untrusted: see `wire`. `timeout_s` covers connecting, handshake and log-in. Raises StatementError.
     """
     patience_s = max(1.0, min(timeout_s, limits.waiting_s, 3600.0))
-    return _DRIVERS[login.family](login.within(database), patience_s, limits, options)
+    login = login.in_database(database)
+    if login.family == "mysql":
+        return _connect_mysql(login, patience_s, limits, options)
+    from powerprof.database.clients.wire import PostgresConnection
+
+    return PostgresConnection(login, patience_s, limits)
 
 
-def _postgresql(login: Login, patience_s: float, limits: Limits, _options: Mapping[str, Any]) -> Sql:
-    from powerprof.database.clients.wire import PostgresConnection as Connection
-
-    return Connection(login, patience_s, limits)
-
-
-def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str, Any]) -> Sql:
+def _connect_mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str, Any]) -> Sql:
     from powerprof.database.clients.wire import BoundedConnection
 
     place: dict[str, Any]
     if login.socket is not None:
-        # No TLS within the host: PyMySQL 1.2 would build a context of its own each time (30 ms, 0.8 MB).
+        # No TLS within the host: PyMySQL 1.2 would build a context for each connection (30 ms, 0.8 MB).
         place = {"unix_socket": str(login.socket), "ssl_disabled": True}
     else:
         place = {"host": login.host or "127.0.0.1", "port": login.port or 3306}
@@ -92,19 +119,13 @@ def _mysql(login: Login, patience_s: float, limits: Limits, options: Mapping[str
         raise
     except Exception as error:
         refused = statement_error(f"cannot connect to {login.text}", error)
-        if login.account is not None and refused.number in _NOT_LET_IN:
+        if login.account is not None and refused.number in _ACCESS_DENIED:
             refused.hint = f"under sudo powerprof connects as {login.account.name}: name an account of theirs"
         raise refused from error
 
 
-_DRIVERS: Mapping[str, Callable[[Login, float, Limits, Mapping[str, Any]], Sql]] = {
-    "mysql": _mysql,
-    "postgresql": _postgresql,
-}
-
-
-def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tuple[list[str], list[Row]]:
-    """Column names and rows. PyMySQL trips over an answer out of form by whatever exception: all are failures."""
+def _run(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tuple[list[str], list[Row]]:
+    """Return column names and rows. Raise StatementError for every exception of PyMySQL."""
     import pymysql
 
     try:
@@ -116,7 +137,7 @@ def _ask(connection: Sql, statement: str, arguments: Sequence[Any] | None) -> tu
         raise StatementError(f"{_verb(statement)} failed ({error.message})", error.hint, error.number) from error
     except Exception as error:
         if not isinstance(error, pymysql.MySQLError):
-            # Nobody knows where in its answer the server is now.
+            # The position in the answer is unknown now.
             connection._force_close()  # type: ignore[attr-defined]
         raise statement_error(f"{_verb(statement)} failed", error) from error
     if any(len(row) != len(names) for row in answer):
@@ -131,8 +152,8 @@ def _verb(statement: str) -> str:
 def fetch_rows(
     connection: Sql, statement: str, arguments: Sequence[Any] | None = None, *, columns: int | None = None
 ) -> list[Row]:
-    """The rows of one statement, cut to `columns`; fewer are refused. Raises StatementError."""
-    names, answer = _ask(connection, statement, arguments)
+    """Return the rows of one statement, cut to `columns`. Raise StatementError, also if there are fewer columns."""
+    names, answer = _run(connection, statement, arguments)
     if columns is not None and answer and len(names) < columns:
         raise StatementError(
             f"{_verb(statement)} failed (the server answers with {len(names)} columns, not {columns})", None, 0
@@ -141,15 +162,15 @@ def fetch_rows(
 
 
 def fetch_records(connection: Sql, statement: str) -> list[dict[str, Any]]:
-    """As `rows`, by column name."""
-    names, answer = _ask(connection, statement, None)
+    """Return the rows of one statement by column name. Raise StatementError."""
+    names, answer = _run(connection, statement, None)
     return [dict(zip(names, row, strict=True)) for row in answer]
 
 
 def run_first_known(ask: Callable[[str], Result], *statements: str) -> Result | None:
-    """What is answered to the first of these that the server can parse: other releases have other words for the same.
+    """Return the result of the first statement that the server can parse: releases differ in their words.
 
-    None where it knows none. Raises StatementError for what is wrong otherwise.
+    The result is None if it can parse none. Raises StatementError for other errors.
     """
     for statement in statements:
         try:
@@ -161,26 +182,26 @@ def run_first_known(ask: Callable[[str], Result], *statements: str) -> Result | 
 
 
 def execute(connection: Sql, *statements: str) -> None:
-    """Run statements whose rows do not matter and that may take their time. Raises StatementError."""
+    """Run statements without rows that may take hours. Raise StatementError."""
     usual_s = getattr(connection, "patience_s", None)
     if usual_s is not None:
         connection.patience_s = _WORK_S  # type: ignore[attr-defined]
     try:
         for statement in statements:
-            _ask(connection, statement, None)
+            _run(connection, statement, None)
     finally:
         if usual_s is not None:
             connection.patience_s = usual_s  # type: ignore[attr-defined]
 
 
 def fetch_scalar(connection: Sql, statement: str) -> Any:
-    """The first column of the first row; None where there is none."""
+    """Return the first column of the first row; None without rows."""
     answer = fetch_rows(connection, statement, columns=1)
     return answer[0][0] if answer else None
 
 
 def parse_number(value: Any) -> float | None:
-    """A figure of an answer; None for NULL, for what is none, and for NaN and infinity."""
+    """Return a figure of an answer; None for NULL, NaN, infinity and anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal, str)) or len(str(value)[:41]) > 40:
         return None
     try:
@@ -191,12 +212,12 @@ def parse_number(value: Any) -> float | None:
 
 
 def parse_count(value: Any) -> int | None:
-    """A whole number of an answer, as a number or as text; None for anything else."""
+    """Return a whole number of an answer, from a number or text; None for anything else."""
     return whole(int(value) if isinstance(value, Decimal) and value.is_finite() and value < 1 << 64 else value)
 
 
 def statement_error(what: str, error: Exception) -> StatementError:
-    """A PyMySQL error as one line with its remedy."""
+    """Return a PyMySQL error as one line with its remedy."""
     number = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     reason = str(error.args[1]) if number and len(error.args) > 1 else str(error)
     if not number and not isinstance(error, OSError):
@@ -207,15 +228,14 @@ def statement_error(what: str, error: Exception) -> StatementError:
 
 
 def read_thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
-    """Kernel thread id → performance_schema name; empty where the schema is off, absent or forbidden.
+    """Return performance_schema names by kernel thread id; empty if the schema is off, absent or forbidden.
 
-    `pid` is the server's process where it is known: in a container it counts its threads by other numbers.
-    A connection that feeds a replica says so: `thread/sql/one_connection (Binlog Dump)`.
+    `pid` is the server's process if it is known: in a container the server counts its threads by other numbers.
     """
     try:
         threads = fetch_rows(connection, THREADS_QUERY, columns=3)
     except StatementError as error:
-        if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
+        if error.number >= 2000 or error.number == 0:  # The connection is lost or unusable.
             raise
         return {}
     names = {}
@@ -224,10 +244,138 @@ def read_thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
         inner = parse_count(tid)
         thread = outer.get(inner, inner) if inner is not None else None
         if thread and name:
-            shown = printable(str(name)[:_MOST_NAME])
-            names[thread] = f"{shown} (Binlog Dump)" if _feeds(command) else shown
+            names[thread] = mark_feed(printable(str(name)[:_MAX_NAME]), command)
     return names
 
 
-def _feeds(command: object) -> bool:
-    return str(command or "").startswith("Binlog Dump")
+def mark_feed(name: str, command: object) -> str:
+    """Return the name of a thread; that of a connection that feeds a replica ends with `(Binlog Dump)`."""
+    return f"{name} (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else name
+
+
+class Dialect(Protocol):
+    """The SQL of one product. A schema is the schema or database of a workload's tables."""
+
+    def is_own(self, server: Server, schema: str) -> bool | None:
+        """Return True for a schema that powerprof made, False for another, None if there is none."""
+
+    def create_schema(self, server: Server, schema: str) -> None:
+        """Create a schema and mark it as made by powerprof."""
+
+    def drop_schema(self, server: Server, schema: str) -> None:
+        """Drop a schema with its tables."""
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        """Return the plan by tables: `table`, `type` (the access), `key` and `rows` among others."""
+
+    def read_counters(self, connection: Sql) -> dict[str, int]:
+        """Return the server's counters of statements and rows; empty if it updates them with a delay."""
+
+    def read_room(self, connection: Sql) -> tuple[int, int, int]:
+        """Return the maximum of connections, that of one user (0: no limit), and the present number."""
+
+
+class _MySqlDialect:
+    def is_own(self, server: Server, schema: str) -> bool | None:
+        with server.connect() as connection:
+            there = fetch_rows(connection, "SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", [schema])
+            ours = fetch_rows(
+                connection,
+                "SELECT 1 FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+                [schema, OWN_TABLE],
+            )
+        return bool(ours) if there else None
+
+    def create_schema(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            execute(
+                connection,
+                f"CREATE DATABASE `{schema}` DEFAULT CHARACTER SET latin1",
+                f"CREATE TABLE `{schema}`.{OWN_TABLE} (made TIMESTAMP NOT NULL DEFAULT CURRENT_TIMESTAMP)",
+            )
+
+    def drop_schema(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            execute(connection, f"DROP DATABASE `{schema}`")
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        rows = fetch_records(connection, "EXPLAIN " + statement)
+        return [{name.lower(): value for name, value in row.items()} for row in rows]
+
+    def read_counters(self, connection: Sql) -> dict[str, int]:
+        names = ", ".join(f"'{name}'" for name in _COUNTED)
+        rows = fetch_rows(connection, f"SHOW GLOBAL STATUS WHERE Variable_name IN ({names})", columns=2)
+        return {str(name): parse_count(value) or 0 for name, value in rows}
+
+    def read_room(self, connection: Sql) -> tuple[int, int, int]:
+        variables = fetch_rows(connection, "SELECT @@max_connections, @@max_user_connections", columns=2)
+        status = fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Threads_connected'", columns=2)
+        most, per_user = (parse_count(value) or 0 for value in (variables or [(0, 0)])[0])
+        return most, per_user, (parse_count(status[0][1]) or 1) if status else 1
+
+
+class _PostgresDialect:
+    def is_own(self, server: Server, schema: str) -> bool | None:
+        with server.connect() as connection:
+            if not fetch_rows(connection, _DATABASE.format(schema)):
+                return None
+        with server.connect(database=schema) as connection:
+            return bool(fetch_rows(connection, _MARKED))
+
+    def create_schema(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            execute(connection, f'CREATE DATABASE "{schema}"')
+        with server.connect(database=schema) as connection:
+            execute(
+                connection,
+                f"CREATE TABLE public.{OWN_TABLE} (made pg_catalog.timestamptz NOT NULL DEFAULT pg_catalog.now())",
+            )
+
+    def drop_schema(self, server: Server, schema: str) -> None:
+        with server.connect() as connection:
+            execute(connection, f'DROP DATABASE "{schema}"')
+
+    def explain(self, connection: Sql, statement: str) -> list[dict[str, Any]]:
+        text = fetch_scalar(connection, f"EXPLAIN (FORMAT JSON) {statement}")
+        try:
+            (plan,) = json.loads(text)
+            return list(_plan_tables(plan["Plan"]))
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise PowerprofError(f"cannot read the plan of {statement[:60]!r}", None) from error
+
+    def read_counters(self, connection: Sql) -> dict[str, int]:
+        # Its processes report their work up to a second later (PGSTAT_MIN_INTERVAL): too late for a window.
+        return {}
+
+    def read_room(self, connection: Sql) -> tuple[int, int, int]:
+        rows = fetch_rows(connection, _ROOM, columns=3)
+        most, reserved, there = (parse_count(value) or 0 for value in (rows or [(0, 0, 0)])[0])
+        return most - reserved, 0, there
+
+
+def _plan_tables(node: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the nodes of a plan that read a table, outermost first. A bitmap heap scan gets the index of its child."""
+    inner = [child for child in node.get("Plans", []) if isinstance(child, dict)]
+    if "Relation Name" in node:
+        keys = [child["Index Name"] for child in (node, *inner) if "Index Name" in child]
+        yield {
+            "table": node["Relation Name"],
+            "type": node["Node Type"],
+            "key": keys[0] if keys else None,
+            "rows": node.get("Plan Rows"),
+        }
+    for child in inner:
+        yield from _plan_tables(child)
+
+
+_DIALECTS: Mapping[str, Dialect] = {"mysql": _MySqlDialect(), "postgresql": _PostgresDialect()}
+
+
+def dialect_of(connection: Sql) -> Dialect:
+    """Return the dialect of a connection."""
+    return _DIALECTS[connection.family]
+
+
+def dialect_of_server(server: Server) -> Dialect:
+    """Return the dialect of a server."""
+    return _DIALECTS[server.login.family]

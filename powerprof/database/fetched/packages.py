@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private.template import check_room_in
+from powerprof.database.private.preparation import check_room_in
 from powerprof.database.products import builds, products
 from powerprof.database.products.builds import Family, ServerBuild
 from powerprof.model.text import Say

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that cleans up when powerprof no longer can (kill -9, a crash, the out-of-memory killer).
+"""The process that cleans up when powerprof cannot (kill -9, a crash, the out-of-memory killer).
 
-`runtree.RunTree` starts this file as a script of its own: standard library only, no site packages, about
-10 MB resident. It makes the run tree itself, so that there is no instant at which a tree exists that nobody
-would remove. Then it sleeps in poll() without a time-out and costs no wake-up until powerprof closes the pipe
-or dies. Everything that runs for a tree carries POWERPROF_TREE=<tree> in its environment; that mark, and not
-a list of pids, says what to kill: it covers grandchildren and what was forked an instant ago, and a random
-name can belong to nobody else.
+`runtree.RunTree` runs this file as a script: standard library only, no site packages, about 10 MB resident. The script
+creates the run tree itself, so that no tree exists at any instant without its janitor. It then sleeps in poll() without
+a time-out, and causes no wake-up until powerprof closes the pipe or dies. All programs of a tree carry
+POWERPROF_TREE=<tree> in their environment. This mark identifies the processes to kill, instead of a list of pids: it
+covers grandchildren and recent forks, and a random name belongs to no other process.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _PATIENCE_S = 10.0
 
 
 def marked_pids(tree: str) -> list[int]:
-    """Processes of the tree that still run. A zombie has no environment any more and is not counted."""
+    """Return the running processes of the tree. A zombie has no environment and is not counted."""
     mark = f"{MARK}={tree}".encode()
     pids = []
     for entry in os.listdir("/proc"):
@@ -38,14 +37,17 @@ def marked_pids(tree: str) -> list[int]:
 def _is_marked(pid: int, mark: bytes) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
-            return mark in file.read().split(b"\0") or _works_there(pid, mark)
+            return mark in file.read().split(b"\0") or _works_in_tree(pid, mark)
     except OSError:
         return False
 
 
-def _works_there(pid: int, mark: bytes) -> bool:
-    """PostgreSQL's processes write their titles over their environment, and live on for the length of a statement when
-    the one that began them is gone: they are known by name and working directory, their data in the tree."""
+def _works_in_tree(pid: int, mark: bytes) -> bool:
+    """Return whether a PostgreSQL process has its data in the tree.
+
+    PostgreSQL overwrites the environment with process titles. Its processes outlive their parent by up to one
+    statement, and are identified by name and working directory.
+    """
     tree = mark.partition(b"=")[2]
     with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123
         name = file.read().strip()
@@ -53,7 +55,7 @@ def _works_there(pid: int, mark: bytes) -> bool:
 
 
 def kill_marked(tree: str) -> bool:
-    """SIGKILL to every process of the tree; True once none is left."""
+    """Send SIGKILL to every process of the tree. Return True when none is left."""
     mark = f"{MARK}={tree}".encode()
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -61,7 +63,7 @@ def kill_marked(tree: str) -> bool:
         if not pids:
             return True
         for pid in pids:
-            # The pidfd is opened before the mark is looked at again: a reused pid is never hit.
+            # Open the pidfd before the mark is read again: a reused pid never gets the signal.
             with contextlib.suppress(OSError):
                 handle = os.pidfd_open(pid)
                 try:
@@ -74,8 +76,8 @@ def kill_marked(tree: str) -> bool:
         time.sleep(0.01)
 
 
-def _attached(number: str, maker: str, owner: int) -> int | None:
-    """How many have that segment attached; None where it is another's."""
+def _count_attached(number: str, maker: str, owner: int) -> int | None:
+    """Return the number of processes that have this segment attached; None if it belongs to another process."""
     with open("/proc/sysvipc/shm", encoding="ascii") as file:  # noqa: PTH123
         # key shmid perms size cpid lpid nattch uid … (ipc/shm.c, sysvipc_shm_proc_show)
         for row in (line.split() for line in file):
@@ -84,11 +86,11 @@ def _attached(number: str, maker: str, owner: int) -> int | None:
     return None
 
 
-def _forget_segments(tree: str) -> None:
-    """Remove the segment of shared memory by which a PostgreSQL that was killed knew that its data were in use.
+def _remove_segments(tree: str) -> None:
+    """Remove the shared memory by which a killed PostgreSQL marks its data as in use.
 
-    Its number is in postmaster.pid (line 7: key, id). Only one that nobody has attached, of that file's owner and made
-    by the process of line 1, is removed: the file is the server's to write.
+    Its number is in postmaster.pid (line 7: key, id). The server can write that file. A segment is therefore removed
+    only if no process has it attached, the file's owner owns it, and the process of line 1 created it.
     """
     for path in glob.glob(f"{glob.escape(tree)}/*/data/postmaster.pid"):  # noqa: PTH207
         try:
@@ -97,9 +99,9 @@ def _forget_segments(tree: str) -> None:
                 lines = file.read(4096).splitlines()
                 owner = os.fstat(handle).st_uid
             number = lines[6].split()[1]
-            # Its processes let go of it a moment after they can no longer be seen.
+            # Processes detach a moment after they have left /proc.
             for _ in range(50):
-                if _attached(number, lines[0], owner) == 0:
+                if _count_attached(number, lines[0], owner) == 0:
                     ctypes.CDLL(None).shmctl(int(number), 0, None)  # IPC_RMID
                     break
                 time.sleep(0.02)
@@ -108,9 +110,9 @@ def _forget_segments(tree: str) -> None:
 
 
 def remove_trees(trees: list[str]) -> None:
-    """Kill what runs for the first tree and remove all of them; does nothing the second time."""
+    """Kill the processes of the first tree and remove all trees. A second call does nothing."""
     kill_marked(trees[0])
-    _forget_segments(trees[0])
+    _remove_segments(trees[0])
     for tree in trees:
         for _ in range(50):
             shutil.rmtree(tree, ignore_errors=True)
@@ -130,7 +132,7 @@ def _make_tree(base: str) -> str:
 
 
 def _watch(parent: int, trees: list[str]) -> None:
-    """Sleep until powerprof closes its end or dies; learn what else is to be removed (`+path`, `-path`)."""
+    """Sleep until powerprof closes its end or dies. Read paths to remove (`+path`) and to keep (`-path`)."""
     poll = select.poll()
     poll.register(0, select.POLLIN)
     try:
@@ -156,7 +158,7 @@ def _watch(parent: int, trees: list[str]) -> None:
 
 
 def main() -> None:
-    """Arguments: powerprof's pid, and where to make the tree. Stdin is the pipe, stdout takes the answer."""
+    """Take powerprof's pid and the folder for the tree as arguments. Stdin is the pipe, stdout takes the answer."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start the programs that work for a workload: servers, load clients, and their helpers. No other module starts them.
+"""The only starter of programs that work for a workload: servers, load clients and their helpers.
 
-Such a program is never root, and has the files and the network that its work needs and no others.
+Such a program is never root. It has only the files and the network that its work needs.
 """
 
 from __future__ import annotations
@@ -21,21 +21,27 @@ from powerprof.system.child import Confinement
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.programs import Finished
 
-# Whom private servers run as.
+# Names of accounts and hosts, the time zone, certificates, and the program choices of Debian and Fedora.
+_HOST = (
+    *("alternatives", "ca-certificates", "crypto-policies", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache"),
+    *("ld.so.conf", "localtime", "nsswitch.conf", "passwd", "pki", "protocols", "resolv.conf", "services", "ssl"),
+    "timezone",
+)
+_PROGRAM_FOLDERS, _BESIDE = ("bin", "sbin", "libexec"), ("lib", "lib64", "share")
 
 
 def find_server_account() -> tuple[int, int] | None:
-    """User and group of servers when powerprof is root: mysql where the host has it, else the caller, else nobody.
+    """Return user and group id of servers if powerprof is root: mysql if the host has it, else the caller, else nobody.
 
-    None where powerprof is not root: then servers are as powerprof is. A server is never root: what a workload's
-    statements may do to files, the server's account may.
+    Without root servers run as powerprof's own account, and the result is None. A server is never root: statements of a
+    workload may do to files whatever the server's account may.
     """
     owner = find_server_owner()
     return (owner.uid, owner.gid) if owner is not None else None
 
 
 def find_server_owner() -> HostUser | None:
-    """As `server_account`, with all that the host knows of it."""
+    """Return the account of `find_server_account` with everything that the host knows about it."""
     if os.geteuid() != 0:
         return None
     try:
@@ -45,28 +51,23 @@ def find_server_owner() -> HostUser | None:
 
 
 def account_name(owner: tuple[int, int]) -> str:
-    """The account's name, or its number."""
+    """Return the account's name, or its number if it has no name."""
     known = account_of(owner[0])
     return str(known.name if known else owner[0])
 
 
-# Names of accounts and hosts, the time zone, certificates, and where Debian and Fedora keep choices of programs.
-_HOST = (
-    *("alternatives", "ca-certificates", "crypto-policies", "gai.conf", "group", "host.conf", "hosts", "ld.so.cache"),
-    *("ld.so.conf", "localtime", "nsswitch.conf", "passwd", "pki", "protocols", "resolv.conf", "services", "ssl"),
-    "timezone",
-)
-_PROGRAM_FOLDERS, _BESIDE = ("bin", "sbin", "libexec"), ("lib", "lib64", "share")
-
-
 @dataclass(frozen=True)
 class Sandbox:
-    """The account, the files and the network of one program.
+    """The account, files and network of one program.
 
-    It may change `folder` alone, and read the system's programs and libraries, its own program's and `reads`.
-    `account` is the user of this host who logs in to a given server; None is the account of private servers. `root`
-    holds the `usr` of another release. It joins the network `namespaces`; without them it may connect to the TCP ports
-    `connects` (None: to all of them) and listen on `binds`, and has no network if there are no ports.
+    Attributes:
+        folder: The only folder that it may change.
+        reads: Files that it may read besides the system's programs and libraries and its own program.
+        account: User of this host who logs in to a given server; None for the account of private servers.
+        root: Folder with the `usr` of another release.
+        namespaces: Network namespaces that it joins.
+        connects: TCP ports that it may connect to without namespaces; None for all.
+        binds: TCP ports that it may listen on without namespaces. Without any port it has no network.
     """
 
     folder: Path | None = None
@@ -79,9 +80,9 @@ class Sandbox:
 
 
 def choose_user(account: HostUser | None) -> tuple[int, int] | None:
-    """Return (uid, gid) of programs that log in for `account`; None if powerprof is not root: they are then its own.
+    """Return user and group id for programs that log in for `account`; None if powerprof is not root.
 
-    Raises CapabilityError if there is no account but root.
+    Raises CapabilityError if root is the only account.
     """
     if os.geteuid() != 0:
         return None
@@ -101,7 +102,7 @@ def start(
     place: Path | None = None,
     affinity: Sequence[int] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program and write its stdout and stderr to `output`. It starts in `place` and dies with powerprof.
+    """Start a program in `place` that writes stdout and stderr to `output` and dies with powerprof.
 
     Raises CapabilityError, and PowerprofError if it cannot be started.
     """
@@ -127,7 +128,7 @@ def run(
     env: Mapping[str, str] | None = None,
     place: Path | None = None,
 ) -> Finished:
-    """Run a program to its end. Raises CapabilityError, and PowerprofError if it cannot be run or takes too long."""
+    """Run a program to its end. Raise CapabilityError, and PowerprofError if it cannot run or takes too long."""
     return programs.run(
         argv,
         timeout_s=timeout_s,
@@ -141,7 +142,7 @@ def run(
 
 
 def describe_gap() -> str | None:
-    """Return the limits of the sandbox on this host, as a sentence; None if it is complete."""
+    """Return the gaps of the sandbox on this host in one sentence; None if it is complete."""
     if has_namespaces():
         return None
     return (
@@ -152,7 +153,7 @@ def describe_gap() -> str | None:
 
 @cache
 def has_namespaces() -> bool:
-    """Return whether this host lets programs have private namespaces. It is tried once."""
+    """Return whether programs can have private namespaces on this host. The result of one try is cached."""
     try:
         programs.run(["true"], user=choose_user(None), confinement=Confinement(no_network=True), check=False)
     except PowerprofError:
@@ -161,32 +162,30 @@ def has_namespaces() -> bool:
 
 
 def _confinement(program: str | Path, sandbox: Sandbox, place: Path | None) -> Confinement:
-    # A program of another release needs no file of this host, and needs its own file system.
-    own = (*_host_files(), *_program_folders(Path(program))) if sandbox.root is None else ()
-    # Links stay as they are named. A base directory / must not show all files.
+    # A program of another release uses its own file system and no file of this host.
+    host_files: tuple[Path, ...] = ()
+    if sandbox.root is None:
+        etc = Path("/etc")
+        host_files = (*(etc / name for name in _HOST), *etc.glob("java*"), *_program_folders(Path(program)))
+    # Links are kept as named. A base directory / must not expose all files.
     named = [Path(os.path.abspath(path)) for path in sandbox.reads]  # noqa: PTH100
-    alone = has_namespaces()
-    joined = bool(sandbox.namespaces)
+    can_isolate = has_namespaces()
+    is_joined = bool(sandbox.namespaces)
     return Confinement(
         folder=sandbox.folder,
-        reads=tuple(path for path in (*own, *named) if path != Path("/")),
+        reads=tuple(path for path in (*host_files, *named) if path != Path("/")),
         place=place,
         root=sandbox.root,
-        view=alone or sandbox.root is not None,
+        view=can_isolate or sandbox.root is not None,
         namespaces=sandbox.namespaces,
-        no_network=alone and not joined and sandbox.connects == () and sandbox.binds == (),
-        connects=None if joined else sandbox.connects,
-        binds=None if joined else sandbox.binds,
+        no_network=can_isolate and not is_joined and sandbox.connects == () and sandbox.binds == (),
+        connects=None if is_joined else sandbox.connects,
+        binds=None if is_joined else sandbox.binds,
     )
 
 
-def _host_files() -> list[Path]:
-    etc = Path("/etc")
-    return [*(etc / name for name in _HOST), *etc.glob("java*")]
-
-
 def _program_folders(program: Path) -> list[Path]:
-    """Return the folder of a program that is named by its path, and the folders of its libraries and messages."""
+    """Return the folder of a program with an absolute path, and the folders of its libraries and messages."""
     if not program.is_absolute():
         return []
     folder = program.parent

@@ -4,26 +4,24 @@
 from __future__ import annotations
 
 import dataclasses
-import getpass
 import re
 import secrets
 import signal
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.database.clients import sql
-from powerprof.database.clients.base import Limits, Login, Sql
-from powerprof.database.clients.performance import find_statistics_database
-from powerprof.database.isolation import limits, sandbox
+from powerprof.database.clients.base import Login, Sql
+from powerprof.database.clients.connections import SPARE_FILES
+from powerprof.database.isolation import sandbox
 from powerprof.database.products import builds
 from powerprof.database.products.builds import ServerBuild, check_program, on_host, raise_missing_library
 from powerprof.measure.procfs import list_children
 from powerprof.statements.text import Family
-from powerprof.system import paths, programs
+from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
-from powerprof.system.processes import name_of, server_names, unix_sockets
+from powerprof.system.processes import server_names
 
 # Settings of private servers: the words of a command line, and the one decision about each name.
 #
@@ -226,7 +224,7 @@ def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int,
     if connections > 100:
         argv += [
             f"--max-connections={connections + _SPARE_CONNECTIONS}",
-            f"--open-files-limit={connections + limits.SPARE_FILES}",
+            f"--open-files-limit={connections + SPARE_FILES}",
             # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
             "--back-log=1024",
         ]
@@ -394,12 +392,12 @@ class Product:
     initialise: Callable[[ServerBuild, Path], Steps]
     login: Callable[[Path], Login]
     files: Callable[[ServerBuild, Login], Mapping[str, str]]
-    once: tuple[str, ...]
+    temporary_files: tuple[str, ...]
     words: Callable[[ServerBuild, Mapping[str, Setting], int, Path], list[str]]
     network: Callable[[int | None, str], list[str]]
     processes: Callable[[int], Sequence[int]]
     names: Callable[[Callable[[], Sql], int], dict[int, str]]
-    end: signal.Signals
+    end_signal: signal.Signals
     has_tcp: bool = True
 
 
@@ -410,12 +408,12 @@ MYSQL = Product(
     initialise=lambda build, datadir: [(builds.build_initialise_command(build, datadir), "")],
     login=login,
     files=files,
-    once=(INIT_SQL,),
+    temporary_files=(INIT_SQL,),
     words=words,
     network=network,
     processes=lambda pid: (pid,),
     names=thread_names,
-    end=signal.SIGKILL,
+    end_signal=signal.SIGKILL,
 )
 POSTGRESQL = Product(
     title="PostgreSQL",
@@ -424,13 +422,13 @@ POSTGRESQL = Product(
     initialise=initialise,
     login=postgres_login,
     files=postgres_files,
-    once=(),
+    temporary_files=(),
     words=postgres_words,
     network=lambda _port, _address: [],
     processes=processes,
     names=lambda _connect, pid: server_names(processes(pid)),
     # "Immediate shutdown": its processes end without writing; killed itself, it would leave those that are busy.
-    end=signal.SIGQUIT,
+    end_signal=signal.SIGQUIT,
     has_tcp=False,
 )
 PRODUCTS: Mapping[str, Product] = {"mysql": MYSQL, "mariadb": MYSQL, "postgresql": POSTGRESQL}
@@ -445,70 +443,3 @@ def find_program(family: str, binary: Path | None, basedir: Path | None) -> Serv
     """The program to start: of the product that `binary` is by its name, else of that family."""
     named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
     return named.find(binary, basedir)
-
-
-# Asks a server process of this host for the names of its threads, if it lets us in by its own unix socket.
-
-_SERVER = re.compile(r"(mysqld|mariadbd)(-.*)?")  # mysqldump, mysqld_safe and mysqld_exporter are none
-POSTGRES_PROGRAM = "postgres"
-_PATIENCE_S = 3.0  # for all its sockets together
-_MOST_SOCKETS = 20
-_MOST_STATISTICS_SOCKETS = 4
-
-
-def is_server_name(program: str | None) -> bool:
-    """The name of a program is that of a MariaDB or MySQL server."""
-    return _SERVER.fullmatch(program or "") is not None
-
-
-def list_listening_sockets(pid: int) -> list[Path]:
-    """The unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
-    root = paths.procfs() / str(pid) / "root"
-    return [root / path.lstrip("/") for path in unix_sockets(pid)]
-
-
-def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, Sql] | None:
-    """In by the server's own socket, and how; None where none of them lets us in. The caller closes the connection.
-
-    Logs in as the system user (unix_socket authentication), without a password, and asks nothing of the terminal.
-    """
-    end_s = time.monotonic() + _PATIENCE_S
-    for place in list_listening_sockets(pid)[:_MOST_SOCKETS]:
-        left_s = end_s - time.monotonic()
-        if left_s <= 0:
-            break
-        login = Login(user=getpass.getuser(), socket=place, pid=pid)
-        try:
-            return login, sql.connect(login, timeout_s=left_s, limits=limits)
-        except (PowerprofError, OSError):
-            continue
-    return None
-
-
-def log_in_to_statistics(pid: int, databases: Iterable[str]) -> Login | None:
-    """How the system user gets in to a PostgreSQL server's pg_stat_statements by its own socket; None where it has none
-    or does not let us in."""
-    for place in list_listening_sockets(pid)[:_MOST_STATISTICS_SOCKETS]:
-        login = Login(user=getpass.getuser(), socket=place, pid=pid, family="postgresql")
-        if (there := find_statistics_database(login, databases)) is not None:
-            return there
-    return None
-
-
-def read_local_thread_names(pid: int) -> dict[int, str]:
-    """Kernel thread id → performance_schema name, or what a process of PostgreSQL says that it is; empty for what is no
-    server, or one that does not let us in.
-    """
-    name = name_of(pid)
-    if name == POSTGRES_PROGRAM:
-        return server_names(processes(pid))
-    if not is_server_name(name):
-        return {}
-    entered = log_in_locally(pid, Limits(waiting_s=_PATIENCE_S))
-    if entered is None:
-        return {}
-    try:
-        with entered[1] as connection:
-            return sql.read_thread_names(connection, pid)
-    except (PowerprofError, OSError):
-        return {}

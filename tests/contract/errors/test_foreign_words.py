@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from powerprof.attribution import capture
-from powerprof.database.private.replication import parse_status
+from powerprof.database.clients.performance import parse_status
 from powerprof.energy import meter_log, rapl
 from powerprof.measure import turbostat
 from powerprof.stacks import image

@@ -10,7 +10,7 @@ from typing import get_type_hints
 import msgspec
 import pytest
 
-from powerprof.database.private.replication import ReplicationStatus
+from powerprof.database.clients.performance import ReplicationStatus
 from powerprof.diagnosis.evidence import Client, Evidence, LoggedEvent, LogSummary
 from powerprof.queries.comparison import StatementChange
 from powerprof.queries.history import HistoryStatement
@@ -29,7 +29,6 @@ _TEXTS = re.compile(
 _READERS = {
     "powerprof/cure/replicas.py": "the number of its own thread alone",
     "powerprof/database/clients/performance.py": "",
-    "powerprof/database/private/replication.py": "",
     "powerprof/diagnosis/asking.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",

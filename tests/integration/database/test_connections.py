@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from powerprof.database.clients import dialects, sql
+from powerprof.database.clients import connections, sql
 from powerprof.database.clients.connections import IdleConnections
 from powerprof.database.private.server import PrivateServer
 from powerprof.system.errors import PowerprofError, UsageError
@@ -57,9 +57,9 @@ def test_at_the_end_the_server_has_none_of_them(room: Room, family: Literal["mar
         for _ in range(3):
             clients = IdleConnections(server, 100)
             with clients, server.connect() as connection:
-                assert dialects.dialect_of(connection).room(connection)[2] == 101
+                assert sql.dialect_of(connection).read_room(connection)[2] == 101
                 clients.end()
-                assert dialects.dialect_of(connection).room(connection)[2] <= 2
+                assert sql.dialect_of(connection).read_room(connection)[2] <= 2
 
 
 def test_nobody_is_held(room: Room) -> None:
@@ -111,10 +111,9 @@ def test_too_few_files_are_refused(room: Room) -> None:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
             os.setresuid(65534, 65534, 65534)
-            from powerprof.database.isolation import limits
 
             try:
-                limits.raise_open_files(5000)
+                connections.raise_open_files(5000)
             except PowerprofError as error:
                 code = 0 if "open files are needed and this process may have 256" in error.message else 2
         finally:
@@ -123,7 +122,6 @@ def test_too_few_files_are_refused(room: Room) -> None:
 
 
 def test_few_threads_are_refused(fake_tree: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    from powerprof.database.isolation import limits
 
     fake_tree(
         {  # type: ignore[operator]
@@ -138,10 +136,10 @@ def test_few_threads_are_refused(fake_tree: object, monkeypatch: pytest.MonkeyPa
             "sys/fs/cgroup/pids/pids.current": "400\n",
         }
     )
-    limits.check_threads(4700)
+    connections.check_threads(4700)
     with pytest.raises(PowerprofError, match=r"pids/box/pids.max leaves 4900") as caught:
-        limits.check_threads(4701)
+        connections.check_threads(4701)
     assert caught.value.hint is not None
     with pytest.raises(PowerprofError, match=r"kernel.pid_max leaves 32468"):
-        limits.check_threads(40_000)
+        connections.check_threads(40_000)
     assert Path("/proc/self").exists()

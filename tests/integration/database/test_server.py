@@ -14,7 +14,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.isolation import netns, sandbox
+from powerprof.database.isolation import runtree, sandbox
 from powerprof.database.private.server import PrivateServer
 from powerprof.measure import oslayer
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
@@ -122,7 +122,7 @@ def test_traffic_in_the_network_of_a_server_is_counted(room: Room, root: None) -
             user=server.login.user, password=server.login.password, host=server.options.address, port=server.port
         )
         before = oslayer.parse_network(networks[0].read_text())
-        with netns.enter_namespace(server.namespaces[-1]), sql.connect(login) as connection:
+        with runtree.enter_namespace(server.namespaces[-1]), sql.connect(login) as connection:
             sql.fetch_rows(connection, "SELECT REPEAT('x', 100000)")
         after = oslayer.parse_network(networks[0].read_text())
         assert before is not None and after is not None and after[0] - before[0] > 100_000

@@ -14,11 +14,11 @@ import psutil
 import pytest
 
 from powerprof.database.clients import sql
+from powerprof.database.clients.performance import ReplicationStatus, read_replication_status
 from powerprof.database.fetched import historical
-from powerprof.database.private.replication import ReplicationStatus, read_replication_status
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.private.topology import ServerMember, ServerTopology
-from powerprof.database.products.options import MemberOptions, ServerOptions
+from powerprof.database.private.topology import MemberOptions, ServerMember, ServerTopology
 from powerprof.system.errors import PowerprofError
 from tests.integration.database.conftest import Room, Script
 

@@ -29,7 +29,9 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         with server.connect(database=schema) as control:
             before = bench_data.read_done(control, str(case.load.counted))
             sql.execute(control, "CREATE TABLE seen (done BIGINT) ENGINE=InnoDB")
-        running = start_load(case, Context(server, server.login.within(schema), tmp_path), LoadOrder(duration_s=60))
+        running = start_load(
+            case, Context(server, server.login.in_database(schema), tmp_path), LoadOrder(duration_s=60)
+        )
         deadline = time.monotonic() + 60
         done = before
         while done < before + 20:

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients import sql
-from powerprof.database.private.replication import read_replication_status
+from powerprof.database.clients.performance import read_replication_status
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.database.products.options import ServerOptions
 from powerprof.diagnosis import asking
 from powerprof.diagnosis.asking import DUMPS
 from powerprof.system.errors import PowerprofError

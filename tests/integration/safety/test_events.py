@@ -20,8 +20,8 @@ from powerprof.cure.remedies import _lasting_login
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
 from powerprof.database.isolation import sandbox
+from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
-from powerprof.database.products.options import ServerOptions
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quoted
 from powerprof.reversible.journal import Held, Journal, put_back_left_behind
@@ -144,7 +144,7 @@ def test_an_account_that_may_not_changes_nothing(server: PrivateServer, grant: s
     before = event_row(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER looker@localhost IDENTIFIED BY 'two'", f"GRANT {grant} TO looker@localhost")
     with pytest.raises(PowerprofError) as refused:  # noqa: SIM117
-        with ChangedSettings([Event.found(server.login.of("looker", "two"), *PLAIN)]):
+        with ChangedSettings([Event.found(server.login.with_account("looker", "two"), *PLAIN)]):
             pass
     assert "denied" in refused.value.message
     assert event_row(server, *PLAIN) == before
@@ -153,7 +153,7 @@ def test_an_account_that_may_not_changes_nothing(server: PrivateServer, grant: s
 def test_one_that_cannot_be_seen_any_more_is_not_taken_for_gone(server: PrivateServer) -> None:
     make(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER admin@localhost IDENTIFIED BY 'two'", "GRANT ALL ON *.* TO admin@localhost")
-    setting = Event.found(server.login.of("admin", "two"), *PLAIN)
+    setting = Event.found(server.login.with_account("admin", "two"), *PLAIN)
     assert setting.read() == ENABLED
     execute(server, "REVOKE EVENT ON *.* FROM admin@localhost")
     with pytest.raises(PowerprofError, match="denied"):
@@ -225,7 +225,9 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
     make(server, *PLAIN)
     before = event_row(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
-    killed_with_its_keeper(server, Event.found(_lasting_login(server.login.of("free", ""), server.pid), *PLAIN))
+    killed_with_its_keeper(
+        server, Event.found(_lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN)
+    )
     assert event_row(server, *PLAIN)["STATUS"] == DISABLED
     restarted(server)
     assert not folders[0].exists(), "a boot empties that one"
@@ -242,7 +244,7 @@ def test_another_server_at_that_address_is_not_touched(server: PrivateServer, fo
     with PrivateServer(ServerOptions(settings={"server-id": "7"})) as other:
         make(other, *PLAIN)
         execute(other, "ALTER EVENT shop.refresh DISABLE")
-        there = msgspec.structs.replace(setting, login=other.login.fields())
+        there = msgspec.structs.replace(setting, login=other.login.to_fields())
         with pytest.raises(PowerprofError, match=f"process {other.pid} listens there, not {server.pid}"):
             there.write(ENABLED)
         process = ServerProcess.of(other.pid)
@@ -265,7 +267,7 @@ def eve(server: PrivateServer) -> Login:
         "GRANT ALL PRIVILEGES ON shop.* TO eve@localhost",
         "ALTER DEFINER = powerprof@localhost EVENT shop.refresh ON SCHEDULE EVERY 1 HOUR DO SELECT 1",
     )
-    return server.login.of("eve", "two")
+    return server.login.with_account("eve", "two")
 
 
 @pytest.mark.parametrize("moment", [DISABLED, ENABLED])
@@ -313,7 +315,7 @@ def test_the_next_start_does_not_enable_one_that_was_altered(
     server: PrivateServer, eve: Login, folders: list[Path]
 ) -> None:
     execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
-    setting = Event.found(_lasting_login(server.login.of("free", ""), server.pid), *PLAIN)
+    setting = Event.found(_lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN)
     killed_with_its_keeper(server, setting)
     with sql.connect(eve) as connection:
         sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")

@@ -283,7 +283,7 @@ def test_others_that_moved_before_both_were_killed_are_reported(
     monkeypatch.setattr(paths, "ROOT_CHANGED", tmp_path / "changed")
     server, before = given.server, given.variables()
     ticks = started_ticks(server.pid)
-    variable = Variable(server.login.fields(), "innodb_io_capacity", "5000", server.pid, ticks)
+    variable = Variable(server.login.to_fields(), "innodb_io_capacity", "5000", server.pid, ticks)
     options = str(tmp_path / "client.cnf")
     with Journal([Held(variable, "200", server.pid, ticks, options, before)]):
         given.set("innodb_io_capacity", "5000")

@@ -284,8 +284,8 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
         assert started is not None
         with server.connect() as connection:
             sql.execute(connection, "CREATE USER free@localhost IDENTIFIED BY ''", "GRANT ALL ON *.* TO free@localhost")
-            login = server.login.of("free", "")
-            setting = Variable(login.fields(), "sql_mode", "ANSI", server.pid, started, keeps_copies=True)
+            login = server.login.with_account("free", "")
+            setting = Variable(login.to_fields(), "sql_mode", "ANSI", server.pid, started, keeps_copies=True)
             before = setting.read()
             assert before is not None
             if (pid := os.fork()) == 0:
@@ -309,7 +309,7 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
 def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
     login = Login(user="u", password="secret-word", socket=Path("/nowhere"), pid=sleeper)
     mine = held(sleeper)
-    with Journal([Held(Variable(login.fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
+    with Journal([Held(Variable(login.to_fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
         (name,) = os.listdir(folder)
         text = (folder / name).read_text()
     assert "secret-word" not in text
@@ -328,7 +328,7 @@ def test_the_password_is_read_again_from_its_option_file(folder: Path, tmp_path:
         assert started is not None
         options.touch(mode=0o600)
         options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\n")
-        setting = Variable(login.fields(), "max_connect_errors", "777", server.pid, started)
+        setting = Variable(login.to_fields(), "max_connect_errors", "777", server.pid, started)
         killed([Held(setting, "100", server.pid, started, str(options))], since=["777"])
         (name,) = os.listdir(folder)
         assert login.password not in (folder / name).read_text()

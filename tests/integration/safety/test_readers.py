@@ -197,7 +197,7 @@ def test_without_an_account_that_only_reads_there_is_no_plan(server: PrivateServ
         )
     statement = Statement(text="SELECT n FROM t", schema_name="shop", c0_s=1.0)
     chosen = [StatementSample(0, statement, "SELECT n FROM t")]
-    teller, looker = server.login.of("teller", "one"), server.login.of("looker", "two")
+    teller, looker = server.login.with_account("teller", "one"), server.login.with_account("looker", "two")
     planned, notes = add_plans([statement], chosen, teller)
     assert not planned[0].plan
     assert "cannot make an account that only reads (it cannot create accounts" in notes[0]

@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool]) -> bool:
 
 
 def settings(login: Login) -> list[Setting]:
-    return [Variable(login.fields(), name, value, keeps_copies=True) for name, value in SETTINGS.items()]
+    return [Variable(login.to_fields(), name, value, keeps_copies=True) for name, value in SETTINGS.items()]
 
 
 def has_ended(process: psutil.Process) -> bool:
@@ -92,8 +92,8 @@ def test_a_login_survives_the_way_to_the_keeper() -> None:
     from powerprof.system.caller import caller
 
     login = Login(user="u", password="p", socket=Path("/s"), account=caller(), tls={"ca": "/c"}, pid=7)
-    again = Login.from_fields(json.loads(json.dumps(login.fields())))
-    assert again.fields() == login.fields()
+    again = Login.from_fields(json.loads(json.dumps(login.to_fields())))
+    assert again.to_fields() == login.to_fields()
     assert (again.socket, again.account) == (login.socket, login.account)
 
 
@@ -118,7 +118,7 @@ def test_they_are_put_back_where_powerprof_is_killed(server: PrivateServer, endi
     assert process.stdin is not None
     assert process.stdout is not None
     with process.stdin, process.stdout:
-        process.stdin.write(json.dumps(server.login.fields()) + "\n")
+        process.stdin.write(json.dumps(server.login.to_fields()) + "\n")
         process.stdin.flush()
         assert process.stdout.readline() == "changed\n"
         assert values(server) == MEANWHILE
@@ -161,7 +161,7 @@ def test_what_somebody_else_sets_meanwhile_stays(server: PrivateServer) -> None:
     ],
 )
 def test_where_one_cannot_be_changed_none_is(server: PrivateServer, wrong: tuple[str, str], said: str) -> None:
-    asked = [*settings(server.login), Variable(server.login.fields(), *wrong)]
+    asked = [*settings(server.login), Variable(server.login.to_fields(), *wrong)]
     with pytest.raises(PowerprofError, match=said), ChangedSettings(asked):
         pass
     assert values(server) == BEFORE
@@ -170,7 +170,10 @@ def test_where_one_cannot_be_changed_none_is(server: PrivateServer, wrong: tuple
 def test_an_account_that_may_not_changes_nothing(server: PrivateServer) -> None:
     with server.connect() as connection:
         sql.execute(connection, "CREATE USER looker@localhost IDENTIFIED BY 'two'")
-    with pytest.raises(PowerprofError, match="SUPER"), ChangedSettings(settings(server.login.of("looker", "two"))):
+    with (
+        pytest.raises(PowerprofError, match="SUPER"),
+        ChangedSettings(settings(server.login.with_account("looker", "two"))),
+    ):
         pass
     assert values(server) == BEFORE
 
@@ -219,7 +222,7 @@ def test_a_value_that_changes_another_variable_for_good_is_refused(
     query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
     with server.connect() as connection:
         before = sql.fetch_rows(connection, query)
-        asked = Variable(server.login.fields(), name, value)
+        asked = Variable(server.login.to_fields(), name, value)
         with pytest.raises(PowerprofError, match=rf"changes {other} \(.*\) as well"), ChangedSettings([asked]):
             pass
         assert sql.fetch_rows(connection, query) == before
@@ -230,7 +233,7 @@ def test_an_alias_moves_along_and_back(server: PrivateServer) -> None:
     query = "SHOW GLOBAL VARIABLES WHERE VARIABLE_NAME <> 'timestamp'"
     with server.connect() as connection:
         before = sql.fetch_rows(connection, query)
-        with ChangedSettings([Variable(server.login.fields(), "slow_query_log", "ON", keeps_copies=True)]):
+        with ChangedSettings([Variable(server.login.to_fields(), "slow_query_log", "ON", keeps_copies=True)]):
             assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.slow_query_log") == 1
         assert sql.fetch_rows(connection, query) == before
 
@@ -245,7 +248,7 @@ def test_what_somebody_sets_at_once_is_not_taken_for_how_our_value_reads() -> No
             sql.execute(connection, *account)
             sql.fetch_rows(connection, "SET GLOBAL init_connect = %s", (answer,))
         changes = Login(user="changes", password="p", socket=server.login.socket)
-        with ChangedSettings([Variable(changes.fields(), "sync_binlog", "777")]):
+        with ChangedSettings([Variable(changes.to_fields(), "sync_binlog", "777")]):
             pass
         with server.connect() as connection:
             assert sql.fetch_scalar(connection, "SELECT @@GLOBAL.sync_binlog") == 888
@@ -261,7 +264,7 @@ def test_a_variable_that_connections_copy_changes_with_consent_only(
         assert has_session_copies(connection, name) is copied
         value = {"sql_mode": "ANSI", "AUTOCOMMIT": "0", "sync_binlog": "7"}.get(name, "SELECT 1")
         before = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
-        setting = Variable(server.login.fields(), name, value)
+        setting = Variable(server.login.to_fields(), name, value)
         if copied:
             with pytest.raises(PowerprofError, match="copy it and keep it"), ChangedSettings([setting]):
                 pass
@@ -280,7 +283,7 @@ def test_connections_that_opened_meanwhile_are_listed_to_those_who_may_see_them(
         assert [one.id for one in new.still_open() or []] == [number]
         assert f": {number} powerprof@localhost" in kept_text("sql_mode", "ANSI", new.still_open())
         sql.execute(late, "CREATE OR REPLACE USER blind@localhost IDENTIFIED BY 'two'")
-        blind = NewConnections(server.login.of("blind", "two"))
+        blind = NewConnections(server.login.with_account("blind", "two"))
         assert blind.still_open() is None
         assert "cannot list them" in kept_text("sql_mode", "ANSI", None)
     assert until(lambda: new.still_open() == [])

@@ -373,8 +373,7 @@ def test_output_of_a_client_is_read_from_no_other_file(attacker: Attacker, tmp_p
 
 # Who starts programs that do not work for a workload, and what they are.
 _STARTERS = {
-    "database/isolation/netns.py": "ip",
-    "database/isolation/runtree.py": "the janitor",
+    "database/isolation/runtree.py": "the janitor and ip",
     "database/isolation/sandbox.py": "the owner",
     "database/fetched/packages.py": "apt and dpkg-deb, of packages whose signatures or digests were compared",
     "energy/calibrate.py": "a loop of ours",

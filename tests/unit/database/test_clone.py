@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private import template
+from powerprof.database.private import preparation as template
 from powerprof.system.errors import PowerprofError
 
 

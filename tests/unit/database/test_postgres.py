@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from powerprof.database.clients import dialects
+from powerprof.database.clients import sql
 from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild
 from powerprof.system import processes
@@ -75,7 +75,7 @@ class _Answers:
 
 def _plan(text: str) -> list[dict[str, Any]]:
     connection: Any = _Answers(text)
-    return dialects.dialect_of(connection).explain(connection, "SELECT 1")
+    return sql.dialect_of(connection).explain(connection, "SELECT 1")
 
 
 def test_a_plan_is_told_by_its_tables_and_a_bitmap_scan_with_its_index() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.database.private.replication import parse_status
+from powerprof.database.clients.performance import parse_status
 
 _MYSQL_5_5 = {
     "Slave_IO_State": "Waiting to reconnect after a failed master event read",

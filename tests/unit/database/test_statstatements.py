@@ -52,7 +52,7 @@ def test_event_triggers_are_off_where_the_server_lets_us(
     connected: list[Login] = []
 
     def rows(_: object, statement: str, *, columns: int) -> list[tuple[str | None, ...]]:
-        if statement == performance._OF_SUPERUSERS:
+        if statement == performance._SUPERUSER_DATABASES:
             return [("postgres",), ("shop",)]
         if statement == performance._EVENT_TRIGGERS:
             return [settings]
@@ -62,7 +62,7 @@ def test_event_triggers_are_off_where_the_server_lets_us(
     monkeypatch.setattr(sql, "fetch_rows", rows)
     found = find_statistics_database(Login(user="root", family="postgresql"), ["shop"])
     assert found is not None
-    assert found.fields() == connected[-1].fields()
+    assert found.to_fields() == connected[-1].to_fields()
     assert [login.database for login in connected] == ["postgres", "shop"]
     options = found.session_options or ""
     assert ("event_triggers=off" in options) == (triggers == "off")

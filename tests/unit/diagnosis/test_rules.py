@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.database.private.replication import parse_status
+from powerprof.database.clients.performance import parse_status
 from powerprof.diagnosis import asking, rules_clients, rules_replication, rules_threads
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (

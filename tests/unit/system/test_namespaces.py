@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.products.products import is_server_name
+from powerprof.database.clients.given import is_server_name
 from powerprof.system.tasks import outer_ids
 
 

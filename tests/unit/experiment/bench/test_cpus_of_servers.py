@@ -8,7 +8,7 @@ import os
 import pytest
 
 from powerprof.cli.bench import cpu_sets
-from powerprof.database.products.options import plan_topology
+from powerprof.database.private.topology import plan_topology
 from powerprof.experiment.bench_data import BenchOptions, check_supported, cpus_of
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
