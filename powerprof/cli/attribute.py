@@ -10,67 +10,67 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
-
-import typer
+from typing import ClassVar
 
 from powerprof.cli.options import (
     ENERGY,
-    Duration,
+    CommandOptions,
     EnergyOptions,
-    Given,
-    Html,
-    Lines,
     ProfileOptions,
     Saving,
+    ServerOptions,
     TargetOptions,
-    Top,
     check_by,
+    duration,
     files_of,
-    refuse_without_effect,
+    html_file,
+    source_lines,
+    top,
 )
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.parameters import group, option, whole_number
 from powerprof.system.errors import UsageError
 
-RingKib = Annotated[
-    int,
-    typer.Option("--stack-buffer", metavar="KIB", min=4, max=1 << 20, help="Ring buffer for stacks, a power of two."),
-]
 _MEASURING = (*("duration", "stack_buffer", *ENERGY), *("server", "socket", "defaults_file", "no_save"))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViewOptions:
-    """What the report shows, and of which capture."""
+    """The content of the report, and its capture."""
 
-    by: Annotated[
-        str | None,
-        typer.Option(
-            "--by", metavar="WHAT", help="Rows by stack, function, thread, device or unit (service, container, pod)."
-        ),
-    ] = None
-    top: Top = 20
-    lines: Lines = False
-    from_run: Annotated[str | None, typer.Option("--from", metavar="RUN", help="Analyse a saved capture again.")] = None
+    HEADING: ClassVar[str] = "What the report shows, and of which capture"
+
+    by: str | None = option(
+        "--by", "WHAT", "Rows by stack, function, thread, device or unit (service, container, pod)."
+    )
+    top: int = top()
+    lines: bool = source_lines()
+    from_run: str | None = option("--from", "RUN", "Analyse a saved capture again.")
 
 
-def command(
-    *,
-    context: typer.Context,
-    target: TargetOptions,
-    duration: Duration = 10.0,
-    view: ViewOptions,
-    given: Given,
-    energy: EnergyOptions,
-    stack_buffer: RingKib = 4096,
-    html: Html = None,
-    profiles: ProfileOptions,
-    saving: Saving,
-) -> None:
-    """Trace, save, analyse, print."""
-    files = files_of(profiles, html=html)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `attribute`."""
+
+    target: TargetOptions = group(TargetOptions)
+    duration: float = duration(10.0)
+    view: ViewOptions = group(ViewOptions)
+    server: ServerOptions = group(ServerOptions)
+    energy: EnergyOptions = group(EnergyOptions)
+    stack_buffer: int = whole_number(
+        "--stack-buffer", "KIB", "Ring buffer for stacks, a power of two.", default=4096, low=4, high=1 << 20
+    )
+    html: str | None = html_file()
+    profiles: ProfileOptions = group(ProfileOptions)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Trace the wake-ups, or read a saved capture; then save and print them."""
+    target, view, saving = options.target, options.view, options.saving
+    files = files_of(options.profiles, html=options.html)
     if view.from_run is not None:
-        refuse_without_effect(context, "with --from, which measures nothing", _MEASURING)
+        options.refuse_without_effect("with --from, which measures nothing", _MEASURING)
         saving = replace(saving, no_save=True)
     saving = check(saving, files, reads_runs=True)
     from powerprof.attribution import attribute
@@ -79,12 +79,15 @@ def command(
     if view.by is not None or view.lines:
         from powerprof.report.attribution import BY
 
-        check_by(view.by, BY, sources=view.lines)
+        check_by(view.by, BY, lines=view.lines)
     if view.from_run is None:
         request = AttributeRequest(
-            duration_s=duration, stack_buffer_kib=stack_buffer, energy=energy.request, settle=True
+            duration_s=options.duration,
+            stack_buffer_kib=options.stack_buffer,
+            energy=options.energy.request,
+            settle=True,
         )
-        result = attribute.attribute(target, given, request, say_to(saving))
+        result = attribute.attribute(target, options.server, request, say_to(saving))
     elif target.pid or target.cgroup or target.system:
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     else:

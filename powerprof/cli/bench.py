@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, ClassVar
 
-import typer
-
-from powerprof.cli.options import Given, ServerBinary, Workloads, to_enter, to_read
+from powerprof.cli.options import ServerOptions, server_binary, workload_folders
+from powerprof.cli.parameters import existing_folder, flag, group, option, readable_file
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,47 +19,31 @@ if TYPE_CHECKING:
     from powerprof.database.products.builds import ServerBuild
     from powerprof.experiment.bench_data import BenchOptions
 
-_MOST_CPUS = 1 << 16
+_MAX_CPU = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class BenchChoice:
-    """Where the workloads are found and where their servers run."""
+    """The workload folders, and the place of their servers."""
 
-    workloads: Workloads = None
-    given: Given
-    server_binary: ServerBinary = None
-    server_basedir: Annotated[
-        Path | None,
-        typer.Option("--server-basedir", metavar="DIR", callback=to_enter, help="Where that server keeps its files."),
-    ] = None
-    network_namespaces: Annotated[
-        bool, typer.Option("--network-namespaces", help="One network namespace per server of a topology (root).")
-    ] = False
-    server_build: Annotated[
-        str | None, typer.Option("--server-build", metavar="NAME", help="A fetched server to run (powerprof servers).")
-    ] = None
-    server_cpus: Annotated[
-        str | None,
-        typer.Option(
-            "--server-cpus",
-            metavar="LIST",
-            help="CPUs of private servers: 0-1,4, or by name or role: router=0,host=1-2.",
-        ),
-    ] = None
-    client_cpus: Annotated[
-        str | None, typer.Option("--client-cpus", metavar="LIST", help="CPUs of the client, such as 2-3.")
-    ] = None
-    world_sql: Annotated[
-        Path | None,
-        typer.Option(
-            "--world-sql", metavar="FILE", callback=to_read, help="The official world.sql instead of generated data."
-        ),
-    ] = None
+    HEADING: ClassVar[str] = "Where the workloads are found and where their servers run"
 
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the workload run code of its author here; remembered for its content.")
-    ] = False
+    workloads: list[Path] | None = workload_folders()
+    server: ServerOptions = group(ServerOptions)
+    server_binary: Path | None = server_binary()
+    server_basedir: Path | None = option(
+        "--server-basedir", "DIR", "Where that server keeps its files.", convert=existing_folder
+    )
+    network_namespaces: bool = flag("--network-namespaces", "One network namespace per server of a topology (root).")
+    server_build: str | None = option("--server-build", "NAME", "A fetched server to run (powerprof servers).")
+    server_cpus: str | None = option(
+        "--server-cpus", "LIST", "CPUs of private servers: 0-1,4, or by name or role: router=0,host=1-2."
+    )
+    client_cpus: str | None = option("--client-cpus", "LIST", "CPUs of the client, such as 2-3.")
+    world_sql: Path | None = option(
+        "--world-sql", "FILE", "The official world.sql instead of generated data.", convert=readable_file
+    )
+    trust: bool = flag("--trust", "Let the workload run code of its author here; remembered for its content.")
 
     @property
     def folders(self) -> list[Path]:
@@ -90,7 +73,7 @@ class BenchChoice:
 
 @contextmanager
 def _given(bench: BenchChoice) -> Iterator[Server | None]:
-    url, socket, defaults_file = bench.given.server, bench.given.socket, bench.given.defaults_file
+    url, socket, defaults_file = bench.server.server, bench.server.socket, bench.server.defaults_file
     if url is None and socket is None and defaults_file is None:
         yield None
         return
@@ -145,7 +128,7 @@ def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
             first, last = int(low), int(high if dash else low)
             if first > last or not part.isascii():
                 raise ValueError(part)
-            if last > _MOST_CPUS:
+            if last > _MAX_CPU:
                 raise UsageError(f"{option} {text}: there is no CPU {last}", "such as 0-1,4")
             numbers |= set(range(first, last + 1))
     except ValueError:

@@ -13,29 +13,27 @@ commands of yours in turns, as you (under sudo too).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
+    DESTINATIONS,
     ENERGY,
-    SAVED,
-    AllowFailure,
-    Attribute,
+    CommandOptions,
     MeterOptions,
     OfferedLoadOptions,
-    OwnDuration,
     Saving,
-    Seed,
     Tables,
+    allow_failure,
     files_of,
-    percent_of,
+    own_duration,
+    parse_percent,
     refuse_too_few,
-    refuse_without_effect,
-    typed_command,
+    seed,
+    trace_after,
 )
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
     COMMAND_WINDOW_S,
@@ -60,157 +58,143 @@ if TYPE_CHECKING:
 
     Targets = Mapping[str, str | None]
 
-First = Annotated[str | None, typer.Argument(metavar="[A]", help="A condition, or a saved run.", show_default=False)]
-Second = Annotated[str | None, typer.Argument(metavar="[B]", help="Another one.", show_default=False)]
-
-With = Annotated[
-    str | None,
-    typer.Option("--with", metavar="last|LABEL", help="Compare saved run A with the last one of its kind before it."),
-]
-
-
-# What a comparison of saved runs takes besides its files.
-_OF_SAVED_RUNS = ("seed", "fail_if_worse", "other", *SAVED)
-# And one of two commands.
+# Options with an effect on saved runs.
+_OF_SAVED_RUNS = ("seed", "fail_if_worse", "other", *DESTINATIONS)
+# Options with an effect on two commands.
 _OF_COMMANDS = (*("duration", "pairs", "quick", "allow_failure", *ENERGY, "residency_source"), *_OF_SAVED_RUNS)
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareWindows:
-    """How long and how often."""
+class WindowOptions:
+    """The length and number of the windows."""
 
-    duration: OwnDuration = None
-    pairs: Annotated[
-        int, typer.Option("--pairs", metavar="N", min=1, max=1000, help="Pairs of windows that count.")
-    ] = PAIRS
-    turn: Annotated[
-        float, typer.Option("--turn", metavar="S", help="Length of a turn of one condition; 0: whole windows.")
-    ] = TURN_S
-    precision: Annotated[
-        str | None,
-        typer.Option("--precision", metavar="P%", help="Continue until the interval is this narrow, such as 2%."),
-    ] = None
+    HEADING: ClassVar[str] = "How long and how often"
 
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Within 40 s: 4 pairs of windows of 1.2 s, and wider intervals.")
-    ] = False
-
-    @property
-    def percent(self) -> float | None:
-        """The precision: `2%` or `2` as 2.0. Raises UsageError."""
-        return percent_of("--precision", self.precision)
+    duration: float | None = own_duration()
+    pairs: int = whole_number("--pairs", "N", "Pairs of windows that count.", default=PAIRS, low=1, high=1000)
+    turn: float = number("--turn", "S", "Length of a turn of one condition; 0: whole windows.", default=TURN_S)
+    precision: str | None = option("--precision", "P%", "Continue until the interval is this narrow, such as 2%.")
+    quick: bool = flag("--quick", "Within 40 s: 4 pairs of windows of 1.2 s, and wider intervals.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Judging:
-    """What is asked of the answer."""
+class VerdictOptions:
+    """The verdict to reach."""
 
-    control: Annotated[bool, typer.Option("--control", help="Also compare A with itself: it must be inconclusive.")] = (
-        False
-    )
-    seed: Seed = 1
-    fail_if_worse: Annotated[bool, typer.Option("--fail-if-worse", help="Exit with 4 where B is worse.")] = False
+    HEADING: ClassVar[str] = "What is asked of the answer"
+
+    control: bool = flag("--control", "Also compare A with itself: it must be inconclusive.")
+    seed: int = seed()
+    fail_if_worse: bool = flag("--fail-if-worse", "Exit with 4 where B is worse.")
 
 
-def command(
-    a: First = None,
-    b: Second = None,
-    *,
-    context: typer.Context,
-    windows: CompareWindows,
-    load: OfferedLoadOptions,
-    judging: Judging,
-    other: With = None,
-    bench: BenchChoice,
-    attribute: Attribute = None,
-    on_cpu: Annotated[
-        bool, typer.Option("--on-cpu", help="Also sample which functions of the server grew or shrank (as root).")
-    ] = False,
-    allow_failure: AllowFailure = False,
-    meters: MeterOptions,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """Measure or read, save, print."""
-    files = files_of(tables)
-    saving = check(saving, files, reads_runs=True, judged=judging.fail_if_worse)
-    typed = typed_command(context)
-    if other is not None:
-        if typed or a is None or b is not None:
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `compare`."""
+
+    a: str | None = argument("[A]", "A condition, or a saved run.")
+    b: str | None = argument("[B]", "Another one.")
+    windows: WindowOptions = group(WindowOptions)
+    load: OfferedLoadOptions = group(OfferedLoadOptions)
+    verdict: VerdictOptions = group(VerdictOptions)
+    other: str | None = option("--with", "last|LABEL", "Compare saved run A with the last one of its kind before it.")
+    bench: BenchChoice = group(BenchChoice)
+    attribute: float | None = trace_after()
+    on_cpu: bool = flag("--on-cpu", "Also sample which functions of the server grew or shrank (as root).")
+    allow_failure: bool = allow_failure()
+    meters: MeterOptions = group(MeterOptions)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Measure or read two sides, save and print their difference."""
+    files = files_of(options.tables)
+    a, b, words, windows = options.a, options.b, options.command_words, options.windows
+    load, verdict, meters = options.load, options.verdict, options.meters
+    saving = check(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
+    if options.other is not None:
+        if words or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
         from powerprof.model.runs import RunStore
-        from powerprof.report.history import find_earlier_run
+        from powerprof.report.history import same_before
 
         # What was before is A, and what came of it B.
         runs = RunStore(saving.runs_dir).list()
         this = next((run for run in runs if run.id == a), None)
         if this is None:
             raise UsageError(f"no run {a!r} is saved", "powerprof runs lists them")
-        a, b = find_earlier_run(runs, this, other).id, a
-    if typed:
-        first, second = _two(typed, a)
-        refuse_without_effect(context, "on commands", but=_OF_COMMANDS)
+        a, b = same_before(runs, this, options.other).id, a
+    if words:
+        first, second = _two(words, a)
+        options.refuse_without_effect("on commands", but=_OF_COMMANDS)
     elif a is None or b is None:
         raise UsageError(
             "compare needs two conditions, two saved runs, or -- COMMAND… -- COMMAND…", "powerprof compare --help"
         )
-    elif allow_failure:
+    elif options.allow_failure:
         raise UsageError("--allow-failure has no effect on conditions and runs", "leave it out")
     from powerprof.experiment.compare import compare
     from powerprof.experiment.saved import are_runs
 
-    if not typed and are_runs(str(a), str(b), saving.runs_dir):
-        refuse_without_effect(context, "on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
+    if not words and are_runs(str(a), str(b), saving.runs_dir):
+        options.refuse_without_effect("on saved runs, which are compared as they are", but=_OF_SAVED_RUNS)
         if _are_queries(str(a), str(b), saving.runs_dir):
-            _compare_queries(str(a), str(b), saving, files, judged=judging.fail_if_worse)
+            _compare_queries(str(a), str(b), saving, files, judged=verdict.fail_if_worse)
             return
     elif windows.quick:
         own = ("duration", "pairs", "precision", "control", "attribute")
-        refuse_without_effect(context, "with --quick, which sets pairs and windows", own)
+        options.refuse_without_effect("with --quick, which sets pairs and windows", own)
     refuse_too_few("--pairs", windows.pairs, MINIMUM_PAIRS)
     if load.chosen == "work":
-        refuse_without_effect(context, "with equal work, whose windows are whole", ("turn",))
-    options = ExperimentOptions(
+        options.refuse_without_effect("with equal work, whose windows are whole", ("turn",))
+    plan = ExperimentOptions(
         pairs=QUICK_PAIRS if windows.quick else windows.pairs,
-        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or (COMMAND_WINDOW_S if typed else WINDOW_S),
+        window_s=QUICK_WINDOW_S if windows.quick else windows.duration or (COMMAND_WINDOW_S if words else WINDOW_S),
         baseline_windows=QUICK_BASELINES if windows.quick else BASELINE_WINDOWS,
         quick=windows.quick,
-        turn_s=0.0 if typed else windows.turn,
-        seed=judging.seed,
+        turn_s=0.0 if words else windows.turn,
+        seed=verdict.seed,
         design=load.chosen,
         rate_hz=load.rate,
         queries=load.queries,
-        precision_percent=windows.percent,
-        control=judging.control,
+        precision_percent=parse_percent("--precision", windows.precision),
+        control=verdict.control,
         energy=meters.energy.request,
         residency_source=meters.residency_source,
-        attribute_s=attribute,
-        on_cpu=on_cpu,
+        attribute_s=options.attribute,
+        on_cpu=options.on_cpu,
     )
-    if typed:
+    if words:
         from powerprof.experiment.compare import compare_commands
 
         comparison: Comparison | SweepComparison
-        comparison = compare_commands(first, second, options, say_to(saving), may_fail=allow_failure)
+        comparison = compare_commands(first, second, plan, say_to(saving), may_fail=options.allow_failure)
     else:
         comparison = compare(
-            str(a), str(b), bench.open, options, runs_dir=saving.runs_dir, extra=bench.folders, say=say_to(saving)
+            str(a),
+            str(b),
+            options.bench.open,
+            plan,
+            runs_dir=saving.runs_dir,
+            extra=options.bench.folders,
+            say=say_to(saving),
         )
     try:
         comparison = deliver(comparison, "compare", saving, files)
     except (BrokenPipeError, SystemExit):
         # A reader that has enough (head), of which Rich makes an exit, does not change the answer.
-        if judging.fail_if_worse:
+        if verdict.fail_if_worse:
             _judge(comparison)
         raise
-    if judging.fail_if_worse:
+    if verdict.fail_if_worse:
         _judge(comparison)
 
 
-def _two(typed: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _two(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The two commands. Raises UsageError."""
-    at = typed.index("--") if "--" in typed else -1
-    first, second = typed[:at], typed[at + 1 :]
+    at = words.index("--") if "--" in words else -1
+    first, second = words[:at], words[at + 1 :]
     if a is not None:
         raise UsageError(f"{a} and commands after -- were given", "compare two of a kind")
     if at < 0 or not first or not second:

@@ -9,13 +9,22 @@ can be tried. It is put back whatever happens, and read back.
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from powerprof.cli.options import ENERGY, EnergyOptions, Given, Html, Saving, Seed, percent_of, refuse_without_effect
+from powerprof.cli.options import (
+    ENERGY,
+    CommandOptions,
+    EnergyOptions,
+    Saving,
+    ServerOptions,
+    confirm,
+    html_file,
+    parse_percent,
+    seed,
+)
 from powerprof.cli.output import check, deliver, say, say_to
+from powerprof.cli.parameters import flag, group, number, option, whole_number
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,82 +32,67 @@ if TYPE_CHECKING:
     from powerprof.cure.remedies import PlannedChange
     from powerprof.system.processes import Target
 
-Pid = Annotated[str, typer.Option("--pid", metavar="ID|NAME", help="The process id or name.")]
-Thread = Annotated[
-    str | None, typer.Option("--thread", metavar="NAME|ID", help="The thread, as the kernel or its server calls it.")
-]
-Slack = Annotated[str | None, typer.Option("--slack", metavar="TIME", help="Its timer slack to try: 500us, 50ms, 1s.")]
-Set = Annotated[str | None, typer.Option("--set", metavar="VARIABLE=VALUE", help="The global variable to try.")]
-Finding = Annotated[
-    str | None, typer.Option("--finding", metavar="RULE|NUMBER", help="The finding of diagnose whose remedy to try.")
-]
-Pairs = Annotated[int, typer.Option("--pairs", metavar="N", min=3, max=1000, help="Pairs of windows.")]
-Precision = Annotated[
-    str | None,
-    typer.Option("--precision", metavar="P%", help="Continue until the interval is this narrow, at most 4 × --pairs."),
-]
-Length = Annotated[
-    float, typer.Option("--window", metavar="S", min=0.5, max=3600, help="Length of each window in seconds.")
-]
-MaxP95 = Annotated[
-    float, typer.Option("--max-p95", metavar="PERCENT", min=0, max=10000, help="End where latency (p95) rises by more.")
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask before something is changed.")]
-
-
-# What the list of candidates has no use for.
+# Options without an effect on the list of candidates.
 _OF_A_TRIAL = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
 
 
-def command(
-    *,
-    context: typer.Context,
-    pid: Pid,
-    thread: Thread = None,
-    slack: Slack = None,
-    variable: Set = None,
-    finding: Finding = None,
-    pairs: Pairs = 4,
-    precision: Precision = None,
-    window: Length = 5.0,
-    max_p95: MaxP95 = 10.0,
-    seed: Seed = 1,
-    yes: Yes = False,
-    given: Given,
-    energy: EnergyOptions,
-    saving: Saving,
-    html: Html = None,
-) -> None:
-    """Try, judge, save, print; or list."""
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `cure`."""
+
+    pid: str = option("--pid", "ID|NAME", "The process id or name.", is_required=True)
+    thread: str | None = option("--thread", "NAME|ID", "The thread, as the kernel or its server calls it.")
+    slack: str | None = option("--slack", "TIME", "Its timer slack to try: 500us, 50ms, 1s.")
+    variable: str | None = option("--set", "VARIABLE=VALUE", "The global variable to try.")
+    finding: str | None = option("--finding", "RULE|NUMBER", "The finding of diagnose whose remedy to try.")
+    pairs: int = whole_number("--pairs", "N", "Pairs of windows.", default=4, low=3, high=1000)
+    precision: str | None = option(
+        "--precision", "P%", "Continue until the interval is this narrow, at most 4 × --pairs."
+    )
+    window: float = number("--window", "S", "Length of each window in seconds.", default=5.0, low=0.5, high=3600)
+    max_p95: float = number(
+        "--max-p95", "PERCENT", "End where latency (p95) rises by more.", default=10.0, low=0, high=10000
+    )
+    seed: int = seed()
+    yes: bool = flag("--yes", "Do not ask before something is changed.")
+    server: ServerOptions = group(ServerOptions)
+    energy: EnergyOptions = group(EnergyOptions)
+    saving: Saving = group(Saving)
+    html: str | None = html_file()
+
+
+def command(options: Options) -> None:
+    """Try a remedy, judge it, save and print; or list the remedies."""
+    server, saving = options.server, options.saving
     from powerprof.cure.remedies import CureRequest, choice_of
 
-    choice = choice_of(thread, slack, variable, finding)
+    choice = choice_of(options.thread, options.slack, options.variable, options.finding)
     request = CureRequest(
-        pid=pid,
+        pid=options.pid,
         choice=choice,
-        pairs=pairs,
-        window_s=window,
-        seed=seed,
-        max_p95_percent=max_p95,
-        precision_percent=percent_of("--precision", precision),
-        server_url=given.server,
-        socket=given.socket,
-        defaults_file=given.defaults_file,
-        energy=energy.request,
+        pairs=options.pairs,
+        window_s=options.window,
+        seed=options.seed,
+        max_p95_percent=options.max_p95,
+        precision_percent=parse_percent("--precision", options.precision),
+        server_url=server.server,
+        socket=server.socket,
+        defaults_file=server.defaults_file,
+        energy=options.energy.request,
     )
     if choice is None:
-        if saving.json is not None or saving.label or html is not None:
+        if saving.json is not None or saving.label or options.html is not None:
             raise UsageError(
                 "without a remedy there is nothing to save", "--thread NAME --slack TIME, --set or --finding"
             )
-        refuse_without_effect(context, "without --thread and --slack, --set or --finding", _OF_A_TRIAL)
+        options.refuse_without_effect("without --thread and --slack, --set or --finding", _OF_A_TRIAL)
         from powerprof.cure.candidates import candidates
         from powerprof.report.cure import candidate_lines
 
-        for line in candidate_lines(candidates(request, say_to(saving)), pid):
+        for line in candidate_lines(candidates(request, say_to(saving)), options.pid):
             say(line)
         return
-    files = {"html": html}
+    files = {"html": options.html}
     saving = check(saving, files)
     from powerprof.cure import session
     from powerprof.cure.candidates import resolved
@@ -107,7 +101,7 @@ def command(
         from powerprof.report.cure import announce_lines
 
         lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
-        _agree(lines, yes, None if plan.connections is None else plan.remedy.name)
+        _agree(lines, options.yes, None if plan.connections is None else plan.remedy.name)
 
     request, found = resolved(request, say_to(saving))
     deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)
@@ -127,12 +121,8 @@ def _agree(what: list[str], yes: bool, copied: str | None) -> None:
         )
     if yes:
         return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        hint = "add --yes" if copied is None else f"run it on a terminal: --yes does not cover {copied}"
-        raise UsageError("confirmation needs a terminal", hint)
-    try:
-        agreed = typer.confirm("Try it?", err=True)
-    except typer.Abort:  # end of input
-        agreed = False
-    if not agreed:
-        raise UsageError("not agreed: nothing was changed", "add --yes to be not asked")
+    confirm(
+        "Try it?",
+        without_terminal="add --yes" if copied is None else f"run it on a terminal: --yes does not cover {copied}",
+        declined=UsageError("not agreed: nothing was changed", "add --yes to be not asked"),
+    )

@@ -8,28 +8,36 @@ alone is judged. The exit code is 0 whether or not there is a fault.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
 
-import typer
-
-from powerprof.cli.options import Duration, Given, Saving, Tables, files_of
+from powerprof.cli.options import CommandOptions, Saving, ServerOptions, Tables, duration, files_of, server_pid
 from powerprof.cli.output import check, deliver, say_to
-
-Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
-All = Annotated[bool, typer.Option("--all", help="Also show what is no fault.")]
+from powerprof.cli.parameters import flag, group
 
 
-def command(
-    *, pid: Pid = None, duration: Duration = 8.0, all_notes: All = False, given: Given, tables: Tables, saving: Saving
-) -> None:
-    """Look, judge, save, print."""
-    files = files_of(tables)
-    saving = check(saving, files)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `diagnose`."""
+
+    pid: str | None = server_pid()
+    duration: float = duration(8.0)
+    all_notes: bool = flag("--all", "Also show what is no fault.")
+    server: ServerOptions = group(ServerOptions)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Observe the server, judge it, save and print."""
+    files = files_of(options.tables)
+    saving, server = check(options.saving, files), options.server
     from powerprof.diagnosis import diagnose
     from powerprof.report.diagnosis import render_terminal
 
-    request = diagnose.DiagnosisRequest(pid, given.server, given.socket, given.defaults_file, duration)
+    request = diagnose.DiagnosisRequest(
+        options.pid, server.server, server.socket, server.defaults_file, options.duration
+    )
     diagnosis, taken = diagnose.run(request, say_to(saving))
     deliver(
         diagnosis,
@@ -37,5 +45,5 @@ def command(
         saving,
         files,
         raw=None if saving.no_save else taken.files,
-        lines=partial(render_terminal, all_notes=all_notes),
+        lines=partial(render_terminal, all_notes=options.all_notes),
     )

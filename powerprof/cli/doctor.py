@@ -14,39 +14,36 @@ show which names matter. --from uses a saved run of attribute. --fetch downloads
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
 
-import typer
-
-from powerprof.cli.options import Json, Quiet, RunsDir, TargetOptions, Top, refuse_without_effect
+from powerprof.cli.options import CommandOptions, TargetOptions, json_file, quiet, runs_dir, top
 from powerprof.cli.output import check_targets, consent, progress, say, show, terminal_width, write_json
+from powerprof.cli.parameters import flag, group, number, option
 from powerprof.system.errors import UsageError
 
-From = Annotated[str | None, typer.Option("--from", metavar="RUN", help="Show the names in a saved run of attribute.")]
-Seconds = Annotated[
-    float | None, typer.Option("--duration", metavar="S", min=0.3, max=3600, help="Trace wake-ups for so long.")
-]
-Fetch = Annotated[bool, typer.Option("--fetch", help="Download debug files from the servers in DEBUGINFOD_URLS.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Agree to the download; for scripts.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `doctor`."""
+
+    target: TargetOptions = group(TargetOptions)
+    duration: float | None = number("--duration", "S", "Trace wake-ups for so long.", low=0.3, high=3600)
+    from_run: str | None = option("--from", "RUN", "Show the names in a saved run of attribute.")
+    fetch: bool = flag("--fetch", "Download debug files from the servers in DEBUGINFOD_URLS.")
+    yes: bool = flag("--yes", "Agree to the download; for scripts.")
+    top: int = top()
+    runs_dir: Path | None = runs_dir()
+    json: str | None = json_file()
+    quiet: bool = quiet()
 
 
-def command(
-    *,
-    context: typer.Context,
-    target: TargetOptions,
-    duration: Seconds = None,
-    from_run: From = None,
-    fetch: Fetch = False,
-    yes: Yes = False,
-    top: Top = 20,
-    runs_dir: RunsDir = None,
-    json: Json = None,
-    quiet: Quiet = False,
-) -> None:
+def command(options: Options) -> None:
     """Print the capabilities of the host, or the names of a process. Raises UsageError."""
+    target, json, from_run = options.target, options.json, options.from_run
     check_targets(json)
     if from_run is None and not (target.pid or target.cgroup or target.system):
-        refuse_without_effect(context, "without --pid, --cgroup, --system or --from", but=("json",))
+        options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
         from powerprof.host import capabilities, describe
         from powerprof.report.catalogue import capability_text
 
@@ -55,17 +52,19 @@ def command(
         if json != "-":
             say(capability_text(capabilities_here))
         return
-    if from_run is not None and duration is not None:
+    if from_run is not None and options.duration is not None:
         raise UsageError("--duration has no effect with a saved run, which measures nothing", "leave it out")
-    if from_run is None and runs_dir is not None:
+    if from_run is None and options.runs_dir is not None:
         raise UsageError("--runs-dir has no effect without a saved run: doctor saves none", "leave it out")
-    if yes and not fetch:
+    if options.yes and not options.fetch:
         raise UsageError("--yes agrees to a download, and there is none without --fetch", "add --fetch")
     from powerprof.attribution.symbols import SymbolsRequest, find_symbols
     from powerprof.report.catalogue import symbols_lines
 
-    request = SymbolsRequest(run=from_run, runs_dir=runs_dir, duration_s=duration, fetch=fetch)
-    record = find_symbols(target, request, lambda text: progress(text, quiet), lambda question: consent(question, yes))
+    request = SymbolsRequest(run=from_run, runs_dir=options.runs_dir, duration_s=options.duration, fetch=options.fetch)
+    record = find_symbols(
+        target, request, lambda text: progress(text, options.quiet), lambda question: consent(question, options.yes)
+    )
     write_json(record, json)
-    if json != "-" and not quiet:
-        show(symbols_lines(record, terminal_width(), top=top))
+    if json != "-" and not options.quiet:
+        show(symbols_lines(record, terminal_width(), top=options.top))

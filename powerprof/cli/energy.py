@@ -14,91 +14,83 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.options import (
-    MAX_SEED,
-    Csv,
-    CsvBom,
-    Duration,
+    CommandOptions,
     EnergyOptions,
-    Json,
-    Quiet,
+    csv_bom_file,
+    csv_file,
+    duration,
     files_of,
-    refuse_without_effect,
+    json_file,
+    quiet,
+    seed,
 )
 from powerprof.cli.output import Targets, check_targets, progress, report, say, show, write_exports, write_json
+from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 
 if TYPE_CHECKING:
     from powerprof.energy.domains import EnergyResult
-
-From = Annotated[
-    list[Path] | None, typer.Option("--from", metavar="FILE…", help="Recordings instead of this host's meters.")
-]
-More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE…]", help="More of --from.", show_default=False)]
-Elapsed = Annotated[
-    float | None, typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Seconds between two powercap dumps.")
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CalibrationOptions:
-    """Calibration. They need --calibrate."""
-
-    calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="Write a power model of this CPU, by a meter and steps of load.")
-    ] = False
-    step: Annotated[
-        float, typer.Option("--step", metavar="S", min=0.2, max=3600, help="Length of a step in seconds.")
-    ] = 5.0
-    repeats: Annotated[
-        int, typer.Option("--repeats", metavar="N", min=1, max=100, help="How often a level is metered.")
-    ] = 2
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="The model's name (default: CPU and date).")
-    ] = None
-    output: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Where to write the model.")] = None
-    seed: Annotated[
-        int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the random order of steps.")
-    ] = 1
 
 
 _CALIBRATION = ("step", "repeats", "name", "output", "seed")
 _NOT_CALIBRATION = ("recordings", "more", "elapsed", "duration", "cpu_model", "vcpu", "csv", "csv_bom", "json")
 
 
-def command(
-    *,
-    context: typer.Context,
-    recordings: From = None,
-    more: More = None,
-    elapsed: Elapsed = None,
-    duration: Duration = 5.0,
-    energy: EnergyOptions,
-    calibration: CalibrationOptions,
-    csv: Csv = None,
-    csv_bom: CsvBom = None,
-    json: Json = None,
-    quiet: Quiet = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions:
+    """The options of --calibrate."""
+
+    HEADING: ClassVar[str] = "Calibration"
+
+    calibrate: bool = flag("--calibrate", "Write a power model of this CPU, by a meter and steps of load.")
+    step: float = number("--step", "S", "Length of a step in seconds.", default=5.0, low=0.2, high=3600)
+    repeats: int = whole_number("--repeats", "N", "How often a level is metered.", default=2, low=1, high=100)
+    name: str | None = option("--name", "NAME", "The model's name (default: CPU and date).")
+    output: Path | None = option("--output", "FILE", "Where to write the model.", convert=Path)
+    seed: int = seed("Seed of the random order of steps.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `energy`."""
+
+    recordings: list[Path] | None = option(
+        "--from", "FILE…", "Recordings instead of this host's meters.", convert=Path, is_repeatable=True
+    )
+    more: list[Path] | None = argument("[FILE…]", "More of --from.", convert=Path, is_repeatable=True)
+    elapsed: float | None = number(
+        "--elapsed", "S", "Seconds between two powercap dumps.", low=0.001, high=1_000_000_000
+    )
+    duration: float = duration(5.0)
+    energy: EnergyOptions = group(EnergyOptions)
+    calibration: CalibrationOptions = group(CalibrationOptions)
+    csv: str | None = csv_file()
+    csv_bom: str | None = csv_bom_file()
+    json: str | None = json_file()
+    quiet: bool = quiet()
+
+
+def command(options: Options) -> None:
     """Measure, read recordings or calibrate, and print the result."""
-    if calibration.calibrate:
-        refuse_without_effect(context, "with --calibrate, which writes a model", _NOT_CALIBRATION)
-        _calibrate(calibration, energy, quiet)
+    if options.calibration.calibrate:
+        options.refuse_without_effect("with --calibrate, which writes a model", _NOT_CALIBRATION)
+        _calibrate(options.calibration, options.energy, options.quiet)
         return
-    refuse_without_effect(context, "without --calibrate", _CALIBRATION)
-    files = files_of(csv=csv, **{"csv-bom": csv_bom})
+    options.refuse_without_effect("without --calibrate", _CALIBRATION)
+    recordings, more, elapsed = options.recordings, options.more, options.elapsed
+    json, quiet = options.json, options.quiet
+    files = files_of(csv=options.csv, **{"csv-bom": options.csv_bom})
     check_targets(json, files)
     if not recordings and (more or elapsed is not None):
         raise UsageError("files and --elapsed belong to --from FILE…", "powerprof energy --help")
     if recordings:
-        refuse_without_effect(context, "with --from, which reads what was measured", ("duration",))
+        options.refuse_without_effect("with --from, which reads what was measured", ("duration",))
         from powerprof.energy.recordings import replay
 
-        if energy != EnergyOptions():
+        if options.energy != EnergyOptions():
             raise UsageError(
                 "--energy-source, --meter-log, --cpu-model and --vcpu are of this host, --from reads recordings",
                 "leave them out",
@@ -107,9 +99,9 @@ def command(
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
 
-    progress(f"measuring for {duration:g} s", quiet)
+    progress(f"measuring for {options.duration:g} s", quiet)
     try:
-        result = measure(energy.request, duration)
+        result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:
         _show(error.result, files, json, quiet)
         raise Interrupted("interrupted", "the figures are those until then") from None

@@ -12,87 +12,79 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
-import typer
-
-from powerprof.cli.options import ASKING, EnergyOptions, Interval, Watched, refuse_without_effect
+from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, interval, quiet
 from powerprof.cli.output import progress, say
+from powerprof.cli.parameters import flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, UsageError
-
-Listen = Annotated[str, typer.Option("--listen", metavar="ADDRESS", help="HOST:PORT, [V6]:PORT or unix:PATH.")]
-WebConfig = Annotated[
-    Path | None, typer.Option("--web-config", metavar="FILE", help="TLS and passwords, as Prometheus' exporters take.")
-]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Listen beyond this host with neither TLS nor passwords.")]
-PrintUnit = Annotated[bool, typer.Option("--print-unit", help="Print a sandboxed systemd unit, and do nothing else.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No progress.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Exported(Watched):
-    """What is measured, and how often."""
+    """The processes to watch, and the interval."""
 
-    interval: Interval = 15.0
+    interval: float = interval(15.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileFolderOptions:
-    """Files for what takes profiles."""
+    """The folder of profiles."""
 
-    pprof_dir: Annotated[
-        Path | None, typer.Option("--pprof-dir", metavar="DIR", help="Write a pprof file each minute there.")
-    ] = None
-    pprof_keep: Annotated[
-        int, typer.Option("--pprof-keep", metavar="N", min=1, max=1_000_000, help="Of --pprof-dir: keep the newest N.")
-    ] = 1440
+    HEADING: ClassVar[str] = "Files for what takes profiles"
+
+    pprof_dir: Path | None = option("--pprof-dir", "DIR", "Write a pprof file each minute there.", convert=Path)
+    pprof_keep: int = whole_number(
+        "--pprof-keep", "N", "Of --pprof-dir: keep the newest N.", default=1440, low=1, high=1_000_000
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
-    """How many series there may be."""
+class SeriesOptions:
+    """The number of time series."""
 
-    top: Annotated[int, typer.Option("--top", metavar="N", min=0, max=1000, help="Rows with their own series.")] = 20
-    stale: Annotated[
-        float, typer.Option("--stale", metavar="S", min=1, max=86_400, help="A row that does nothing so long ends.")
-    ] = 300.0
-    per_cpu: Annotated[
-        str, typer.Option("--per-cpu", metavar="auto|yes|no", help="Idle time by CPU (auto: up to 8 CPUs).")
-    ] = "auto"
-    statements: Annotated[
-        str | None,
-        typer.Option(
-            "--statements",
-            metavar="ID|NAME|PATH",
-            help="Also serve the 20 costliest statements of this server (process id or name, or its socket).",
-        ),
-    ] = None
+    HEADING: ClassVar[str] = "How many series there may be"
+
+    top: int = whole_number("--top", "N", "Rows with their own series.", default=20, low=0, high=1000)
+    stale: float = number("--stale", "S", "A row that does nothing so long ends.", default=300.0, low=1, high=86_400)
+    per_cpu: str = option("--per-cpu", "auto|yes|no", "Idle time by CPU (auto: up to 8 CPUs).", default="auto")
+    statements: str | None = option(
+        "--statements",
+        "ID|NAME|PATH",
+        "Also serve the 20 costliest statements of this server (process id or name, or its socket).",
+    )
 
 
-def command(
-    *,
-    context: typer.Context,
-    watched: Exported,
-    energy: EnergyOptions,
-    listen: Listen = "127.0.0.1:9477",
-    web_config: WebConfig = None,
-    insecure: Insecure = False,
-    series: Series,
-    profiles: ProfileFolderOptions,
-    print_unit: PrintUnit = False,
-    quiet: Quiet = False,
-) -> None:
-    """Check, open, measure and serve."""
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `export`."""
+
+    watched: Exported = group(Exported)
+    energy: EnergyOptions = group(EnergyOptions)
+    listen: str = option("--listen", "ADDRESS", "HOST:PORT, [V6]:PORT or unix:PATH.", default="127.0.0.1:9477")
+    web_config: Path | None = option(
+        "--web-config", "FILE", "TLS and passwords, as Prometheus' exporters take.", convert=Path
+    )
+    insecure: bool = flag("--insecure", "Listen beyond this host with neither TLS nor passwords.")
+    series: SeriesOptions = group(SeriesOptions)
+    profiles: ProfileFolderOptions = group(ProfileFolderOptions)
+    print_unit: bool = flag("--print-unit", "Print a sandboxed systemd unit, and do nothing else.")
+    quiet: bool = quiet("No progress.")
+
+
+def command(options: Options) -> None:
+    """Measure and serve until a signal arrives."""
+    watched, series, profiles = options.watched, options.series, options.profiles
     from powerprof.live import exporter
 
     if series.per_cpu not in ("auto", "yes", "no"):
         raise UsageError(f"--per-cpu {series.per_cpu} is no choice", "auto, yes or no")
     if watched.no_ask:
-        refuse_without_effect(context, "with --no-ask", ASKING)
+        options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
     if profiles.pprof_dir is None:
-        refuse_without_effect(context, "without --pprof-dir", ("pprof_keep",))
-    if print_unit:
-        refuse_without_effect(context, "with --print-unit", but=("print_unit",))
+        options.refuse_without_effect("without --pprof-dir", ("pprof_keep",))
+    if options.print_unit:
+        options.refuse_without_effect("with --print-unit", but=("print_unit",))
         from powerprof.live.unit import this_installation, unit_text
 
         say(unit_text(this_installation()), end="")
@@ -103,10 +95,10 @@ def command(
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
-        energy=energy.request,
-        listen=listen,
-        web_config=web_config,
-        insecure=insecure,
+        energy=options.energy.request,
+        listen=options.listen,
+        web_config=options.web_config,
+        insecure=options.insecure,
         top=series.top,
         stale_s=series.stale,
         per_cpu=None if series.per_cpu == "auto" else series.per_cpu == "yes",
@@ -120,7 +112,7 @@ def command(
 
                 folder = ProfileFolder(profiles.pprof_dir, lambda text: say(text, error=True), kept=profiles.pprof_keep)
                 observers.append(stack.enter_context(folder).add)
-            exporter.run(plan, lambda text: progress(text, quiet), observers)
+            exporter.run(plan, lambda text: progress(text, options.quiet), observers)
     except Interrupted as error:
         # To be stopped is how it ends; a hang-up is no reason to call that a failure either.
         if error.exit_code not in (129, 130):

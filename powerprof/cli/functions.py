@@ -8,63 +8,57 @@ and then an exception that passes one ends the process.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import ClassVar
 
-import typer
-
-from powerprof.cli.options import Backend, Duration, Saving, TargetOptions, Top
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.options import CommandOptions, Saving, TargetOptions, backend, confirm, duration, top
+from powerprof.cli.output import check, deliver, say, say_to
+from powerprof.cli.parameters import argument, flag, group, whole_number
 from powerprof.system.errors import UsageError
-
-Pattern = Annotated[str, typer.Argument(metavar="GLOB", help="Which functions: GLOB or MODULE:GLOB.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProbeOptions:
-    """How they are probed."""
+    """The kind and number of the probes."""
 
-    max_functions: Annotated[
-        int, typer.Option("--max-functions", metavar="N", min=1, max=1022, help="Most functions to probe.")
-    ] = 200
-    backend: Backend = "auto"
-    allow_unwinding_risk: Annotated[
-        bool,
-        typer.Option(
-            "--allow-unwinding-risk", help="Return probes: cheaper, but an exception that passes one ENDS THE PROCESS."
-        ),
-    ] = False
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before what --allow-unwinding-risk allows.")] = False
+    HEADING: ClassVar[str] = "How they are probed"
+
+    max_functions: int = whole_number("--max-functions", "N", "Most functions to probe.", default=200, low=1, high=1022)
+    backend: str = backend()
+    allow_unwinding_risk: bool = flag(
+        "--allow-unwinding-risk", "Return probes: cheaper, but an exception that passes one ENDS THE PROCESS."
+    )
+    yes: bool = flag("--yes", "Do not ask before what --allow-unwinding-risk allows.")
 
 
-def agree(danger: str, yes: bool) -> None:
-    """Say on stderr what can happen to the target, and ask on a terminal. Raises UsageError where it is not agreed."""
-    typer.echo(f"warning: {danger}", err=True)
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("confirmation needs a terminal", "add --yes, or leave out --allow-unwinding-risk")
-    try:
-        agreed = typer.confirm("Place these probes?", err=True)
-    except typer.Abort:  # end of input
-        agreed = False
-    if not agreed:
-        raise UsageError("not agreed: nothing was probed", "leave out --allow-unwinding-risk")
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `functions`."""
+
+    pattern: str = argument("GLOB", "Which functions: GLOB or MODULE:GLOB.", is_required=True)
+    target: TargetOptions = group(TargetOptions)
+    duration: float = duration(10.0)
+    probes: ProbeOptions = group(ProbeOptions)
+    top: int = top()
+    saving: Saving = group(Saving)
 
 
-def command(
-    *,
-    pattern: Pattern,
-    target: TargetOptions,
-    duration: Duration = 10.0,
-    probes: ProbeOptions,
-    top: Top = 20,
-    saving: Saving,
-) -> None:
-    """Probe, save, print."""
-    saving = check(saving)
+def _agree(danger: str, yes: bool) -> None:
+    """Print the danger for the target on stderr and ask on a terminal. Raise UsageError without consent."""
+    say(f"warning: {danger}", error=True)
+    if not yes:
+        remedy = "leave out --allow-unwinding-risk"
+        confirm(
+            "Place these probes?",
+            without_terminal=f"add --yes, or {remedy}",
+            declined=UsageError("not agreed: nothing was probed", remedy),
+        )
+
+
+def command(options: Options) -> None:
+    """Count calls with probes, save and print."""
+    saving, probes = check(options.saving), options.probes
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
     from powerprof.attribution.functions import count_functions
@@ -72,12 +66,12 @@ def command(
     from powerprof.report.profile import render_functions_terminal
 
     request = FunctionsRequest(
-        duration_s=duration,
-        pattern=pattern,
+        duration_s=options.duration,
+        pattern=options.pattern,
         limit=probes.max_functions,
         backend=probes.backend,
         unwinding_risk=probes.allow_unwinding_risk,
         settle=True,
     )
-    record = count_functions(target, request, say_to(saving), lambda danger: agree(danger, probes.yes))
-    deliver(record, "functions", saving, lines=partial(render_functions_terminal, top=top))
+    record = count_functions(options.target, request, say_to(saving), lambda danger: _agree(danger, probes.yes))
+    deliver(record, "functions", saving, lines=partial(render_functions_terminal, top=options.top))

@@ -8,76 +8,77 @@ server of yours, which is never changed. As root, what woke the CPUs is named to
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
-
-import typer
+from pathlib import Path
+from typing import ClassVar
 
 from powerprof.cli.options import (
-    Duration,
+    CommandOptions,
     EnergyOptions,
-    Given,
-    ResidencySource,
     Saving,
-    ServerBinary,
+    ServerOptions,
     Tables,
+    duration,
     files_of,
     refuse_too_few,
-    refuse_without_effect,
+    residency_source,
+    server_binary,
+    windows_repeat,
 )
 from powerprof.cli.output import check, deliver, say_to
-
-NoCauses = Annotated[bool, typer.Option("--no-causes", help="Do not trace what wakes the CPUs.")]
+from powerprof.cli.parameters import flag, group, whole_number
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleWindows:
-    """How many connections, how long and how often."""
+class WindowOptions:
+    """The connections and the windows."""
 
-    clients: Annotated[
-        int,
-        # One process holds no more (database/isolation/limits.py).
-        typer.Option("--clients", metavar="N", min=0, max=60_000, help="Connections that are held open and silent."),
-    ] = 16
-    duration: Duration = 8.0
-    repeat: Annotated[int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Windows in each phase.")] = 5
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Within 45 s: 3 windows of 1.5 s in each phase, and wider intervals.")
-    ] = False
+    HEADING: ClassVar[str] = "How many connections, how long and how often"
+
+    # One process holds no more (database/isolation/limits.py).
+    clients: int = whole_number(
+        "--clients", "N", "Connections that are held open and silent.", default=16, low=0, high=60_000
+    )
+    duration: float = duration(8.0)
+    repeat: int = windows_repeat(5, "Windows in each phase.")
+    quick: bool = flag("--quick", "Within 45 s: 3 windows of 1.5 s in each phase, and wider intervals.")
 
 
-def command(
-    *,
-    context: typer.Context,
-    windows: IdleWindows,
-    residency_source: ResidencySource = "cpuidle",
-    energy: EnergyOptions,
-    given: Given,
-    server_binary: ServerBinary = None,
-    no_causes: NoCauses = False,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """Measure, save, print."""
-    files = files_of(tables)
-    saving = check(saving, files)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `idle`."""
+
+    windows: WindowOptions = group(WindowOptions)
+    residency_source: str = residency_source()
+    energy: EnergyOptions = group(EnergyOptions)
+    server: ServerOptions = group(ServerOptions)
+    server_binary: Path | None = server_binary()
+    no_causes: bool = flag("--no-causes", "Do not trace what wakes the CPUs.")
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Measure all phases, save and print."""
+    files = files_of(options.tables)
+    saving, windows = check(options.saving, files), options.windows
     from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
     from powerprof.experiment.options import MINIMUM_WINDOWS
 
     if windows.quick:
-        refuse_without_effect(context, "with --quick, which has its own windows", ("duration", "repeat"))
+        options.refuse_without_effect("with --quick, which has its own windows", ("duration", "repeat"))
     refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS)
     plan = IdlePlan(
         clients=windows.clients,
         duration_s=QUICK_WINDOW_S if windows.quick else windows.duration,
         repeat=QUICK_REPEAT if windows.quick else windows.repeat,
         quick=windows.quick,
-        trace=not no_causes,
-        residency_source=residency_source,
-        energy=energy.request,
-        server_binary=server_binary,
-        server_url=given.server,
-        socket=given.socket,
-        defaults_file=given.defaults_file,
+        trace=not options.no_causes,
+        residency_source=options.residency_source,
+        energy=options.energy.request,
+        server_binary=options.server_binary,
+        server_url=options.server.server,
+        socket=options.server.socket,
+        defaults_file=options.server.defaults_file,
     )
     deliver(
         measure_idle(plan, say_to(saving)),

@@ -7,27 +7,33 @@ is an interrupt. --backend dtrace follows one process, its sleeps in one window 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from powerprof.cli.options import Backend, Duration, Given, Saving, TargetOptions, Top
+from powerprof.cli.options import CommandOptions, Saving, ServerOptions, TargetOptions, backend, duration, top
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.parameters import group
 
 
-def command(
-    *,
-    target: TargetOptions,
-    duration: Duration = 10.0,
-    backend: Backend = "auto",
-    top: Top = 20,
-    given: Given,
-    saving: Saving,
-) -> None:
-    """Trace, save, print."""
-    saving = check(saving)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `offcpu`."""
+
+    target: TargetOptions = group(TargetOptions)
+    duration: float = duration(10.0)
+    backend: str = backend()
+    top: int = top()
+    server: ServerOptions = group(ServerOptions)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Trace sleeps and wake-ups, save and print."""
+    saving = check(options.saving)
     from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
     from powerprof.report import offcpu
 
-    request = OffCpuRequest(duration_s=duration, backend=backend, settle=True)
-    record = trace_off_cpu(target, given, request, say_to(saving))
-    deliver(record, "offcpu", saving, lines=partial(offcpu.render_terminal, top=top))
+    request = OffCpuRequest(duration_s=options.duration, backend=options.backend, settle=True)
+    record = trace_off_cpu(options.target, options.server, request, say_to(saving))
+    deliver(record, "offcpu", saving, lines=partial(offcpu.render_terminal, top=options.top))

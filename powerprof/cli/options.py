@@ -1,409 +1,450 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that several commands share, each declared once, and the groups that commands take whole."""
+"""Options and groups of options that several commands share, each declared once."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, cast
 
 import typer
 
+from powerprof.cli.parameters import (
+    existing_folder,
+    finite_number,
+    flag,
+    group,
+    number,
+    option,
+    readable_file,
+    whole_number,
+)
 from powerprof.energy.domains import EnergyRequest, Vcpu
 from powerprof.model.text import join_words
 from powerprof.system.errors import PowerprofError, UsageError
 
-P = TypeVar("P", bound=Path | list[Path] | None)
-
-MAX_DURATION_S = 7 * 24 * 3600.0
-# More than any server of today answers; arithmetic ends somewhere.
-MAX_RATE_HZ = 10_000_000.0
-MAX_QUERIES = 1_000_000_000
-MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
+_MAX_DURATION_S = 7 * 24 * 3600.0
+# No server of today answers more; calculations need a limit.
+_MAX_RATE_HZ = 10_000_000.0
+_MAX_QUERIES = 1_000_000_000
+_MAX_SEED = (1 << 32) - 1  # a record holds 64 bits
 
 
-def _duration(value: float | None) -> float | None:
-    if value is not None and not 0.05 <= value <= MAX_DURATION_S:
-        raise typer.BadParameter(f"{value:g}: must be between 0.05 s and 7 days")
-    return value
+@dataclass(frozen=True, kw_only=True)
+class CommandOptions:
+    """The base of the options of one command.
+
+    Attributes:
+        typed: options of the command line: field name → option.
+        command_words: words after --.
+    """
+
+    typed: Mapping[str, str] = field(default_factory=dict)
+    command_words: tuple[str, ...] = ()
+
+    def refuse_without_effect(
+        self, circumstance: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
+    ) -> None:
+        """Raise UsageError if one of the options `names` (None: any), except `but`, was typed.
+
+        A user who types an option expects an effect. `circumstance` completes "--x has no effect ...".
+        """
+        refused = [words for name, words in self.typed.items() if (names is None or name in names) and name not in but]
+        if refused:
+            verb, pronoun = ("has", "it") if len(refused) == 1 else ("have", "them")
+            raise UsageError(f"{join_words(refused)} {verb} no effect {circumstance}", f"leave {pronoun} out")
 
 
-def _rate(value: float | None) -> float | None:
-    if value is not None and not 0 < value <= MAX_RATE_HZ:
-        raise typer.BadParameter(f"{value:g}: must be above 0 and at most {MAX_RATE_HZ:,.0f} queries/s")
-    return value
+def refuse_too_few(words: str, count: int, least: int) -> None:
+    """Raise UsageError if there are fewer windows than a confidence interval needs."""
+    if count < least:
+        raise UsageError(f"{words} {count}: no interval can be had from fewer than {least}", f"{words} {least}")
 
 
-def _residency(value: str | None) -> str | None:
-    if value not in (None, "cpuidle"):  # what stands there by default need not load anything
-        from powerprof.measure.residency import check_name
-
-        try:
-            check_name(str(value))
-        except UsageError as error:
-            raise UsageError(f"--residency-source: {error.message}", error.hint) from error
-    return value
-
-
-def _energy(value: str) -> str:
-    if value != "auto":
-        from powerprof.energy.meters import parse_energy_source
-
-        parse_energy_source(value)
-    return value
-
-
-def _cpu_model(value: str | None) -> str | None:
-    if value is not None:
-        from powerprof.energy.families import find_kind
-
-        find_kind(value)
-    return value
-
-
-def to_read(value: P) -> P:
-    """A callback of options that name a file, or several: what cannot be read is refused before anything begins."""
-    from powerprof.system.files import check_outside
-
-    for path in value if isinstance(value, list) else [value]:
-        if path is not None:
-            check_outside(path)
-    return value
-
-
-def _program(value: Path | None) -> Path | None:
-    if value is not None:
-        from powerprof.database.products.builds import check_program
-
-        try:
-            check_program(value)
-        except PowerprofError as error:
-            raise PowerprofError(f"--server-binary: {error.message}", error.hint) from error
-    return value
-
-
-def to_enter(value: P) -> P:
-    """A callback of options that name a folder, or several."""
-    for path in value if isinstance(value, list) else [value]:
-        if path is not None and not os.path.isdir(path):  # noqa: PTH112 - Path's raises where a name is too long
-            reason = "not a directory" if os.path.lexists(path) else "no such directory"
-            raise typer.BadParameter(f"{path}: {reason}")
-    return value
-
-
-def _file(name: str, text: str) -> Any:
-    return typer.Option(f"--{name}", metavar="FILE", help=text)
-
-
-def percent_of(option: str, typed: str | None) -> float | None:
-    """`2%` or `2` as 2.0; None where nothing was typed. Raises UsageError."""
+def parse_percent(words: str, typed: str | None) -> float | None:
+    """Return `2%` or `2` as 2.0, and None without a text. Raises UsageError."""
     try:
         return None if typed is None else float(typed.strip().removesuffix("%"))
     except ValueError:
-        raise UsageError(f"{option} {typed} is not a percentage", "such as 2%") from None
+        raise UsageError(f"{words} {typed} is not a percentage", "such as 2%") from None
 
 
-Duration = Annotated[
-    float, typer.Option("--duration", metavar="S", callback=_duration, help="Length of a window in seconds.")
-]
-BlockDuration = Annotated[
-    float, typer.Option("--duration", metavar="S", min=0.3, max=3600, help="Length of each window in seconds.")
-]
-OwnDuration = Annotated[
-    float | None,
-    typer.Option(
-        "--duration",
-        metavar="S",
-        min=0.3,
-        max=3600,
-        help="Length of each window in seconds (default: 6.4; of a command 2, or one execution).",
-        show_default=False,
-    ),
-]
-Json = Annotated[str | None, _file("json", "Write the result as JSON; - is stdout and nothing else goes there.")]
-Quiet = Annotated[bool, typer.Option("--quiet", help="No report and no progress.")]
-RunsDir = Annotated[
-    Path | None, typer.Option("--runs-dir", metavar="DIR", help="Where runs are saved (default: the state directory).")
-]
-_RESIDENCY = typer.Option(
-    "--residency-source", metavar="NAME", callback=_residency, help="cpuidle (default), powertop, turbostat or procfs."
-)
-ResidencySource = Annotated[str, _RESIDENCY]
-# Without a default: a recording says itself what it is.
-ResidencySourceOrNone = Annotated[str | None, _RESIDENCY]
-Html = Annotated[str | None, _file("html", "One self-contained page: opens offline, prints; - is stdout.")]
-Rate = Annotated[
-    float | None,
-    typer.Option("--rate", metavar="HZ", callback=_rate, help="Queries/s to offer, instead of calibrating."),
-]
-Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", min=0, max=MAX_SEED, help="Seed of the order and of the intervals.")
-]
-Labels = Annotated[
-    list[str] | None,
-    typer.Option("--label", metavar="NAME", help="Label the run, such as a release; repeatable (powerprof runs)."),
-]
-Workloads = Annotated[
-    list[Path] | None,
-    typer.Option("--workloads", metavar="DIR", callback=to_enter, help="Also look for workloads here; repeatable."),
-]
-Attribute = Annotated[
-    float | None,
-    typer.Option("--attribute", metavar="S", min=0.5, max=3600, help="Afterwards trace each server for S seconds."),
-]
-ServerBinary = Annotated[
-    Path | None,
-    typer.Option("--server-binary", metavar="FILE", callback=_program, help="Another mariadbd or mysqld to run."),
-]
+# Windows and experiments.
 
 
-AllowFailure = Annotated[
-    bool, typer.Option("--allow-failure", help="Measure a command of yours also where it fails (an exit code but 0).")
-]
+def _window_length(text: str) -> float:
+    value = finite_number(text)
+    if not 0.05 <= value <= _MAX_DURATION_S:
+        raise ValueError("must be between 0.05 s and 7 days")
+    return value
+
+
+def duration(default: float) -> Any:
+    """Return the field of --duration in seconds."""
+    return option("--duration", "S", "Length of a window in seconds.", convert=_window_length, default=default)
+
+
+def own_duration() -> Any:
+    """Return the field of --duration in seconds, with a default that depends on the load."""
+    text = "Length of each window in seconds (default: 6.4; of a command 2, or one execution)."
+    return number("--duration", "S", text, low=0.3, high=3600)
+
+
+def interval(default: float) -> Any:
+    """Return the field of --interval in seconds."""
+    return number("--interval", "S", "Length of an interval in seconds.", default=default, low=0.5, high=3600)
+
+
+def windows_repeat(default: int, text: str, *, high: int = 1000) -> Any:
+    """Return the field of --repeat."""
+    return whole_number("--repeat", "N", text, default=default, low=1, high=high)
+
+
+def _query_rate(text: str) -> float:
+    value = finite_number(text)
+    if not 0 < value <= _MAX_RATE_HZ:
+        raise ValueError(f"must be above 0 and at most {_MAX_RATE_HZ:,.0f} queries/s")
+    return value
+
+
+def rate() -> Any:
+    """Return the field of --rate in queries/s."""
+    return option("--rate", "HZ", "Queries/s to offer, instead of calibrating.", convert=_query_rate)
+
+
+def seed(text: str = "Seed of the order and of the intervals.") -> Any:
+    """Return the field of --seed."""
+    return whole_number("--seed", "N", text, default=1, low=0, high=_MAX_SEED)
+
+
+def trace_after() -> Any:
+    """Return the field of --attribute in seconds."""
+    return number("--attribute", "S", "Afterwards trace each server for S seconds.", low=0.5, high=3600)
+
+
+def allow_failure() -> Any:
+    """Return the field of --allow-failure."""
+    return flag("--allow-failure", "Measure a command of yours also where it fails (an exit code but 0).")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfferedLoadOptions:
+    """The load of each condition."""
+
+    HEADING: ClassVar[str] = "How much each condition has to do"
+
+    design: str | None = option("--design", "rate|work", "Equal rate for equal time (default), or equal work.")
+    rate: float | None = rate()
+    queries: int | None = whole_number(
+        "--queries", "N", "Queries of each window: equal work.", low=1, high=_MAX_QUERIES
+    )
+
+    @property
+    def chosen(self) -> Literal["rate", "work"] | None:
+        """The design; None if the options leave it open. Raises UsageError."""
+        if self.rate is not None and self.queries is not None:
+            raise UsageError("--rate and --queries are two designs: equal rate, equal work", "leave one of the two out")
+        if self.design not in (None, "rate", "work"):
+            raise UsageError(f"--design {self.design} is not a choice", "rate or work")
+        return cast(Literal["rate", "work"] | None, self.design or ("work" if self.queries is not None else None))
+
+
+# Files, and the saved run.
+
+
+def _file(kind: str, text: str) -> Any:
+    return option(f"--{kind}", "FILE", text)
+
+
+def json_file() -> Any:
+    """Return the field of --json."""
+    return _file("json", "Write the result as JSON; - is stdout and nothing else goes there.")
+
+
+def html_file() -> Any:
+    """Return the field of --html."""
+    return _file("html", "One self-contained page: opens offline, prints; - is stdout.")
+
+
+def csv_file() -> Any:
+    """Return the field of --csv."""
+    return _file("csv", "The main table, one row a line, in UTF-8.")
+
+
+def csv_bom_file() -> Any:
+    """Return the field of --csv-bom."""
+    return _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")
+
+
+def quiet(text: str = "No report and no progress.") -> Any:
+    """Return the field of --quiet."""
+    return flag("--quiet", text)
+
+
+def runs_dir(text: str = "Where runs are saved (default: the state directory).") -> Any:
+    """Return the field of --runs-dir."""
+    return option("--runs-dir", "DIR", text, convert=Path)
+
+
+def labels() -> Any:
+    """Return the field of --label."""
+    text = "Label the run, such as a release; repeatable (powerprof runs)."
+    return option("--label", "NAME", text, is_repeatable=True)
+
+
+# Fields of the destinations of a result, in every command that has some.
+DESTINATIONS = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Saving:
-    """Where a result goes besides the terminal."""
+    """The destinations of a result besides the terminal."""
 
-    json: Json = None
-    quiet: Quiet = False
-    runs_dir: RunsDir = None
-    no_save: Annotated[bool, typer.Option("--no-save", help="Do not save the run.")] = False
-    label: Labels = None
+    HEADING: ClassVar[str] = "Where a result goes besides the terminal"
 
-
-Csv = Annotated[str | None, _file("csv", "The main table, one row a line, in UTF-8.")]
-CsvBom = Annotated[str | None, _file("csv-bom", "As --csv, with the mark by which Excel knows UTF-8.")]
+    json: str | None = json_file()
+    quiet: bool = quiet()
+    runs_dir: Path | None = runs_dir()
+    no_save: bool = flag("--no-save", "Do not save the run.")
+    label: list[str] | None = labels()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """A record as files for people."""
+    """The files of a record for people."""
 
-    html: Html = None
-    markdown: Annotated[str | None, _file("markdown", "A summary for a pull request.")] = None
-    csv: Csv = None
-    csv_bom: CsvBom = None
+    HEADING: ClassVar[str] = "A record as files for people"
+
+    html: str | None = html_file()
+    markdown: str | None = _file("markdown", "A summary for a pull request.")
+    csv: str | None = csv_file()
+    csv_bom: str | None = csv_bom_file()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileOptions:
-    """Stacks as files for other viewers."""
+    """The files of stacks for other viewers."""
 
-    flame: Annotated[str | None, _file("flame", "A flame graph as a separate page.")] = None
-    folded: Annotated[str | None, _file("folded", "Folded stacks, for flamegraph.pl and others.")] = None
-    pprof: Annotated[str | None, _file("pprof", "A profile for go tool pprof.")] = None
-    otlp: Annotated[
-        str | None, typer.Option("--otlp", metavar="URL|FILE", help="OTLP, to a collector (http, https) or a file.")
-    ] = None
-    perfetto: Annotated[str | None, _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")] = None
+    HEADING: ClassVar[str] = "Stacks as files for other viewers"
+
+    flame: str | None = _file("flame", "A flame graph as a separate page.")
+    folded: str | None = _file("folded", "Folded stacks, for flamegraph.pl and others.")
+    pprof: str | None = _file("pprof", "A profile for go tool pprof.")
+    otlp: str | None = option("--otlp", "URL|FILE", "OTLP, to a collector (http, https) or a file.")
+    perfetto: str | None = _file("perfetto", "A timeline per CPU for ui.perfetto.dev.")
+
+
+def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
+    """Return the files to write: kind → file, or None if it was not requested."""
+    return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}
+
+
+# Meters.
+
+# Fields of EnergyOptions, for commands that refuse them if they have no effect.
+ENERGY = ("energy_source", "meter_log", "cpu_model", "vcpu")
+
+
+def _residency_source(text: str) -> str:
+    from powerprof.measure.residency import check_name
+
+    try:
+        check_name(text)
+    except UsageError as error:
+        raise UsageError(f"--residency-source: {error.message}", error.hint) from error
+    return text
+
+
+def residency_source(default: str | None = "cpuidle") -> Any:
+    """Return the field of --residency-source."""
+    text = "cpuidle (default), powertop, turbostat or procfs."
+    return option("--residency-source", "NAME", text, convert=_residency_source, default=default)
+
+
+def _energy_source(text: str) -> str:
+    if text != "auto":
+        from powerprof.energy.meters import parse_energy_source
+
+        parse_energy_source(text)
+    return text
+
+
+def _cpu_model(text: str) -> str:
+    from powerprof.energy.families import find_kind
+
+    find_kind(text)
+    return text
+
+
+def _vcpu(text: str) -> Vcpu:
+    if text not in ("thread", "core"):
+        raise ValueError("not one of 'thread', 'core'")
+    return cast(Vcpu, text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnergyOptions:
-    """Which meters are read, and what the estimate cannot see where none is."""
+    """The meters to read, and parameters of the estimate without any."""
 
-    energy_source: Annotated[
-        str,
-        typer.Option(
-            "--energy-source",
-            metavar="NAME[,NAME]",
-            callback=_energy,
-            help="auto, or the meters to read (powerprof doctor).",
-        ),
-    ] = "auto"
-    meter_log: Annotated[
-        Path | None,
-        typer.Option(
-            "--meter-log", metavar="FILE", callback=to_read, help="CSV log that an external meter is writing."
-        ),
-    ] = None
-    cpu_model: Annotated[
-        str | None,
-        typer.Option(
-            "--cpu-model",
-            metavar="NAME[:CPUS]",
-            callback=_cpu_model,
-            help="For the estimate: the CPU that a guest hides ('EPYC 7763'), and its server's logical CPUs.",
-        ),
-    ] = None
-    vcpu: Annotated[
-        Vcpu | None,
-        typer.Option("--vcpu", help="For the estimate: what one CPU of this guest is, a hardware thread or a core."),
-    ] = None
+    HEADING: ClassVar[str] = "Which meters are read, and what the estimate cannot see where none is"
+
+    energy_source: str = option(
+        "--energy-source",
+        "NAME[,NAME]",
+        "auto, or the meters to read (powerprof doctor).",
+        convert=_energy_source,
+        default="auto",
+    )
+    meter_log: Path | None = option(
+        "--meter-log", "FILE", "CSV log that an external meter is writing.", convert=readable_file
+    )
+    cpu_model: str | None = option(
+        "--cpu-model",
+        "NAME[:CPUS]",
+        "For the estimate: the CPU that a guest hides ('EPYC 7763'), and its server's logical CPUs.",
+        convert=_cpu_model,
+    )
+    vcpu: Vcpu | None = option(
+        "--vcpu",
+        "<thread|core>",
+        "For the estimate: what one CPU of this guest is, a hardware thread or a core.",
+        convert=_vcpu,
+    )
 
     @property
     def request(self) -> EnergyRequest:
-        """The same for what measures."""
+        """The request for the meters."""
         return EnergyRequest(
             source=self.energy_source, meter_log=self.meter_log, cpu_model=self.cpu_model, vcpu=self.vcpu
         )
 
 
-# The parameters of EnergyOptions, for commands that refuse them where they have no effect.
-ENERGY = ("energy_source", "meter_log", "cpu_model", "vcpu")
-
-
 @dataclass(frozen=True, kw_only=True)
 class MeterOptions:
-    """What each window is measured with."""
+    """The meters of each window."""
 
-    energy: EnergyOptions
-    residency_source: ResidencySource = "cpuidle"
+    HEADING: ClassVar[str] = "What each window is measured with"
 
-
-Interval = Annotated[
-    float, typer.Option("--interval", metavar="S", min=0.5, max=3600, help="Length of an interval in seconds.")
-]
+    energy: EnergyOptions = group(EnergyOptions)
+    residency_source: str = residency_source()
 
 
-# What of `Watched` is for the servers that are asked: the parameters' names.
-ASKING = ("ask_every", "defaults_file")
+# Processes and servers.
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
-    """What is measured, and how often."""
-
-    pid: Annotated[
-        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="These processes by function (default: all).")
-    ] = None
-    interval: Interval = 5.0
-    no_ask: Annotated[bool, typer.Option("--no-ask", help="Do not ask database servers for their state.")] = False
-    ask_every: Annotated[
-        float, typer.Option("--ask-every", metavar="S", min=0.5, max=86_400, help="How often servers are asked.")
-    ] = 60.0
-    defaults_file: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--defaults-file", metavar="FILE", callback=to_read, help="Option file of a server to ask; repeatable."
-        ),
-    ] = None
+def top(text: str = "Rows to print.", default: int | None = 20) -> Any:
+    """Return the field of --top."""
+    return whole_number("--top", "N", text, default=default, low=1, high=100_000)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Given:
-    """A server of yours instead of a private one."""
-
-    server: Annotated[
-        str | None,
-        typer.Option(
-            "--server",
-            metavar="URL",
-            help="Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD).",
-        ),
-    ] = None
-    socket: Annotated[Path | None, typer.Option("--socket", metavar="PATH", help="Your server's unix socket.")] = None
-    defaults_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--defaults-file", metavar="FILE", callback=to_read, help="Option file with user, password, socket."
-        ),
-    ] = None
+def source_lines() -> Any:
+    """Return the field of --lines."""
+    return flag("--lines", "Show stacks with file and line of the source.")
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfferedLoadOptions:
-    """How much each condition has to do."""
-
-    design: Annotated[
-        str | None,
-        typer.Option("--design", metavar="rate|work", help="Equal rate for equal time (default), or equal work."),
-    ] = None
-    rate: Rate = None
-    queries: Annotated[
-        int | None,
-        typer.Option("--queries", metavar="N", min=1, max=MAX_QUERIES, help="Queries of each window: equal work."),
-    ] = None
-
-    @property
-    def chosen(self) -> Literal["rate", "work"] | None:
-        """The design by its name. Raises UsageError."""
-        if self.rate is not None and self.queries is not None:
-            raise UsageError("--rate and --queries are two designs: equal rate, equal work", "leave one of the two out")
-        designs: dict[str | None, Literal["rate", "work"] | None] = {None: None, "rate": "rate", "work": "work"}
-        if self.design is None and self.queries is not None:
-            return "work"
-        if self.design in designs:
-            return designs[self.design]
-        raise UsageError(f"--design {self.design} is not a choice", "rate or work")
-
-
-# Where results go, in every command that writes some: the parameters' names.
-SAVED = ("html", "markdown", "csv", "csv_bom", "json", "quiet", "runs_dir", "no_save", "label")
-
-
-def files_of(*groups: Tables | ProfileOptions, **single: str | None) -> dict[str, str | None]:
-    """The files that groups, and options by themselves, ask for: kind → where it goes."""
-    return {**single, **{kind.replace("_", "-"): target for group in groups for kind, target in asdict(group).items()}}
-
-
-# What was typed, as against what holds by default: an option that changes nothing here is refused.
-
-
-def typed(context: typer.Context) -> dict[str, str]:
-    """The options that stand on the command line: the parameter's name → the option as it is documented."""
-    given = {}
-    for parameter in context.command.params:
-        source = context.get_parameter_source(parameter.name or "")
-        if parameter.param_type_name == "option" and source is not None and source.name == "COMMANDLINE":
-            given[parameter.name or ""] = parameter.opts[0]
-    return given
-
-
-def typed_command(context: typer.Context) -> tuple[str, ...]:
-    """The words after --, as the table of commands put them aside; empty where there are none."""
-    given = context.obj
-    return given if isinstance(given, tuple) else ()
-
-
-def refuse_without_effect(
-    context: typer.Context, where: str, names: Collection[str] | None = None, *, but: Collection[str] = ()
-) -> None:
-    """Refuse those of the options `names` (None: all) that were typed, `but` some. Raises UsageError.
-
-    `where` says in what they have no effect: somebody who gives an option expects that it changes something.
-    """
-    options = [
-        option for name, option in typed(context).items() if (names is None or name in names) and name not in but
-    ]
-    if options:
-        verb, those = ("has", "it") if len(options) == 1 else ("have", "them")
-        raise UsageError(f"{join_words(options)} {verb} no effect {where}", f"leave {those} out")
-
-
-def refuse_too_few(option: str, number: int, least: int) -> None:
-    """Refuse so few windows that no interval can be had from them. Raises UsageError."""
-    if number < least:
-        raise UsageError(f"{option} {number}: no interval can be had from fewer than {least}", f"{option} {least}")
-
-
-# What the verbs about a target share: which processes, how many rows, which backend.
-
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.")]
-Lines = Annotated[bool, typer.Option("--lines", help="Show stacks with file and line of the source.")]
-Backend = Annotated[str, typer.Option("--backend", metavar="NAME", help="auto (BPF, else DTrace), bpf or dtrace.")]
+def backend() -> Any:
+    """Return the field of --backend."""
+    return option("--backend", "NAME", "auto (BPF, else DTrace), bpf or dtrace.", default="auto")
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions:
-    """Which processes."""
+    """The processes to trace."""
 
-    pid: Annotated[
-        list[str] | None, typer.Option("--pid", metavar="ID|NAME", help="Process ids or names, with commas between.")
-    ] = None
-    cgroup: Annotated[
-        str | None, typer.Option("--cgroup", metavar="PATH|UNIT", help="All processes of a cgroup or unit.")
-    ] = None
-    system: Annotated[bool, typer.Option("--system", help="Every process of this host.")] = False
+    HEADING: ClassVar[str] = "Which processes"
+
+    pid: list[str] | None = option("--pid", "ID|NAME", "Process ids or names, with commas between.", is_repeatable=True)
+    cgroup: str | None = option("--cgroup", "PATH|UNIT", "All processes of a cgroup or unit.")
+    system: bool = flag("--system", "Every process of this host.")
 
 
-def check_by(by: str | None, choices: Sequence[str], *, sources: bool = False, default: str = "stack") -> None:
-    """Refuse a `--by` that the report does not have, and --lines where it has no stacks. Raises UsageError."""
-    if sources and (by or default) != "stack":
+# Fields of `Watched` that concern the queried servers.
+SERVER_QUERIES = ("ask_every", "defaults_file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """The processes to watch, and the interval."""
+
+    HEADING: ClassVar[str] = "What is measured, and how often"
+
+    pid: list[str] | None = option(
+        "--pid", "ID|NAME", "These processes by function (default: all).", is_repeatable=True
+    )
+    interval: float = interval(5.0)
+    no_ask: bool = flag("--no-ask", "Do not ask database servers for their state.")
+    ask_every: float = number("--ask-every", "S", "How often servers are asked.", default=60.0, low=0.5, high=86_400)
+    defaults_file: list[Path] | None = option(
+        "--defaults-file",
+        "FILE",
+        "Option file of a server to ask; repeatable.",
+        convert=readable_file,
+        is_repeatable=True,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptions:
+    """The address and the account of an existing server."""
+
+    HEADING: ClassVar[str] = "A server of yours instead of a private one"
+
+    server: str | None = option(
+        "--server", "URL", "Your server: mysql://user@host:port/ (password: --defaults-file, MYSQL_PWD)."
+    )
+    socket: Path | None = option("--socket", "PATH", "Your server's unix socket.", convert=Path)
+    defaults_file: Path | None = option(
+        "--defaults-file", "FILE", "Option file with user, password, socket.", convert=readable_file
+    )
+
+
+def server_pid() -> Any:
+    """Return the field of --pid, of one server."""
+    return option("--pid", "ID|NAME", "The server's process id or name.")
+
+
+def _server_program(text: str) -> Path:
+    from powerprof.database.products.builds import check_program
+
+    try:
+        check_program(Path(text))
+    except PowerprofError as error:
+        raise PowerprofError(f"--server-binary: {error.message}", error.hint) from error
+    return Path(text)
+
+
+def server_binary() -> Any:
+    """Return the field of --server-binary."""
+    return option("--server-binary", "FILE", "Another mariadbd or mysqld to run.", convert=_server_program)
+
+
+def workload_folders() -> Any:
+    """Return the field of --workloads."""
+    text = "Also look for workloads here; repeatable."
+    return option("--workloads", "DIR", text, convert=existing_folder, is_repeatable=True)
+
+
+def check_by(by: str | None, choices: Sequence[str], *, lines: bool = False, default: str = "stack") -> None:
+    """Raise UsageError if the report has no rows by `by`, or --lines has no stacks to show."""
+    if lines and (by or default) != "stack":
         raise UsageError(f"--lines has no effect on rows by {by or default}", "add --by stack")
     if by is not None and by not in choices:
         raise UsageError(f"--by {by} is not a choice here", f"one of {', '.join(choices)}")
+
+
+def confirm(question: str, *, without_terminal: str, declined: UsageError) -> None:
+    """Ask on the terminal whether to continue.
+
+    Raises:
+        UsageError: there is no terminal, with the hint `without_terminal`; or `declined`.
+    """
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError("confirmation needs a terminal", without_terminal)
+    try:
+        is_agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # end of input
+        is_agreed = False
+    if not is_agreed:
+        raise declined

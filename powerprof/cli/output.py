@@ -121,7 +121,7 @@ def write_json(record: Any, target: str | None) -> None:
 def write_exports(record: msgspec.Struct, files: Targets, extras: Extras | None = None) -> None:
     """Write or send every file that was requested.
 
-    All files are rendered before the first is written, so that a UsageError leaves no file half done. If one cannot be
+    All files are rendered before the first is written, so that a UsageError leaves nothing half done. If one cannot be
     written or sent, the others still are.
 
     Raises:
@@ -166,8 +166,8 @@ class Outcome:
 
     Attributes:
         run: The id of the saved run.
-        hint: The saved run, or the command that continues the measurement, for errors.
-        measuring: The failure of the measurement, or of saving it.
+        hint: Where the result is, for errors: the saved run, or the command that continues the measurement.
+        measuring: The failure that ended the measurement, or that of saving it.
         writing: The first file that could not be written.
         showing: The reason why the report could not be printed.
         sending: The reason why a collector did not get its profile.
@@ -210,7 +210,7 @@ def deliver(
     Args:
         record: The result.
         command: The command that measured it.
-        saving: The options on saving.
+        saving: Where it is saved.
         files: Its files.
         lines: A report other than the usual one of this kind of record.
         raw: Further files of the saved run.

@@ -7,70 +7,68 @@ CPUs: no energy figure comes from such a window.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from powerprof.cli.options import (
-    Csv,
-    CsvBom,
-    Duration,
-    Given,
-    Html,
-    Lines,
+    CommandOptions,
     ProfileOptions,
     Saving,
+    ServerOptions,
     TargetOptions,
-    Top,
     check_by,
+    csv_bom_file,
+    csv_file,
+    duration,
     files_of,
-    refuse_without_effect,
+    html_file,
+    source_lines,
+    top,
 )
 from powerprof.cli.output import check, deliver, say_to
-
-Event = Annotated[str, typer.Option("--event", metavar="NAME", help="What is counted: cpu-clock or page-faults.")]
-Frequency = Annotated[
-    int, typer.Option("--frequency", metavar="HZ", min=1, max=10_000, help="Samples a second and CPU.")
-]
-By = Annotated[str | None, typer.Option("--by", metavar="WHAT", help="Rows by function, stack or thread.")]
+from powerprof.cli.parameters import group, option, whole_number
 
 
-def command(
-    *,
-    context: typer.Context,
-    target: TargetOptions,
-    duration: Duration = 10.0,
-    event: Event = "cpu-clock",
-    frequency: Frequency = 99,
-    by: By = None,
-    top: Top = 20,
-    lines: Lines = False,
-    given: Given,
-    html: Html = None,
-    csv: Csv = None,
-    csv_bom: CsvBom = None,
-    profiles: ProfileOptions,
-    saving: Saving,
-) -> None:
-    """Sample, save, print."""
-    files = {**files_of(profiles, html=html, csv=csv), "csv-bom": csv_bom}
-    saving = check(saving, files)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `profile`."""
+
+    target: TargetOptions = group(TargetOptions)
+    duration: float = duration(10.0)
+    event: str = option("--event", "NAME", "What is counted: cpu-clock or page-faults.", default="cpu-clock")
+    frequency: int = whole_number("--frequency", "HZ", "Samples a second and CPU.", default=99, low=1, high=10_000)
+    by: str | None = option("--by", "WHAT", "Rows by function, stack or thread.")
+    top: int = top()
+    lines: bool = source_lines()
+    server: ServerOptions = group(ServerOptions)
+    html: str | None = html_file()
+    csv: str | None = csv_file()
+    csv_bom: str | None = csv_bom_file()
+    profiles: ProfileOptions = group(ProfileOptions)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Sample the CPUs, save and print."""
+    files = {**files_of(options.profiles, html=options.html, csv=options.csv), "csv-bom": options.csv_bom}
+    saving = check(options.saving, files)
     from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest
     from powerprof.report import profile
     from powerprof.report.kinds import check_files
 
     check_files("powerprof.oncpu/1", [kind for kind, place in files.items() if place is not None])
-    check_by(by, profile.BY, sources=lines, default="function")
-    if event == "page-faults":
-        refuse_without_effect(context, "with --event page-faults, which counts each", ("frequency",))
-    request = ProfileRequest(duration_s=duration, event=event, frequency_hz=frequency, settle=True)
-    record = profile_target(target, given, request, say_to(saving))
+    check_by(options.by, profile.BY, lines=options.lines, default="function")
+    if options.event == "page-faults":
+        options.refuse_without_effect("with --event page-faults, which counts each", ("frequency",))
+    request = ProfileRequest(
+        duration_s=options.duration, event=options.event, frequency_hz=options.frequency, settle=True
+    )
+    record = profile_target(options.target, options.server, request, say_to(saving))
     deliver(
         record,
         "profile",
         saving,
         files,
-        lines=partial(profile.render_terminal, by=by or "function", top=top, sources=lines),
+        lines=partial(profile.render_terminal, by=options.by or "function", top=options.top, sources=options.lines),
     )

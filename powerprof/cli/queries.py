@@ -25,14 +25,25 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Annotated
+from typing import ClassVar
 
 import msgspec
-import typer
 
 from powerprof.cli.live import Live, on_screen, print_lines, saved, width
-from powerprof.cli.options import Duration, EnergyOptions, Given, Saving, Tables, files_of, to_read
+from powerprof.cli.options import (
+    CommandOptions,
+    EnergyOptions,
+    Saving,
+    ServerOptions,
+    Tables,
+    confirm,
+    duration,
+    files_of,
+    server_pid,
+    top,
+)
 from powerprof.cli.output import check, deliver, leave_terminal, progress, say, say_to
+from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
 from powerprof.queries.history import HistoryKeeper
@@ -46,107 +57,91 @@ from powerprof.report.watch import queries_screen as screen
 from powerprof.system import signals
 from powerprof.system.errors import HungUp, PowerprofError, UsageError
 
-Pid = Annotated[str | None, typer.Option("--pid", metavar="ID|NAME", help="The server's process id or name.")]
-Top = Annotated[int, typer.Option("--top", metavar="N", min=1, max=100_000, help="Statements to print.")]
-
-Columns = Annotated[
-    str | None,
-    typer.Option(
-        "--columns", metavar="NAMES", help="Columns to print: cpu,p50,p99,run-queue,row-lock,disk … (waits: all waits)."
-    ),
-]
-By = Annotated[
-    str | None, typer.Option("--by", metavar="WHAT", help="Print a row for each user, host, account or database.")
-]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
-    """How statements are distinguished."""
+class MethodOptions:
+    """The method that distinguishes statements."""
 
-    method: Annotated[
-        str, typer.Option("--method", metavar="NAME", help="probes, samples (cheap), or auto: the first that can.")
-    ] = "auto"
-    stacks: Annotated[
-        bool, typer.Option("--stacks", help="Also sample call stacks (99 Hz): a flame graph of each statement.")
-    ] = False
+    HEADING: ClassVar[str] = "How statements are distinguished"
+
+    method: str = option("--method", "NAME", "probes, samples (cheap), or auto: the first that can.", default="auto")
+    stacks: bool = flag("--stacks", "Also sample call stacks (99 Hz): a flame graph of each statement.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampleOptions:
-    """What is done with texts as clients sent them."""
+    """The use of statements with the values of clients."""
 
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Ask for the plans of the costliest, with their values.")
-    ] = False
-    explain_as: Annotated[
-        Path | None,
-        typer.Option(
-            "--explain-as",
-            metavar="FILE",
-            callback=to_read,
-            help="Option file of an account with SELECT only, which makes the plans (default: one made for it).",
-        ),
-    ] = None
-    save_workload: Annotated[
-        Path | None,
-        typer.Option("--save-workload", metavar="DIR", help="Make a workload of the costliest, with their values."),
-    ] = None
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask before these.")] = False
+    HEADING: ClassVar[str] = "What is done with texts as clients sent them"
+
+    explain: bool = flag("--explain", "Ask for the plans of the costliest, with their values.")
+    explain_as: Path | None = option(
+        "--explain-as",
+        "FILE",
+        "Option file of an account with SELECT only, which makes the plans (default: one made for it).",
+        convert=readable_file,
+    )
+    save_workload: Path | None = option(
+        "--save-workload", "DIR", "Make a workload of the costliest, with their values.", convert=Path
+    )
+    yes: bool = flag("--yes", "Do not ask before these.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watching:
-    """Window after window."""
+class WatchOptions:
+    """Repeated windows."""
 
-    watch: Annotated[bool, typer.Option("--watch", help="Measure again and again, and show it live.")] = False
-    plain: Annotated[bool, typer.Option("--plain", help="With --watch: print a line each window.")] = False
-    json_lines: Annotated[
-        bool, typer.Option("--json-lines", help="With --watch: print a JSON document each window.")
-    ] = False
-    count: Annotated[
-        int | None, typer.Option("--count", metavar="N", min=1, max=1_000_000, help="With --watch: end after N.")
-    ] = None
+    HEADING: ClassVar[str] = "Window after window"
+
+    watch: bool = flag("--watch", "Measure again and again, and show it live.")
+    plain: bool = flag("--plain", "With --watch: print a line each window.")
+    json_lines: bool = flag("--json-lines", "With --watch: print a JSON document each window.")
+    count: int | None = whole_number("--count", "N", "With --watch: end after N.", low=1, high=1_000_000)
 
 
-def agree(what: str, yes: bool) -> None:
-    """Say on stderr what is going to be done, and ask on a terminal. Raises UsageError where it is not agreed."""
-    typer.echo(f"note: {what}", err=True)
-    if yes:
-        return
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError("confirmation needs a terminal", "add --yes, or leave out --explain and --save-workload")
-    try:
-        agreed = typer.confirm("Continue?", err=True)
-    except typer.Abort:  # end of input
-        agreed = False
-    if not agreed:
-        raise UsageError("not agreed: nothing was measured", "leave out --explain and --save-workload")
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `queries`."""
+
+    pid: str | None = server_pid()
+    duration: float = duration(10.0)
+    top: int = top("Statements to print.")
+    columns: str | None = option(
+        "--columns", "NAMES", "Columns to print: cpu,p50,p99,run-queue,row-lock,disk … (waits: all waits)."
+    )
+    by: str | None = option("--by", "WHAT", "Print a row for each user, host, account or database.")
+    method: MethodOptions = group(MethodOptions)
+    samples: SampleOptions = group(SampleOptions)
+    server: ServerOptions = group(ServerOptions)
+    energy: EnergyOptions = group(EnergyOptions)
+    watching: WatchOptions = group(WatchOptions)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
 
 
-def command(
-    *,
-    pid: Pid = None,
-    duration: Duration = 10.0,
-    top: Top = 20,
-    columns: Columns = None,
-    by: By = None,
-    way: Way,
-    samples: SampleOptions,
-    given: Given,
-    energy: EnergyOptions,
-    watching: Watching,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """Trace, join, save, print."""
-    files = files_of(tables)
-    _check_watching(watching, way, samples, saving, files)
+def _agree(note: str, yes: bool) -> None:
+    """Print the note on stderr and ask on a terminal. Raise UsageError without consent."""
+    say(f"note: {note}", error=True)
+    if not yes:
+        remedy = "leave out --explain and --save-workload"
+        confirm(
+            "Continue?",
+            without_terminal=f"add --yes, or {remedy}",
+            declined=UsageError("not agreed: nothing was measured", remedy),
+        )
+
+
+def command(options: Options) -> None:
+    """Trace the statements of a server, save and print."""
+    files = files_of(options.tables)
+    columns, by, server = options.columns, options.by, options.server
+    method, samples, watching = options.method, options.samples, options.watching
+    _check_watching(watching, method, samples, options.saving, files)
     if watching.watch and (columns is not None or by is not None):
         raise UsageError("--columns and --by are for one window", "leave out --watch")
     if samples.yes and not samples.explain and samples.save_workload is None:
         raise UsageError("--yes agrees to --explain and --save-workload, and neither was given", "leave --yes out")
-    saving = check(saving, files)
+    saving = check(options.saving, files)
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
@@ -163,14 +158,14 @@ def command(
             raise UsageError("--by sets the columns", "leave out --columns")
 
     request = session.QueriesRequest(
-        pid=pid,
-        server_url=given.server,
-        socket=given.socket,
-        defaults_file=given.defaults_file,
-        duration_s=duration,
-        energy=energy.request,
-        method=way.method,
-        stacks=way.stacks,
+        pid=options.pid,
+        server_url=server.server,
+        socket=server.socket,
+        defaults_file=server.defaults_file,
+        duration_s=options.duration,
+        energy=options.energy.request,
+        method=method.method,
+        stacks=method.stacks,
         explain=samples.explain or samples.explain_as is not None,
         explain_as=samples.explain_as,
         workload=Path(os.path.realpath(folder)).name if folder is not None else None,
@@ -178,7 +173,7 @@ def command(
     if watching.watch:
         watch(request, watching.json_lines, watching.plain, watching.count, saving)
         return
-    result = session.run(request, say_to(saving), lambda what: agree(what, samples.yes))
+    result = session.run(request, say_to(saving), lambda note: _agree(note, samples.yes))
     next_step, unwritten = None, None
     if folder is not None and result.workload is not None:
         try:
@@ -195,7 +190,7 @@ def command(
         "queries",
         saving,
         files,
-        lines=partial(render_terminal, top=top, columns=columns, by=by),
+        lines=partial(render_terminal, top=options.top, columns=columns, by=by),
         next_step=next_step,
     )
     if unwritten is not None:
@@ -203,7 +198,11 @@ def command(
 
 
 def _check_watching(
-    watching: Watching, way: Way, samples: SampleOptions, saving: Saving, files: Mapping[str, str | None]
+    watching: WatchOptions,
+    method: MethodOptions,
+    samples: SampleOptions,
+    saving: Saving,
+    files: Mapping[str, str | None],
 ) -> None:
     """Raises UsageError for what goes only with one window, or only with many."""
     if not watching.watch:
@@ -212,7 +211,7 @@ def _check_watching(
         return
     if watching.plain and watching.json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
-    if way.method == "samples" or way.stacks or samples.explain or samples.explain_as or samples.save_workload:
+    if method.method == "samples" or method.stacks or samples.explain or samples.explain_as or samples.save_workload:
         raise UsageError("--watch uses probes, and shows what they measure", "leave out the options of one window")
     if saving.json or any(files.values()):
         raise UsageError("--watch writes no files", "--json-lines, or report of the run that it saves")

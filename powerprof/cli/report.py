@@ -11,52 +11,47 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
-
-import typer
+from pathlib import Path
+from typing import Any, ClassVar
 
 from powerprof.cli import output
-from powerprof.cli.options import Json, ProfileOptions, RunsDir, Tables, files_of
+from powerprof.cli.options import CommandOptions, ProfileOptions, Tables, files_of, json_file, runs_dir, top
+from powerprof.cli.parameters import argument, finite_number, group, option
 from powerprof.system.errors import UsageError
 from powerprof.system.files import reading
 
-Name = Annotated[str, typer.Argument(metavar="RUN", help="Run id, run folder or JSON file.")]
-FlameA = Annotated[str | None, typer.Option("--flame-a", metavar="RUN", help="Attribution of a comparison's A.")]
-ReportTop = Annotated[
-    int | None, typer.Option("--top", metavar="N", min=1, max=100_000, help="Rows to print.", show_default=False)
-]
-ReportColumns = Annotated[
-    str | None, typer.Option("--columns", metavar="NAMES", help="Columns of `queries`, as its --columns.")
-]
-ReportBy = Annotated[
-    str | None, typer.Option("--by", metavar="WHAT", help="Rows of `queries`: user, host, account or database.")
-]
-FlameB = Annotated[str | None, typer.Option("--flame-b", metavar="RUN", help="Attribution of a comparison's B.")]
+
+@dataclass(frozen=True, kw_only=True)
+class PriceOptions:
+    """The price and the emissions of energy."""
+
+    HEADING: ClassVar[str] = "What a year of it costs, derived from what you state"
+
+    price: str | None = option("--price", "0.30EUR", "Price of a kWh.")
+    grid: float | None = option("--grid", "G", "Grams of CO2 of a kWh there.", convert=finite_number)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prices:
-    """What a year of it costs, derived from what you state."""
+class Options(CommandOptions):
+    """The options of `report`."""
 
-    price: Annotated[str | None, typer.Option("--price", metavar="0.30EUR", help="Price of a kWh.")] = None
-    grid: Annotated[float | None, typer.Option("--grid", metavar="G", help="Grams of CO2 of a kWh there.")] = None
+    name: str = argument("RUN", "Run id, run folder or JSON file.", is_required=True)
+    tables: Tables = group(Tables)
+    profiles: ProfileOptions = group(ProfileOptions)
+    flame_a: str | None = option("--flame-a", "RUN", "Attribution of a comparison's A.")
+    flame_b: str | None = option("--flame-b", "RUN", "Attribution of a comparison's B.")
+    prices: PriceOptions = group(PriceOptions)
+    top: int | None = top(default=None)
+    columns: str | None = option("--columns", "NAMES", "Columns of `queries`, as its --columns.")
+    by: str | None = option("--by", "WHAT", "Rows of `queries`: user, host, account or database.")
+    runs_dir: Path | None = runs_dir()
+    json: str | None = json_file()
 
 
-def command(
-    name: Name,
-    *,
-    tables: Tables,
-    profiles: ProfileOptions,
-    flame_a: FlameA = None,
-    flame_b: FlameB = None,
-    prices: Prices,
-    top: ReportTop = None,
-    columns: ReportColumns = None,
-    by: ReportBy = None,
-    runs_dir: RunsDir = None,
-    json: Json = None,
-) -> None:
-    """Read and render."""
+def command(options: Options) -> None:
+    """Read a record and render it."""
+    name, tables, profiles, json = options.name, options.tables, options.profiles, options.json
+    flame_a, flame_b, runs_dir = options.flame_a, options.flame_b, options.runs_dir
     files = files_of(tables, profiles)
     output.check_targets(json, files)
     if (flame_a or flame_b) and tables.html is None:
@@ -64,9 +59,9 @@ def command(
     from powerprof.report import energy
     from powerprof.report.kinds import load_saved
 
-    asked = energy.parse_terms(prices.price, prices.grid)
+    asked = energy.parse_terms(options.prices.price, options.prices.grid)
     record = load_saved(name, runs_dir)
-    lines = _lines(record, top=top, columns=columns, by=by)
+    lines = _lines(record, top=options.top, columns=options.columns, by=options.by)
     derived = energy.yearly_sentence(record, asked) if asked != energy.PriceTerms() else ""
     extras = None
     if tables.html is not None or profiles.perfetto is not None:

@@ -8,63 +8,57 @@ log or PowerTOP report.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from powerprof.cli.options import Duration, ResidencySourceOrNone, Saving, Tables, files_of, refuse_without_effect
+from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
 from powerprof.cli.output import Targets, check, check_targets, deliver, progress
+from powerprof.cli.parameters import argument, group, number, option
 from powerprof.system.errors import UsageError
 
-Before = Annotated[Path | None, typer.Option("--from", metavar="BEFORE", help="A recording instead of this host.")]
-After = Annotated[Path | None, typer.Argument(metavar="AFTER", help="The second dump of --from.", show_default=False)]
-Elapsed = Annotated[
-    float | None,
-    typer.Option("--elapsed", metavar="S", min=0.001, max=1e9, help="Wall time between two dumps in seconds."),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `residency`."""
+
+    before: Path | None = option("--from", "BEFORE", "A recording instead of this host.", convert=Path)
+    after: Path | None = argument("[AFTER]", "The second dump of --from.", convert=Path)
+    elapsed: float | None = number(
+        "--elapsed", "S", "Wall time between two dumps in seconds.", low=0.001, high=1_000_000_000
+    )
+    duration: float = duration(5.0)
+    # No default: a recording names its source itself.
+    residency_source: str | None = residency_source(None)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
 
 
-def command(
-    *,
-    context: typer.Context,
-    before: Before = None,
-    after: After = None,
-    elapsed: Elapsed = None,
-    duration: Duration = 5.0,
-    residency_source: ResidencySourceOrNone = None,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """Measure or read, save, print."""
-    files = files_of(tables)
-    saving = check(saving, files) if before is None else _checked(context, saving, files)
-    if before is None and (after is not None or elapsed is not None):
+def command(options: Options) -> None:
+    """Measure or read a recording, save and print."""
+    files, saving = files_of(options.tables), options.saving
+    if options.before is not None:
+        options.refuse_without_effect("with --from, which measures nothing", ("duration", "runs_dir", "no_save"))
+        check_targets(saving.json, files)
+        # Results of recordings are not saved.
+        _replay(options.before, options, replace(saving, no_save=True), files)
+        return
+    saving = check(saving, files)
+    if options.after is not None or options.elapsed is not None:
         raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
-    if before is not None:
-        _replay(before, after, elapsed, residency_source, saving, files)
-    else:
-        _measure(duration, residency_source or "cpuidle", saving, files)
+    _measure(options.duration, options.residency_source or "cpuidle", saving, files)
 
 
-def _checked(context: typer.Context, saving: Saving, files: Targets) -> Saving:
-    """What is read from recordings is not saved. Raises UsageError."""
-    refuse_without_effect(context, "with --from, which measures nothing", ("duration", "runs_dir", "no_save"))
-    check_targets(saving.json, files)
-    return replace(saving, no_save=True)
-
-
-def _replay(
-    before: Path, after: Path | None, elapsed: float | None, source: str | None, saving: Saving, files: Targets
-) -> None:
+def _replay(before: Path, options: Options, saving: Saving, files: Targets) -> None:
     from powerprof.measure.residency import read_recording
     from powerprof.measure.sampling import format_now, make_run
     from powerprof.report.residency import render_terminal
 
-    recording = read_recording(before, after, source=source, elapsed_s=elapsed, read_at=format_now())
-    run = make_run(recording.window, host={"recordings": [str(path) for path in (before, after) if path is not None]})
+    recording = read_recording(
+        before, options.after, source=options.residency_source, elapsed_s=options.elapsed, read_at=format_now()
+    )
+    paths = [str(path) for path in (before, options.after) if path is not None]
+    run = make_run(recording.window, host={"recordings": paths})
     deliver(run, "residency", saving, files, lines=partial(render_terminal, driver=recording.driver))
 
 

@@ -7,67 +7,57 @@ time and where they changed. powerprof runs prune removes what --keep and --olde
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from powerprof.cli.options import Html, Json, Labels, RunsDir, refuse_without_effect
+from powerprof.cli.options import CommandOptions, html_file, json_file, labels, runs_dir
 from powerprof.cli.output import check_targets, report, say, show, terminal_width, write_exports, write_json
+from powerprof.cli.parameters import argument, flag, number, whole_number
 from powerprof.system.errors import UsageError
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="[RUN|prune]", help="A run: its file is printed.", show_default=False)
-]
-Trend = Annotated[bool, typer.Option("--trend", help="All runs of this run's condition, and where they changed.")]
-Keep = Annotated[
-    int | None,
-    typer.Option("--keep", metavar="N", min=0, max=1_000_000, help="Of prune: keep the newest N of each command."),
-]
-OlderThan = Annotated[
-    float | None,
-    typer.Option("--older-than", metavar="DAYS", min=0, max=36_525, help="Of prune: keep what is younger."),
-]
-Yes = Annotated[bool, typer.Option("--yes", help="Of prune: remove, instead of saying what would be.")]
-
-_PRUNE = "prune"
 _OF_ALL = ("runs_dir", "json")
 _OF_PRUNE = ("keep", "older_than", "yes", "runs_dir")
 
 
-def command(
-    name: Name = None,
-    *,
-    context: typer.Context,
-    label: Labels = None,
-    trend: Trend = False,
-    keep: Keep = None,
-    older_than: OlderThan = None,
-    yes: Yes = False,
-    html: Html = None,
-    runs_dir: RunsDir = None,
-    json: Json = None,
-) -> None:
-    """List, oldest first."""
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `runs`."""
+
+    name: str | None = argument("[RUN|prune]", "A run: its file is printed.")
+    label: list[str] | None = labels()
+    trend: bool = flag("--trend", "All runs of this run's condition, and where they changed.")
+    keep: int | None = whole_number(
+        "--keep", "N", "Of prune: keep the newest N of each command.", low=0, high=1_000_000
+    )
+    older_than: float | None = number("--older-than", "DAYS", "Of prune: keep what is younger.", low=0, high=36_525)
+    yes: bool = flag("--yes", "Of prune: remove, instead of saying what would be.")
+    html: str | None = html_file()
+    runs_dir: Path | None = runs_dir()
+    json: str | None = json_file()
+
+
+def command(options: Options) -> None:
+    """List the runs, oldest first; or show, label, compare or remove some."""
+    name, html, json, runs_dir = options.name, options.html, options.json, options.runs_dir
     check_targets(json, {"html": html})
-    if name == _PRUNE:
-        refuse_without_effect(context, "with prune", but=_OF_PRUNE)
-        _prune(runs_dir, keep, older_than, yes)
+    if name == "prune":
+        options.refuse_without_effect("with prune", but=_OF_PRUNE)
+        _prune(runs_dir, options.keep, options.older_than, options.yes)
         return
     if name == "export":
         raise UsageError("runs has no export", "powerprof report RUN --csv FILE")
-    refuse_without_effect(context, "without prune", ("keep", "older_than", "yes"))
+    options.refuse_without_effect("without prune", ("keep", "older_than", "yes"))
     if name is None:
-        refuse_without_effect(context, "without a RUN", but=_OF_ALL)
+        options.refuse_without_effect("without a RUN", but=_OF_ALL)
         _list(runs_dir, json)
-    elif trend:
-        refuse_without_effect(context, "with --trend", ("label",))
+    elif options.trend:
+        options.refuse_without_effect("with --trend", ("label",))
         _trend(name, runs_dir, html, json)
     else:
-        refuse_without_effect(context, "without --trend", ("html",))
+        options.refuse_without_effect("without --trend", ("html",))
         if json is not None:
             raise UsageError("--json lists the runs, and one was named", f"powerprof report {name} --json FILE")
-        _one(name, runs_dir, label or [])
+        _one(name, runs_dir, options.label or [])
 
 
 def _list(runs_dir: Path | None, json: str | None) -> None:
@@ -98,7 +88,7 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
     from powerprof.report import history
 
     store = RunStore(runs_dir)
-    old = history.removable_runs(store.list(), keep, older_than)
+    old = history.superfluous(store.list(), keep, older_than)
     if not old:
         say("Nothing to remove.")
         return

@@ -8,26 +8,32 @@ the cache and run only with data of its own. `compare`, `run` and `sweep` take i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from powerprof.cli.options import Json, Quiet
+from powerprof.cli.options import CommandOptions, json_file, quiet
 from powerprof.cli.output import check_targets, consent, progress, show, write_json
+from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.database.fetched.historical import Connector, HistoricalServer
 
-Action = Annotated[str, typer.Argument(metavar="ACTION", help="list or fetch.")]
-Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Which one to fetch, such as mariadb-11.8.")]
-Yes = Annotated[bool, typer.Option("--yes", help="Agree to the download; for scripts.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `servers`."""
+
+    action: str = argument("[ACTION]", "list or fetch.", default="list")
+    name: str | None = argument("[NAME]", "Which one to fetch, such as mariadb-11.8.")
+    yes: bool = flag("--yes", "Agree to the download; for scripts.")
+    json: str | None = json_file()
+    quiet: bool = quiet()
 
 
-def command(
-    action: Action = "list", name: Name = None, yes: Yes = False, json: Json = None, quiet: Quiet = False
-) -> None:
-    """List or fetch."""
+def command(options: Options) -> None:
+    """List the servers and connectors, or fetch one."""
+    action, name, yes, json, quiet = options.action, options.name, options.yes, options.json, options.quiet
     check_targets(json)
     servers: list[HistoricalServer] = []
     clients: list[Connector] = []

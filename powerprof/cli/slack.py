@@ -8,43 +8,39 @@ gives it to all threads of the service; neither changes anything. 50us puts the 
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
 
-import typer
-
+from powerprof.cli.options import CommandOptions
 from powerprof.cli.output import say
+from powerprof.cli.parameters import argument, flag, number, option
 from powerprof.system.errors import UsageError
 
-Slack = Annotated[str, typer.Argument(metavar="TIME", help="The timer slack: 500us, 50ms, 1s.")]
-Pid = Annotated[str, typer.Option("--pid", metavar="ID|NAME", help="The process id or name.")]
-Thread = Annotated[str, typer.Option("--thread", metavar="NAME|ID", help="The thread, as its server calls it.")]
-Wait = Annotated[
-    float, typer.Option("--wait", metavar="S", min=0, max=3600, help="Wait so long for the process and thread.")
-]
-PrintUnit = Annotated[bool, typer.Option("--print-unit", help="Print a service that follows restarts; set nothing.")]
-PrintDropIn = Annotated[bool, typer.Option("--print-drop-in", help="Print a drop-in for all threads; set nothing.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `slack`."""
+
+    slack: str = argument("TIME", "The timer slack: 500us, 50ms, 1s.", is_required=True)
+    pid: str = option("--pid", "ID|NAME", "The process id or name.", is_required=True)
+    thread: str = option("--thread", "NAME|ID", "The thread, as its server calls it.", is_required=True)
+    wait: float = number("--wait", "S", "Wait so long for the process and thread.", default=0.0, low=0, high=3600)
+    print_unit: bool = flag("--print-unit", "Print a service that follows restarts; set nothing.")
+    print_drop_in: bool = flag("--print-drop-in", "Print a drop-in for all threads; set nothing.")
 
 
-def command(
-    *,
-    slack: Slack,
-    pid: Pid,
-    thread: Thread,
-    wait: Wait = 0.0,
-    print_unit: PrintUnit = False,
-    print_drop_in: PrintDropIn = False,
-) -> None:
-    """Set, or print."""
+def command(options: Options) -> None:
+    """Set the timer slack of a thread, or print a unit that does."""
+    pid, print_unit, print_drop_in = options.pid, options.print_unit, options.print_drop_in
     from powerprof.cure import candidates
     from powerprof.cure.remedies import SlackChoice, choice_of
     from powerprof.cure.threads import loop_warning
     from powerprof.report.cure import slack_lines
 
-    choice = choice_of(thread, slack, None)
+    choice = choice_of(options.thread, options.slack, None)
     assert isinstance(choice, SlackChoice)  # noqa: S101  of a thread and a slack
     if print_unit and print_drop_in:
         raise UsageError("--print-unit and --print-drop-in are two ways to keep it", "choose one")
-    if (print_unit or print_drop_in) and wait:
+    if (print_unit or print_drop_in) and options.wait:
         raise UsageError("--wait has no effect where nothing is set", "leave it out")
     if print_unit or print_drop_in:
         target, meant = candidates.planned(pid, choice)
@@ -57,7 +53,7 @@ def command(
 
             say(candidates.unit_text(str(this_installation()), pid, choice, target, meant), end="")
         return
-    done = candidates.set_slack(pid, choice, wait)
+    done = candidates.set_slack(pid, choice, options.wait)
     if done.warning:
         say(f"warning: {done.warning}", error=True)
     for line in slack_lines(done, pid):

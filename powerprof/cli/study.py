@@ -8,60 +8,58 @@ published. Ctrl-C keeps the steps that are done.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import typer
-
-from powerprof.cli.options import MeterOptions, Saving, Seed, Tables, files_of, refuse_without_effect
+from powerprof.cli.options import CommandOptions, MeterOptions, Saving, Tables, files_of, seed
 from powerprof.cli.output import check, deliver, say_to, show, terminal_width
+from powerprof.cli.parameters import argument, flag, group, option
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.experiment.study import Measured
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="[STUDY]", help="Its name; without one they are listed.", show_default=False)
-]
-Only = Annotated[list[str] | None, typer.Option("--only", metavar="STEP", help="Measure this step; repeatable.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `study`."""
+
+    name: str | None = argument("[STUDY]", "Its name; without one they are listed.")
+    quick: bool = flag("--quick", "Few and short windows, for a trial.")
+    only: list[str] | None = option("--only", "STEP", "Measure this step; repeatable.", is_repeatable=True)
+    seed: int = seed()
+    meters: MeterOptions = group(MeterOptions)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
 
 
-def command(
-    name: Name = None,
-    *,
-    context: typer.Context,
-    quick: Annotated[bool, typer.Option("--quick", help="Few and short windows, for a trial.")] = False,
-    only: Only = None,
-    seed: Seed = 1,
-    meters: MeterOptions,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """List, or measure, save, print."""
-    files = files_of(tables)
+def command(options: Options) -> None:
+    """List the studies; or measure one, save and print it."""
+    files, name, only = files_of(options.tables), options.name, options.only or []
     from powerprof.workloads.catalogue import find_study
 
     if name is None:
-        refuse_without_effect(context, "on the list of studies", but=("quick",))
-        _list(quick=quick)
+        options.refuse_without_effect("on the list of studies", but=("quick",))
+        _list(quick=options.quick)
         return
-    saving = check(saving, files)
+    saving = check(options.saving, files)
     study = find_study(name)
     steps = [step.name for step in study.steps]
-    unknown = next((step for step in only or [] if step not in steps), None)
+    unknown = next((step for step in only if step not in steps), None)
     if unknown is not None:
         raise UsageError(f"--only {unknown}: {name} has no such step", f"it has: {', '.join(steps)}")
     from powerprof.experiment.study import StudyOptions, measure_study
 
-    options = StudyOptions(
-        quick=quick,
-        seed=seed,
-        energy=meters.energy.request,
-        residency_source=meters.residency_source,
-        only=tuple(only or ()),
+    plan = StudyOptions(
+        quick=options.quick,
+        seed=options.seed,
+        energy=options.meters.energy.request,
+        residency_source=options.meters.residency_source,
+        only=tuple(only),
         runs_dir=saving.runs_dir,
         keeps=not saving.no_save,
     )
-    record = measure_study(name, study, options, lambda kind, step: _keep(kind, step, saving), say_to(saving))
+    record = measure_study(name, study, plan, lambda kind, step: _keep(kind, step, saving), say_to(saving))
     deliver(record, "study", saving, files)
 
 

@@ -15,41 +15,31 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING, ClassVar
 
 from powerprof.cli.bench import BenchChoice
 from powerprof.cli.options import (
-    Attribute,
+    CommandOptions,
     MeterOptions,
-    Rate,
     Saving,
-    Seed,
     Tables,
     files_of,
+    rate,
     refuse_too_few,
-    refuse_without_effect,
-    typed,
+    seed,
+    trace_after,
+    windows_repeat,
 )
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.experiment.sweep_until import Limit
     from powerprof.workloads.definition import Value
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="[CONDITION]", help="Its name, or workload:condition.", show_default=False)
-]
-Other = Annotated[
-    str | None, typer.Argument(metavar="[OTHER]", help="With --until: the same after a change.", show_default=False)
-]
-Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Continue a sweep that was interrupted.")]
-
-
-# A resumed sweep keeps these.
-_BEGUN_WITH = (
+# Options that a resumed sweep keeps.
+_KEPT = (
     "clients",
     "setting",
     "duration",
@@ -65,7 +55,7 @@ _BEGUN_WITH = (
 )
 
 
-# Options of points and meters, which a search for the highest rate has not.
+# Options of points and meters, without an effect on a search for the highest rate.
 _OF_POINTS = (
     "clients",
     "setting",
@@ -82,20 +72,17 @@ _OF_POINTS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Varied:
-    """What is varied."""
+class VariedOptions:
+    """The varied parameter."""
 
-    clients: Annotated[
-        str | None, typer.Option("--clients", metavar="LIST", help="Numbers of clients, such as 1,2,4.")
-    ] = None
-    setting: Annotated[
-        str | None,
-        typer.Option("--set", metavar="NAME=LIST", help="Another parameter and its values, or server=NAMES."),
-    ] = None
+    HEADING: ClassVar[str] = "What is varied"
+
+    clients: str | None = option("--clients", "LIST", "Numbers of clients, such as 1,2,4.")
+    setting: str | None = option("--set", "NAME=LIST", "Another parameter and its values, or server=NAMES.")
 
     @property
     def parameter(self) -> tuple[str, list[Value]]:
-        """Its name, and its values (none: those that the workload declares). Raises UsageError."""
+        """The name and the values; without values, the workload declares them. Raises UsageError."""
         if self.clients is not None and self.setting is not None:
             raise UsageError("--clients and --set are two parameters", "sweep one at a time")
         if self.setting is None:
@@ -107,40 +94,29 @@ class Varied:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepWindows:
-    """How long and how often at each point."""
+class WindowOptions:
+    """The length and number of the windows."""
 
-    duration: Annotated[
-        float | None,
-        typer.Option(
-            "--duration",
-            metavar="S",
-            min=0.3,
-            max=3600,
-            help="Length of each window in seconds (default: 5; with --until 2).",
-            show_default=False,
-        ),
-    ] = None
-    repeat: Annotated[
-        int, typer.Option("--repeat", metavar="N", min=1, max=1000, help="Rounds, a window at each point.")
-    ] = 5
+    HEADING: ClassVar[str] = "How long and how often at each point"
+
+    duration: float | None = number(
+        "--duration", "S", "Length of each window in seconds (default: 5; with --until 2).", low=0.3, high=3600
+    )
+    repeat: int = windows_repeat(5, "Rounds, a window at each point.")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """The highest rate that holds a limit."""
+class SearchOptions:
+    """The search for the highest rate."""
 
-    until: Annotated[
-        str | None,
-        typer.Option(
-            "--until",
-            metavar="LIMIT",
-            help="Search the highest rate with p50=TIME, p95=TIME, p99=TIME (such as 5ms), or cpu=PERCENT of all CPUs.",
-        ),
-    ] = None
-    steps: Annotated[
-        int, typer.Option("--steps", metavar="N", min=2, max=12, help="With --until: windows of a round.")
-    ] = 6
+    HEADING: ClassVar[str] = "The highest rate that holds a limit"
+
+    until: str | None = option(
+        "--until",
+        "LIMIT",
+        "Search the highest rate with p50=TIME, p95=TIME, p99=TIME (such as 5ms), or cpu=PERCENT of all CPUs.",
+    )
+    steps: int = whole_number("--steps", "N", "With --until: windows of a round.", default=6, low=2, high=12)
 
 
 _LATENCY = re.compile(r"p(50|95|99)=([0-9]+(?:\.[0-9]+)?)(us|ms|s)", re.ASCII)
@@ -185,46 +161,48 @@ def _number(text: str) -> Value:
     return text
 
 
-def command(
-    name: Name = None,
-    other: Other = None,
-    *,
-    context: typer.Context,
-    varied: Varied,
-    windows: SweepWindows,
-    search: Search,
-    rate: Rate = None,
-    seed: Seed = 1,
-    attribute: Attribute = None,
-    on_cpu: Annotated[
-        bool, typer.Option("--on-cpu", help="Also sample which functions the server runs at each point (as root).")
-    ] = False,
-    resume: Resume = None,
-    bench: BenchChoice,
-    meters: MeterOptions,
-    tables: Tables,
-    saving: Saving,
-) -> None:
-    """Measure round by round, save, print."""
-    files = files_of(tables)
-    saving = check(saving, files, reads_runs=resume is not None)
-    if search.until is not None:
-        refuse_without_effect(context, "with --until, which searches the highest rate", _OF_POINTS)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `sweep`."""
+
+    name: str | None = argument("[CONDITION]", "Its name, or workload:condition.")
+    other: str | None = argument("[OTHER]", "With --until: the same after a change.")
+    varied: VariedOptions = group(VariedOptions)
+    windows: WindowOptions = group(WindowOptions)
+    search: SearchOptions = group(SearchOptions)
+    rate: float | None = rate()
+    seed: int = seed()
+    attribute: float | None = trace_after()
+    on_cpu: bool = flag("--on-cpu", "Also sample which functions the server runs at each point (as root).")
+    resume: str | None = option("--resume", "RUN", "Continue a sweep that was interrupted.")
+    bench: BenchChoice = group(BenchChoice)
+    meters: MeterOptions = group(MeterOptions)
+    tables: Tables = group(Tables)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Measure round by round, save and print."""
+    name, resume, varied, windows = options.name, options.resume, options.varied, options.windows
+    files = files_of(options.tables)
+    saving = check(options.saving, files, reads_runs=resume is not None)
+    if options.search.until is not None:
+        options.refuse_without_effect("with --until, which searches the highest rate", _OF_POINTS)
         if name is None:
             raise UsageError("sweep needs a condition", "powerprof sweep --help")
-        _search(name, other, parse_limit(search.until), search.steps, windows, seed, bench, files, saving)
+        _search(name, parse_limit(options.search.until), options, files, saving)
         return
-    if other is not None or "steps" in typed(context):
-        raise UsageError(f"{other or '--steps'} has no effect without --until", "such as --until p95=5ms")
+    if options.other is not None or "steps" in options.typed:
+        raise UsageError(f"{options.other or '--steps'} has no effect without --until", "such as --until p95=5ms")
     if name is None and resume is None:
         raise UsageError("sweep needs a condition, or --resume RUN", "powerprof sweep --help")
     if name is not None and resume is not None:
         raise UsageError(f"--resume {resume} keeps its own condition, and {name} was given", f"leave {name} out")
     if resume is not None:
-        refuse_without_effect(context, "with --resume, which keeps the original values", _BEGUN_WITH)
-    if varied.parameter[0] == "rate" and rate is not None:
+        options.refuse_without_effect("with --resume, which keeps the original values", _KEPT)
+    if varied.parameter[0] == "rate" and options.rate is not None:
         raise UsageError("--rate and --set rate=… are one parameter", "leave one of the two out")
-    if attribute is not None and varied.parameter[0] != "server":
+    if options.attribute is not None and varied.parameter[0] != "server":
         raise UsageError(
             "--attribute traces servers of a sweep over servers", "--set server=mariadb-10.11,mariadb-11.8"
         )
@@ -232,21 +210,21 @@ def command(
     from powerprof.experiment.options import MINIMUM_PAIRS, ExperimentOptions
 
     refuse_too_few("--repeat", windows.repeat, MINIMUM_PAIRS)
-    options = ExperimentOptions(
+    plan = ExperimentOptions(
         pairs=windows.repeat,
         window_s=5.0 if windows.duration is None else windows.duration,
-        seed=seed,
-        rate_hz=rate,
-        attribute_s=attribute,
-        on_cpu=on_cpu,
+        seed=options.seed,
+        rate_hz=options.rate,
+        attribute_s=options.attribute,
+        on_cpu=options.on_cpu,
         warm_up_pairs=0,
-        energy=meters.energy.request,
-        residency_source=meters.residency_source,
+        energy=options.meters.energy.request,
+        residency_source=options.meters.residency_source,
     )
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
-    record = sweep.sweep(asked, bench.open, options, store, extra=bench.folders, say=say_to(saving))
-    # The sweep is in the store since its first point.
+    record = sweep.sweep(asked, options.bench.open, plan, store, extra=options.bench.folders, say=say_to(saving))
+    # It is in the store since its first point.
     if record.id is not None:
         from powerprof.model.runs import RunStore
         from powerprof.report.history import about
@@ -256,18 +234,8 @@ def command(
     deliver(record, "sweep", replace(saving, no_save=True, label=None), files, resumed_by=resumed_by)
 
 
-def _search(
-    name: str,
-    other: str | None,
-    limit: Limit,
-    steps: int,
-    windows: SweepWindows,
-    seed: int,
-    bench: BenchChoice,
-    files: dict[str, str | None],
-    saving: Saving,
-) -> None:
-    """Search the highest rate of one condition or two, save, print."""
+def _search(name: str, limit: Limit, options: Options, files: dict[str, str | None], saving: Saving) -> None:
+    """Search the highest rate of one condition or two, save and print."""
     from powerprof.experiment.options import MINIMUM_PAIRS, MINIMUM_WINDOWS, ExperimentOptions
     from powerprof.experiment.sweep_until import search_highest_rate
     from powerprof.report.kinds import check_files
@@ -275,12 +243,13 @@ def _search(
     from powerprof.workloads.reading import resolve
 
     check_files("powerprof.saturation/1", [kind for kind, target in files.items() if target])
+    other, windows, bench = options.other, options.windows, options.bench
     refuse_too_few("--repeat", windows.repeat, MINIMUM_WINDOWS if other is None else MINIMUM_PAIRS)
     cases = [resolve(*find_one(each, bench.folders)) for each in (name, other) if each is not None]
     if len(cases) == 2 and cases[0].qualified == cases[1].qualified:
         raise UsageError(f"{name} and {other} are the same condition", "name another one, or one alone")
     window_s = 2.0 if windows.duration is None else windows.duration
-    options = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=seed, warm_up_pairs=0, turn_s=0.0)
-    with bench.open() as where:
-        rates = search_highest_rate(cases, limit, steps, where, options, say_to(saving))
+    plan = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
+    with bench.open() as server_options:
+        rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, say_to(saving))
     deliver(rates, "sweep", saving, files)

@@ -7,19 +7,32 @@ by file and thread (the page cleaner, the log writer); and waits in futex by thr
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
-from powerprof.cli.options import Duration, Given, Saving, TargetOptions, Top
+from powerprof.cli.options import CommandOptions, Saving, ServerOptions, TargetOptions, duration, top
 from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.parameters import group
 
 
-def command(*, target: TargetOptions, duration: Duration = 10.0, top: Top = 20, given: Given, saving: Saving) -> None:
-    """Count, save, print."""
-    saving = check(saving)
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `syscalls`."""
+
+    target: TargetOptions = group(TargetOptions)
+    duration: float = duration(10.0)
+    top: int = top()
+    server: ServerOptions = group(ServerOptions)
+    saving: Saving = group(Saving)
+
+
+def command(options: Options) -> None:
+    """Count system calls, save and print."""
+    saving = check(options.saving)
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.attribution.syscalls import count_syscalls
     from powerprof.report.offcpu import render_syscalls_terminal
 
-    request = SyscallRequest(duration_s=duration, settle=True)
-    record = count_syscalls(target, given, request, say_to(saving))
-    deliver(record, "syscalls", saving, lines=partial(render_syscalls_terminal, top=top))
+    request = SyscallRequest(duration_s=options.duration, settle=True)
+    record = count_syscalls(options.target, options.server, request, say_to(saving))
+    deliver(record, "syscalls", saving, lines=partial(render_syscalls_terminal, top=options.top))

@@ -9,39 +9,36 @@ for their state. Where the CPUs are more than half busy, a line names the proces
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
-from powerprof.cli.options import ASKING, EnergyOptions, Watched, refuse_without_effect
+from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, runs_dir
 from powerprof.cli.output import progress
+from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
     from powerprof.live.monitor import HostMonitor
 
-Plain = Annotated[bool, typer.Option("--plain", help="Print a line each interval.")]
-JsonLines = Annotated[bool, typer.Option("--json-lines", help="Print a JSON document each interval.")]
-Count = Annotated[int | None, typer.Option("--count", metavar="N", min=1, max=1_000_000, help="End after N intervals.")]
-RunsDir = Annotated[
-    Path | None, typer.Option("--runs-dir", metavar="DIR", help="Where w saves (default: the state directory).")
-]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `watch`."""
+
+    watched: Watched = group(Watched)
+    energy: EnergyOptions = group(EnergyOptions)
+    plain: bool = flag("--plain", "Print a line each interval.")
+    json_lines: bool = flag("--json-lines", "Print a JSON document each interval.")
+    count: int | None = whole_number("--count", "N", "End after N intervals.", low=1, high=1_000_000)
+    runs_dir: Path | None = runs_dir("Where w saves (default: the state directory).")
 
 
-def command(
-    *,
-    context: typer.Context,
-    watched: Watched,
-    energy: EnergyOptions,
-    plain: Plain = False,
-    json_lines: JsonLines = False,
-    count: Count = None,
-    runs_dir: RunsDir = None,
-) -> None:
-    """Open, measure, show."""
+def command(options: Options) -> None:
+    """Measure interval by interval, on a screen or as lines."""
+    watched, plain, json_lines, runs_dir = options.watched, options.plain, options.json_lines, options.runs_dir
     if watched.no_ask:
-        refuse_without_effect(context, "with --no-ask", ASKING)
+        options.refuse_without_effect("with --no-ask", SERVER_QUERIES)
     if plain and json_lines:
         raise UsageError("--plain and --json-lines exclude each other", "leave one out")
     if runs_dir is not None:
@@ -64,14 +61,14 @@ def command(
     plan = MonitorPlan(
         target=target,
         interval_s=watched.interval,
-        energy=energy.request,
+        energy=options.energy.request,
         ask_servers=not watched.no_ask,
         ask_every_s=watched.ask_every,
         accounts=tuple(watched.defaults_file or ()),
         keep_newest=True,
     )
     with HostMonitor(plan, progress) as monitor:
-        intervals = islice(monitor.intervals(), count)
+        intervals = islice(monitor.intervals(), options.count)
         if json_lines:
             print_lines(intervals, None, lambda interval: json.dumps(document(interval), ensure_ascii=True))
             return

@@ -6,34 +6,40 @@ A workload is a folder with a workload.toml; the how-to "Write a workload" in th
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import dataclass
+from pathlib import Path
 
-import typer
-
-from powerprof.cli.options import Json, Workloads
+from powerprof.cli.options import CommandOptions, json_file, workload_folders
 from powerprof.cli.output import check_targets, show, terminal_width, write_json
+from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
-Name = Annotated[
-    str | None, typer.Argument(metavar="[NAME]", help="A workload, or the path of its folder.", show_default=False)
-]
-Schema = Annotated[bool, typer.Option("--schema", help="Print the JSON Schema of a workload.toml.")]
+
+@dataclass(frozen=True, kw_only=True)
+class Options(CommandOptions):
+    """The options of `workloads`."""
+
+    name: str | None = argument("[NAME]", "A workload, or the path of its folder.")
+    schema: bool = flag("--schema", "Print the JSON Schema of a workload.toml.")
+    workloads: list[Path] | None = workload_folders()
+    json: str | None = json_file()
 
 
-def command(name: Name = None, schema: Schema = False, workloads: Workloads = None, json: Json = None) -> None:
-    """List or explain."""
+def command(options: Options) -> None:
+    """List the workloads, or explain one."""
+    name, json = options.name, options.json
     check_targets(json)
     from powerprof.report import catalogue
     from powerprof.workloads.catalogue import find_workload, folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload
 
-    if schema and (name is not None or workloads):
+    if options.schema and (name is not None or options.workloads):
         raise UsageError("--schema is the same for every workload", "leave out NAME and --workloads")
-    if schema:
+    if options.schema:
         write_json(json_schema(), json or "-")
         return
-    extra = workloads or []
+    extra = options.workloads or []
     listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
     write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.workload_records(listed)}, json)
     if json != "-":

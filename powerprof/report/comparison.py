@@ -20,16 +20,9 @@ from powerprof.report import table as terminal
 from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, word_threats, words
 from powerprof.report.csv_file import Line, exact_cells
 from powerprof.report.html import charts, svg
-from powerprof.report.html.charts import (
-    DrawnInterval,
-    FlameView,
-    c0_bars,
-    flame_view,
-    interval_axis,
-    interval_row,
-    interval_ticks,
-)
-from powerprof.report.html.page import DrawnColumn, Extras, clean, extras_of_two, page, table, without_empty
+from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
+from powerprof.report.html.flames import FlameView, flame_view
+from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
 from powerprof.report.labels import answer_and_context
 from powerprof.report.markdown import MARKDOWN_ROWS, draw_table, escape, note_lines
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
@@ -374,7 +367,7 @@ def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, in
     return part(first, True, whole.caption), part(others, False, "") if others else Markup(), len(others)
 
 
-def _draw_differences(record: Comparison) -> DrawnColumn | None:
+def _draw_differences(record: Comparison) -> Drawn | None:
     """Return each difference with its interval relative to A, on one axis; None without any interval."""
     intervals = [_drawn_interval(metric) for metric in record.metrics]
     known = [interval for interval in intervals if interval is not None]
@@ -390,7 +383,7 @@ def _draw_differences(record: Comparison) -> DrawnColumn | None:
         # On narrow screens the table head is hidden, so each row has its own axis.
         row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
         cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
-    return DrawnColumn("verdict", ticks, cells)
+    return Drawn("verdict", ticks, cells)
 
 
 def _block_bars(record: Comparison) -> list[svg.Bar]:

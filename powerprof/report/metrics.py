@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of metrics: of two conditions, of one load, and over the values of a parameter."""
+"""The tables of metrics: of two conditions side by side, of one under load, of one over the values of a parameter."""
 
 from __future__ import annotations
 
@@ -20,15 +20,13 @@ _NAME = Column("name", "metric", left=True)
 
 
 def comparison_table(record: Comparison, places: Places) -> Table:
-    """Return one row per metric: A, B, their difference, and the verdict."""
+    """A row a metric: A, B, what lies between them, and the verdict."""
     return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
 
 
 def system_table(record: Comparison, places: Places) -> Table:
-    """Return one row per metric of the host.
-
-    A terminal shows only significant changes and the disk of the server's files.
-    """
+    """As `comparison_table`, of what the host beneath did; a terminal shows what changed significantly and the disk of
+    the server's files."""
     rows = []
     for index, metric in enumerate(record.system):
         in_terminal = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
@@ -49,7 +47,7 @@ def _two(record: Comparison, name: Column) -> list[Column]:
 
 
 def cure_table(record: Cure, places: Places) -> Table:
-    """Return one row per metric: before the cure, cured, their difference, and the verdict."""
+    """A row a metric: before, cured, what lies between them, and the verdict."""
     return Table(
         [
             _NAME,
@@ -64,7 +62,7 @@ def cure_table(record: Cure, places: Places) -> Table:
 
 
 def cure_windows_table(record: Cure, places: Places) -> Table:
-    """Return one row per window, in the order of time."""
+    """A row a window, in the order of time."""
     rows = []
     for index, block in enumerate(record.blocks):
         at = f"/blocks/{index}"
@@ -107,7 +105,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
     change = max(
         (abs(value) for value in (difference.b_minus_a, *(difference.ci95 or ())) if value is not None), default=0.0
     )
-    # A small difference of large figures needs more decimals than the figures.
+    # A small difference of large figures has more decimals than they.
     fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
     detectable = metric.minimum_detectable_percent
     sides = {
@@ -135,7 +133,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
 
 
 def functions_table(record: Comparison, places: Places, limit: int) -> Table:
-    """Return one row per function that changed significantly, in percent of one CPU, alone and with its callees."""
+    """A row a function that changed significantly, in percent of one CPU: itself, and with what it called."""
     functions = record.on_cpu.functions if record.on_cpu is not None else []
     sure = [number for number, function in enumerate(functions) if function.verdict != "inconclusive"]
     rows = []
@@ -166,7 +164,7 @@ def functions_table(record: Comparison, places: Places, limit: int) -> Table:
 
 
 def states_table(record: Comparison, places: Places) -> Table:
-    """Return C0 and each idle state of both conditions in percent of the time of all CPUs; no rows without C0."""
+    """C0 and each idle state of both conditions, in percent of all CPUs' time; no rows where C0 is unknown."""
     named = {metric.name: index for index, metric in enumerate(record.metrics)}
     states = [name for name in named if name.startswith("residency_percent:")]
     rows = []
@@ -184,12 +182,12 @@ def states_table(record: Comparison, places: Places) -> Table:
 
 
 def load_table(record: LoadRun, places: Places) -> Table:
-    """Return one row per metric of a load: its mean with the interval, and the number of its windows."""
+    """A row a metric of a run under load: its mean with the interval, and how many windows had it."""
     return _means(record.metrics, "/metrics", places, "metrics")
 
 
 def load_system_table(record: LoadRun, places: Places) -> Table:
-    """Return one row per metric of the host below a load."""
+    """As `load_table`, of what the host beneath did."""
     return _means(record.system, "/system", places, "the system")
 
 
@@ -209,7 +207,7 @@ def _means(metrics: Sequence[RunMetric], under: str, places: Places, caption: st
 
 
 def sweep_table(record: Sweep, places: Places) -> Table:
-    """Return one row per metric, with one column per value of the parameter."""
+    """A row a metric, a column a value of the parameter."""
     columns = [Column(str(number), name=str(point.value)) for number, point in enumerate(record.points)]
     rows = []
     for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics):
@@ -227,7 +225,7 @@ def sweep_table(record: Sweep, places: Places) -> Table:
 
 
 def paces_table(record: Sweep, places: Places) -> Table:
-    """Return one row per thread of each server: its wake-up rate and the setting that changes it."""
+    """A row a thread of each server: how often it wakes, and what is known to change that."""
     rows = []
     for number, point in enumerate(record.points):
         for index, pace in enumerate(point.paces):
@@ -256,7 +254,7 @@ def paces_table(record: Sweep, places: Places) -> Table:
 
 
 def points_table(record: SweepComparison, places: Places) -> Table:
-    """Return one row per value of the parameter: the judged metric of both sweeps and their difference."""
+    """A row a value of the parameter: the judged metric in both sweeps, what lies between, and whether they part."""
     rows = []
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
@@ -281,7 +279,7 @@ def points_table(record: SweepComparison, places: Places) -> Table:
 
 
 def parted_table(record: SweepComparison, places: Places) -> Table:
-    """Return one row per correlated figure of the system: both sweeps, and their difference where they diverge."""
+    """A row a figure of the system: both sweeps where they diverge, and how much it differs there and elsewhere."""
     rows = []
     for number, metric in enumerate(record.parted_with):
         at = f"/parted_with/{number}"
@@ -293,7 +291,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
             "verdict": Words(metric.verdict.removeprefix("b_"), ours=True),
         }
-        # The unit is in the name, because two of the columns are always in percent.
+        # Its unit is in its name: two of the columns are in percent, whatever the figure is in.
         named = _row(metric, shown, cells)
         name = Words(labels.metric(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
         rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
@@ -327,22 +325,22 @@ def _row(metric: Metric | RunMetric | PartingWith, shown: labels.Shown, cells: M
     )
 
 
-# Conservation in a sentence: the parts add up to all idle exits, and to all joules.
+# That the parts are the whole, in a sentence: idle exits and their causes, joules and their consumers.
 
-# With more idle time than this (/proc/stat counts in steps of 10 ms) a trace without idle exits saw nothing.
+# Above this share of idle time (/proc/stat counts in steps of 10 ms) a host that shows no idle exit was not seen.
 _IDLED_PERCENT = 1.0
-# Less is 0.000 in three decimals.
+# Three decimals show nothing of less.
 _LEAST_JOULES = 0.0005
 ALL_ACCOUNTED = "All accounted for."
 
 
 def is_blind(counts: Conservation) -> bool:
-    """Return whether the trace saw no idle exit although the CPUs idled."""
+    """No idle exit was seen although the CPUs idled: the trace is empty, not the host still."""
     return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
 
 
 def verdict(counts: Conservation) -> str:
-    """Return a sentence on whether all idle exits are accounted for."""
+    """Whether all idle exits are accounted for, in one sentence."""
     if is_blind(counts):
         idled = (
             "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
@@ -356,7 +354,7 @@ def verdict(counts: Conservation) -> str:
 
 
 def _check(counts: Conservation) -> str:
-    """Return the counter that the sum was checked against; old records were checked against cpuidle."""
+    """What the sum was checked against; before there was a choice it was cpuidle."""
     if counts.cpuidle_usage_delta_count is not None:
         return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
     if counts.checked_against is None:
@@ -365,7 +363,7 @@ def _check(counts: Conservation) -> str:
 
 
 def balance(counts: Conservation, unit: str = " idle exits") -> str:
-    """Return the sentence "classified + unknown + lost = idle exits" and its check."""
+    """classified + unknown + lost = idle exits, and what that was checked against."""
     return (
         f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
         f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
@@ -373,9 +371,8 @@ def balance(counts: Conservation, unit: str = " idle exits") -> str:
 
 
 def joules(split: EnergySplit, of: str = "") -> str:
-    """Return the sentence "idle floor + parts + unattributed = total"; parts that round to zero are left out.
-
-    `of` names the owner of the energy, after a comma.
+    """idle floor + parts + what cannot be attributed = all; what rounds to nothing is left out. `of` says whose, after
+    a comma.
     """
     kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
     whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer
 
 from powerprof.cli import app
 from powerprof.measure.sampling import WindowMeter
@@ -80,7 +79,7 @@ def _too_long(*_: object) -> None:
 @pytest.fixture(scope="module")
 def the_commands() -> object:
     """The application, built once: it is most of what a refused command line costs."""
-    return typer.main.get_command(app.build_app())
+    return app.build_root()
 
 
 @pytest.fixture
@@ -100,7 +99,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
 
     find, waits = programs._find, threading.Event.wait
     monkeypatch.setattr(programs, "_find", lambda name: (None, None) if name in _METERS else find(name))
-    monkeypatch.setattr(app, "build_app", lambda *names, listed=False: the_commands)
+    monkeypatch.setattr(app, "build_root", lambda: the_commands)
     monkeypatch.setattr(WindowMeter, "begin", begins("a window"))
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
     monkeypatch.setattr(LoadedProgram, "__init__", begins("a trace"))

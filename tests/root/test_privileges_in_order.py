@@ -17,7 +17,7 @@ import pytest
 from powerprof.attribution.functions import count_functions
 from powerprof.attribution.profile import profile_target
 from powerprof.attribution.requests import FunctionsRequest, ProfileRequest
-from powerprof.cli.options import Given, TargetOptions
+from powerprof.cli.options import ServerOptions, TargetOptions
 from powerprof.system import caller
 from powerprof.tracing.bpf import syscalls, uprobes
 from tests.programs.ground_truth import build
@@ -59,7 +59,7 @@ def _silent(_: str) -> None:
 
 
 def test_samplers_are_opened_before(order: list[str], target: TargetOptions) -> None:
-    profile_target(target, Given(), ProfileRequest(duration_s=0.2, settle=True), _silent)
+    profile_target(target, ServerOptions(), ProfileRequest(duration_s=0.2, settle=True), _silent)
     assert order == [*["opened"] * (os.cpu_count() or 1), "given up"]
 
 

@@ -8,17 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 
-from powerprof.cli.app import EXAMPLES, build_app
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import Cli
 from tests.contract.docs.pages import CommandLine
 from tests.contract.docs.test_pages import problems_of
 
 
 def command_names() -> list[str]:
-    group = typer.main.get_command(build_app())
-    return sorted(group.commands)  # type: ignore[attr-defined]
+    return sorted(COMMANDS)
 
 
 def assert_usage_error(code: int, out: str, err: str) -> None:
@@ -33,7 +31,7 @@ def assert_usage_error(code: int, out: str, err: str) -> None:
 def test_the_help_lists_every_command_with_a_line(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["--help"])
     assert done.code == 0
-    listed = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", done.out.partition("Commands:")[2], re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+) {2,}(\S.*)$", done.out.partition("Idle:")[2], re.MULTILINE)
     assert sorted(name for name, _ in listed) == command_names()
     assert all(len(text) > 10 for _, text in listed)
 
@@ -49,10 +47,10 @@ def test_each_command_has_help_of_its_own(powerprof_cli: Cli, name: str) -> None
 
 @pytest.mark.parametrize("name", command_names())
 def test_each_command_has_an_example_that_exists_and_the_time_it_takes(powerprof_cli: Cli, name: str) -> None:
-    example = EXAMPLES[name]
-    assert problems_of(CommandLine(Path("help"), example.line)) == []
+    command = COMMANDS[name]
+    assert problems_of(CommandLine(Path("help"), command.example)) == []
     text = " ".join(powerprof_cli([name, "--help"]).out.split())
-    assert f"Example: {example.typed} takes {example.takes}" in text
+    assert f"Example: {command.example_line} takes {command.takes}" in text
 
 
 def test_options_stand_in_groups_and_limits_are_words(powerprof_cli: Cli) -> None:
@@ -156,7 +154,7 @@ def test_control_characters_of_the_command_line_do_not_reach_the_terminal(powerp
 def test_without_a_command_the_help_is_shown_as_an_error(powerprof_cli: Cli) -> None:
     done = powerprof_cli([])
     assert (done.code, done.out) == (2, "")
-    assert "Commands:" in done.err
+    assert "Saved runs:" in done.err
 
 
 def test_the_version_is_that_of_the_package(powerprof_cli: Cli) -> None:

@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from powerprof.cli.app import EXAMPLES
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import commands
 from tests.contract.docs.pages import command_lines
@@ -36,7 +36,7 @@ def _fits(ended: Ended) -> bool:
 
 @pytest.mark.parametrize("name", commands())
 def test_the_example_of_the_help_gets_to_its_first_window(name: str, up_to_the_first_window: Run) -> None:
-    ended = up_to_the_first_window(shlex.split(EXAMPLES[name].line))
+    ended = up_to_the_first_window(shlex.split(COMMANDS[name].example))
     assert _fits(ended), ended
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from powerprof.cli.app import EXAMPLES
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs.cli import Command, Parameter, commands
 
@@ -59,11 +59,13 @@ def _option(option: Parameter) -> str:
 
 def _command(command: Command) -> str:
     words = " ".join(f"[{one.name}]" if not one.required else one.name for one in command.arguments)
-    example = EXAMPLES[command.name]
+    example = COMMANDS[command.name]
     paragraphs = [" ".join(part.split()) for part in command.help.split("\n\n")]
     parts = [f".SS {_escaped(f'powerprof {command.name} {words}'.strip())}", "\n.PP\n".join(map(_escaped, paragraphs))]
     parts += [_option(one) for one in command.options]
-    parts.append(f".PP\nExample, which takes {_escaped(example.takes)}:\n.PP\n.RS\n{_escaped(example.typed)}\n.RE")
+    parts.append(
+        f".PP\nExample, which takes {_escaped(example.takes)}:\n.PP\n.RS\n{_escaped(example.example_line)}\n.RE"
+    )
     return "\n".join(parts)
 
 

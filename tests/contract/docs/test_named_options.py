@@ -56,7 +56,7 @@ _OTHERS_IN_PAGES = {
     "--install-completion",
 }
 # Lists of command lines and of options, whose texts are of no one command.
-_LISTS = {"cli/app.py", "workloads/catalogue.py"}
+_LISTS = {"cli/app.py", "cli/commands.py", "cli/options.py", "workloads/catalogue.py"}
 # Who prints the tables: their hints are for these alone.
 _TABLES = {
     "attribution": ("attribute", "report"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from powerprof.cli.app import RUN_COMMANDS
+from powerprof.cli.commands import COMMANDS
 from tests.conftest import REPOSITORY
 from tests.contract.docs import commands_page
 from tests.contract.docs.cli import commands
@@ -37,7 +37,7 @@ def problems_of(line: CommandLine) -> list[str]:
     command = known[words[0]]
     options = {one.name: one for one in command.options}
     rest = words[1:]
-    if command.name in RUN_COMMANDS and "--" in rest:
+    if COMMANDS[command.name].runs_words and "--" in rest:
         rest = rest[: rest.index("--")]  # what follows is a command of the reader's
     found, others = [], 0
     while rest:

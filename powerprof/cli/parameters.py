@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options and arguments as fields of dataclasses.
+
+A command has one dataclass of options. Each field is an option, an argument, or a group: another dataclass with a
+heading in the help. `read_options` fills the dataclass from the texts of the command line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from typer.core import TyperArgument, TyperOption
+
+from powerprof.system.errors import UsageError
+
+R = TypeVar("R")
+
+# Key of a field's metadata.
+_KEY = "powerprof"
+OWN_HEADING = "Options"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """An option or an argument of the command line.
+
+    Attributes:
+        flag: the option with its dashes; empty for an argument.
+        metavar: the value in the help.
+        convert: makes the value of its text. Raises ValueError with the reason, or a PowerprofError.
+        low, high: limits of a number.
+        default_text: the default in the help.
+    """
+
+    flag: str = ""
+    metavar: str = ""
+    help: str = ""
+    convert: Callable[[str], object] = str
+    low: float | None = None
+    high: float | None = None
+    default: object = None
+    default_text: str = ""
+    is_flag: bool = False
+    is_repeatable: bool = False
+    is_required: bool = False
+
+    @property
+    def limits(self) -> str:
+        """The limits as in `0.5 to 3600`, `from 1` or `to 10`; empty without any."""
+        low, high = (None if limit is None else _grouped(limit) for limit in (self.low, self.high))
+        if low is not None and high is not None:
+            return f"{low} to {high}"
+        return f"from {low}" if low is not None else f"to {high}" if high is not None else ""
+
+    @property
+    def help_row(self) -> tuple[str, str]:
+        """The row of the help: the words to type, and the text with default and limits."""
+        default = f"default: {self.default_text}" if self.default_text else ""
+        required = "required" if self.is_required and not self.default_text else ""
+        extra = "; ".join(part for part in (default, self.limits, required) if part)
+        return f"{self.flag} {self.metavar}".strip(), f"{self.help}  [{extra}]" if extra else self.help
+
+    def as_typer(self, name: str) -> TyperOption | TyperArgument:
+        """Return the parameter for Typer's parser, which reads texts only."""
+        if not self.flag:
+            return TyperArgument(
+                param_decls=[name], nargs=-1 if self.is_repeatable else 1, required=False, metavar=self.metavar
+            )
+        if self.is_flag:
+            return TyperOption(param_decls=[self.flag, name], is_flag=True, default=False, help=self.help)
+        return TyperOption(
+            param_decls=[self.flag, name], metavar=self.metavar, multiple=self.is_repeatable, help=self.help
+        )
+
+    def value_of(self, typed: Any, command_path: str) -> Any:
+        """Return the value of the typed text or texts; the default if there is none. Raises UsageError."""
+        if self.is_flag:
+            return bool(typed)
+        if typed is None or typed == ():
+            if self.is_required:
+                kind = f"option '{self.flag}'" if self.flag else f"argument '{self.metavar}'"
+                raise UsageError(f"missing {kind}", f"{command_path} --help")
+            return self.default
+        if self.is_repeatable:
+            return [self._converted(text, command_path) for text in typed]
+        return self._converted(typed, command_path)
+
+    def _converted(self, text: str, command_path: str) -> object:
+        try:
+            return self.convert(text)
+        except ValueError as error:
+            word = self.flag or self.metavar
+            raise UsageError(f"{word} {text.strip()}: {error}", f"{command_path} --help") from None
+
+
+def _grouped(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) and number >= 10_000 else f"{number:g}"
+
+
+def _declare(parameter: Parameter) -> Any:
+    metadata = {_KEY: parameter}
+    return field(metadata=metadata) if parameter.is_required else field(default=parameter.default, metadata=metadata)
+
+
+def flag(words: str, help: str) -> Any:
+    """Return the field of an option without a value; False by default."""
+    return _declare(Parameter(flag=words, help=help, is_flag=True, default=False))
+
+
+def option(
+    words: str,
+    metavar: str,
+    help: str,
+    *,
+    convert: Callable[[str], object] = str,
+    default: object = None,
+    is_repeatable: bool = False,
+    is_required: bool = False,
+) -> Any:
+    """Return the field of an option with a value: a text, or the result of `convert`."""
+    parameter = Parameter(
+        flag=words,
+        metavar=metavar,
+        help=help,
+        convert=convert,
+        default=default,
+        default_text="" if default is None else str(default),
+        is_repeatable=is_repeatable,
+        is_required=is_required,
+    )
+    return _declare(parameter)
+
+
+def argument(
+    metavar: str,
+    help: str,
+    *,
+    convert: Callable[[str], object] = str,
+    default: object = None,
+    is_repeatable: bool = False,
+    is_required: bool = False,
+) -> Any:
+    """Return the field of an argument."""
+    parameter = Parameter(
+        metavar=metavar,
+        help=help,
+        convert=convert,
+        default=default,
+        default_text="" if default is None else str(default),
+        is_repeatable=is_repeatable,
+        is_required=is_required,
+    )
+    return _declare(parameter)
+
+
+def whole_number(
+    words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int, shows_default: bool = True
+) -> Any:
+    """Return the field of an option whose value is an integer within the limits."""
+    parameter = Parameter(
+        flag=words,
+        metavar=metavar,
+        help=help,
+        convert=lambda text: _within(_parsed(int, text, "not a whole number"), low, high),
+        low=low,
+        high=high,
+        default=default,
+        default_text=str(default) if shows_default and default is not None else "",
+    )
+    return _declare(parameter)
+
+
+def number(
+    words: str,
+    metavar: str,
+    help: str,
+    *,
+    default: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """Return the field of an option whose value is a finite number within the limits."""
+    parameter = Parameter(
+        flag=words,
+        metavar=metavar,
+        help=help,
+        convert=lambda text: _within(finite_number(text), low, high),
+        low=low,
+        high=high,
+        default=default,
+        default_text="" if default is None else str(default),
+    )
+    return _declare(parameter)
+
+
+def group(record: type[R]) -> Any:
+    """Return the field of a group of options; `record.HEADING` is its heading in the help."""
+    return field(default_factory=record, metadata={_KEY: record})
+
+
+def finite_number(text: str) -> float:
+    """Return the text as a float. Raises ValueError."""
+    value: float = _parsed(float, text, "not a number")
+    if not math.isfinite(value):
+        raise ValueError("not a finite number")
+    return value
+
+
+def _parsed(kind: Callable[[str], Any], text: str, reason: str) -> Any:
+    # Python reads the digits of every script, and 1_0 as 10: more often a mistake than intended.
+    if not text.isascii() or "_" in text:
+        raise ValueError(reason)
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(reason) from None
+
+
+def _within(value: float, low: float | None, high: float | None) -> float:
+    if low is not None and value < low:
+        raise ValueError(f"must be at least {low}")
+    if high is not None and value > high:
+        raise ValueError(f"must be at most {high}")
+    return value
+
+
+def readable_file(text: str) -> Path:
+    """Return the path of a file that can be read. Raises DataError."""
+    from powerprof.system.files import check_outside
+
+    path = Path(text)
+    check_outside(path)
+    return path
+
+
+def existing_folder(text: str) -> Path:
+    """Return the path of a folder. Raises ValueError."""
+    import os
+
+    if not os.path.isdir(text):  # noqa: PTH112 - Path's method raises on names that are too long
+        raise ValueError("not a directory" if os.path.lexists(text) else "no such directory")
+    return Path(text)
+
+
+def walk_parameters(record: type[Any]) -> Iterator[tuple[str, str, Parameter]]:
+    """Yield (heading, field name, parameter) of a dataclass of options, with those of its groups."""
+    for entry in fields(record):
+        declared = entry.metadata.get(_KEY)
+        if isinstance(declared, Parameter):
+            yield getattr(record, "HEADING", OWN_HEADING), entry.name, declared
+        elif declared is not None:
+            yield from walk_parameters(declared)
+
+
+def read_options(record: type[R], texts: Mapping[str, Any], command_path: str, **more: object) -> R:
+    """Return the dataclass with the values of the typed texts; `more` are its other fields. Raises UsageError."""
+    values = dict(more)
+    for entry in fields(record):  # type: ignore[arg-type]  # a dataclass
+        declared = entry.metadata.get(_KEY)
+        if isinstance(declared, Parameter):
+            values[entry.name] = declared.value_of(texts[entry.name], command_path)
+        elif declared is not None:
+            values[entry.name] = read_options(declared, texts, command_path)
+    return record(**values)
