@@ -363,6 +363,14 @@ _LANE = 34
 _ROW = 22
 _BINS = 200
 _LEFT, _RIGHT = 9.0, 99.5
+_IDLE = Markup(
+    '<rect class="idle" x="{:.3f}%" y="{}" width="{:.3f}%" height="20"><title>CPU {} in {} for {:.3f} ms, '
+    "ended by {}</title></rect>"
+)
+_RAN = Markup(
+    '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: {}, {}{}</title></rect>'
+)
+_SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
 
 
 @dataclass(frozen=True)
@@ -395,37 +403,12 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
         enter, leave = (across((time - origin) / 1e6) for time in (period.enter_ns, period.exit_ns))
         top = cpus[period.cpu] * _LANE
         blame = f"{period.mechanism.replace('_', '-')}: {clean(period.cause, 80)}"
-        parts.append(
-            Markup(
-                '<rect class="idle" x="{:.3f}%" y="{}" width="{:.3f}%" height="20"><title>CPU {} in {} for '
-                "{:.3f} ms, ended by {}</title></rect>"
-            ).format(
-                enter,
-                top + 5,
-                max(0.02, leave - enter),
-                period.cpu,
-                clean(period.state, 40),
-                (period.exit_ns - period.enter_ns) / 1e6,
-                blame,
-            )
-        )
+        idle_ms, state = (period.exit_ns - period.enter_ns) / 1e6, clean(period.state, 40)
+        parts.append(_IDLE.format(enter, top + 5, max(0.02, leave - enter), period.cpu, state, idle_ms, blame))
         ran = "" if period.next_ns is None else f", ran {(period.next_ns - period.exit_ns) / 1e6:.3f} ms"
         width = 0.0 if period.next_ns is None else across((period.next_ns - origin) / 1e6) - leave
-        parts.append(
-            Markup(
-                '<rect class="ran m-{}" x="{:.3f}%" y="{}" width="{:.3f}%" height="28"><title>{:.3f} ms: '
-                "{}, {}{}</title></rect>"
-            ).format(
-                _mechanism_of(period),
-                leave,
-                top + 1,
-                max(0.12, width),
-                (period.exit_ns - origin) / 1e6,
-                blame,
-                clean(period.thread or "nobody ran", 80),
-                ran,
-            )
-        )
+        place, exit_ms = (_mechanism_of(period), leave, top + 1, max(0.12, width)), (period.exit_ns - origin) / 1e6
+        parts.append(_RAN.format(*place, exit_ms, blame, clean(period.thread or "nobody ran", 80), ran))
     height = len(cpus) * _LANE
     span_ms = (end - origin) / 1e6
     distance = step(span_ms, 5)
@@ -437,9 +420,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
             )
         )
     label = f"idle periods and wake-ups of {len(cpus)} CPUs over {span_ms:.0f} ms"
-    svg = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
-        label, height + 20, Markup().join(parts)
-    )
+    svg = _SVG.format(label, height + 20, Markup().join(parts))
     whole_ms = (max(period.next_ns or period.exit_ns for period in whole) - origin) / 1e6
     return Lanes(
         svg,
@@ -473,9 +454,7 @@ def _draw_overview(exits: Sequence[TimelineExit], origin: int, whole_ms: float) 
         )
     parts.append(Markup('<rect class="window" x="0" y="0" width="0" height="{}"/>').format(len(cpus) * _ROW))
     label = f"idle exits of {len(cpus)} CPUs over all of {whole_ms / 1e3:.1f} s"
-    return Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>').format(
-        label, len(cpus) * _ROW, Markup().join(parts)
-    )
+    return _SVG.format(label, len(cpus) * _ROW, Markup().join(parts))
 
 
 def _timeline_data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) -> dict[str, object]:

@@ -192,19 +192,9 @@ def _function_lines(comparison: Comparison, width: int) -> list[str]:
     shown = functions_table(comparison, Places(comparison), _MAX_FUNCTIONS)
     if not shown.rows:
         return ["", *text.wrap(f"No function of the server changed significantly ({each}).", width)]
-    rows = [["A self", "B self", "B − A, 95 %", "A all", "B all", "function"]]
-    for row in shown.rows:
-        cells = [row.cells[key] for key in ("a", "b", "difference", "a_total", "b_total")]
-        figures = [
-            f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
-            for cell in cells
-            if isinstance(cell, Figure)
-        ]
-        name = row.words("name")
-        rows.append([*figures, f"{name.text} ({name.more})"])
+    headings = {"a": "A self", "b": "B self", "difference": "B − A, 95 %", "a_total": "A all", "b_total": "B all"}
     printed = ["", *text.wrap(f"Functions of the server that changed significantly, % of one CPU: {each}", width)]
-    heads = text.columns([row[:-1] for row in rows], left=0)
-    printed += [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    printed += terminal.function_lines(shown, headings, width)
     return [*printed, *([f"{shown.left_count} more: --json"] if shown.left_count > 0 else []), ""]
 
 

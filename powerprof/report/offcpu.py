@@ -13,6 +13,7 @@ from powerprof.attribution.syscalls import FileRow, SyscallProfile, SyscallRow
 from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
 from powerprof.report.labels import texts
+from powerprof.report.table import align_rows
 
 # Sleeping threads and their wakers.
 
@@ -108,11 +109,14 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
             printed += waker_lines(waker, profile.pids, width)
         printed += [*_hidden_line(len(profile.wakers), top, "rows"), ""]
     footer = [f"Lost {profile.lost_count:,}. Tracing wakes CPUs: no energy figure comes from this window."]
-    footer += [_tool_line(profile), *([f"Limits: {'; '.join(profile.limits)}."] if profile.limits else [])]
-    footer += [f"Note: {note}." for note in texts(profile.notes)]
-    if profile.interrupted:
-        footer.append("Interrupted: this is what was counted until then.")
-    return [*printed, *(line for word in footer for line in text.wrap(word, width))]
+    return [*printed, *_footer(profile, width, [*footer, _tool_line(profile)])]
+
+
+def _footer(profile: OffCpuProfile | SyscallProfile, width: int, sentences: Sequence[str]) -> list[str]:
+    limits = [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
+    notes = [f"Note: {note}." for note in texts(profile.notes)]
+    ended = ["Interrupted: this is what was counted until then."] if profile.interrupted else []
+    return [line for sentence in (*sentences, *limits, *notes, *ended) for line in text.wrap(sentence, width)]
 
 
 def render_csv(record: OffCpuProfile) -> Iterator[Line]:
@@ -137,11 +141,7 @@ def render_syscalls_terminal(profile: SyscallProfile, width: int = text.DEFAULT_
     bpf = "" if profile.bpf_s is None else f", {text.number(1e3 * profile.bpf_s / profile.window_s, 2)} ms/s in BPF"
     cost = "unknown" if profile.tool_cpu_s is None else f"{1e3 * profile.tool_cpu_s:.0f} ms of CPU time{bpf}"
     footer = [f"Lost {profile.lost_count:,}. powerprof itself: {cost}."]
-    footer += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
-    footer += [f"Note: {note}." for note in texts(profile.notes)]
-    if profile.interrupted:
-        footer.append("Interrupted: this is what was counted until then.")
-    return [*printed, *(line for word in footer for line in text.wrap(word, width))]
+    return [*printed, *_footer(profile, width, footer)]
 
 
 def _syscall_headline(profile: SyscallProfile) -> str:
@@ -184,7 +184,7 @@ def _call_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
                 name,
             ]
         )
-    return [*_align_rows(rows, width), *_hidden_line(len(kinds), top, "calls"), ""]
+    return [*align_rows(rows, width), *_hidden_line(len(kinds), top, "calls"), ""]
 
 
 def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
@@ -204,7 +204,7 @@ def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
     if len(rows) == 1:
         return []
     heading = text.wrap(f"Files in {folder}:", width) if folder else []
-    return [*heading, *_align_rows(rows, width), *_hidden_line(len(files), top, "rows"), ""]
+    return [*heading, *align_rows(rows, width), *_hidden_line(len(files), top, "rows"), ""]
 
 
 def _common_folder(paths: Sequence[str]) -> str:
@@ -241,13 +241,7 @@ def _lock_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
                 thread_name(row.thread, row.tid),
             ]
         )
-    return [*_align_rows(rows, width), *_hidden_line(len(profile.lock_waits), top, "threads"), ""]
-
-
-def _align_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return the rows with figures aligned to the right; the last name is shortened to the width."""
-    heads = text.columns([row[:-1] for row in rows], left=0)
-    return [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+    return [*align_rows(rows, width), *_hidden_line(len(profile.lock_waits), top, "threads"), ""]
 
 
 def render_syscalls_csv(record: SyscallProfile) -> Iterator[Line]:

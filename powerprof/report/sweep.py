@@ -26,7 +26,7 @@ from powerprof.report.html.svg import SVG, Scale, from_zero, grid, joined
 from powerprof.report.labels import answer_and_context, significant, texts
 from powerprof.report.markdown import draw_table, note_lines
 from powerprof.report.metrics import paces_table, sweep_table
-from powerprof.report.table import Places
+from powerprof.report.table import Places, align_rows
 
 _MOST_FUNCTIONS = 12
 _MOST_THREADS = 12
@@ -147,13 +147,13 @@ def _function_lines(sweep: Sweep, width: int) -> list[str]:
             largest[key] = max(share, largest.get(key, 0.0))
     if not largest:
         return []
-    rows = [[str(value) for value, _ in points]]
+    rows = [[*(str(value) for value, _ in points), "function"]]
     chosen = sorted(largest, key=lambda key: (-largest[key], key))[:_MOST_FUNCTIONS]
-    rows += [[text.number(point_shares.get(key, 0.0), 1) for _, point_shares in points] for key in chosen]
-    names = ["function", *(f"{function} ({'kernel' if kernel else module})" for function, module, kernel in chosen)]
-    figures = text.columns(rows, left=0)
+    for function, module, is_kernel in chosen:
+        figures = [text.number(each.get((function, module, is_kernel), 0.0), 1) for _, each in points]
+        rows.append([*figures, f"{function} ({'kernel' if is_kernel else module})"])
     heading = text.wrap(f"What the server ran, % of its samples, over {sweep.parameter}:", width)
-    return [*heading, *(text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)), ""]
+    return [*heading, *align_rows(rows, width), ""]
 
 
 def _thread_lines(point: Point, width: int) -> list[str]:
@@ -161,18 +161,16 @@ def _thread_lines(point: Point, width: int) -> list[str]:
     if not point.paces:
         return []
     shown = point.paces[:_MOST_THREADS]
-    rows = [["wakings/s", "95 %", "exits/s", "period"]]
-    for pace in shown:
+    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+    rows = [["wakings/s", "95 %", "exits/s", "period", names[0]]]
+    for pace, name in zip(shown, names[1:], strict=True):
         woken = pace.wakings or pace.exits
         ends = "" if woken.low is None or woken.high is None else f"{_short(woken.low)}–{_short(woken.high)}"
         period = "" if pace.period_ms is None else f"{_short(pace.period_ms)} ms"
-        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period])
-    names = text.columns([["thread", "what changes it"], *([pace.thread, pace.remedy] for pace in shown)], left=2)
+        rows.append([_short(woken.mean), ends, _short(pace.exits.mean), period, name])
     left = len(point.paces) - _MOST_THREADS
-    figures = text.columns(rows, left=0)
-    lines = [text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
     more = [f"{left} more threads (--json)"] if left > 0 else []
-    return [f"{point.value}, {point.server}: how often its threads wake", *lines, *more, ""]
+    return [f"{point.value}, {point.server}: how often its threads wake", *align_rows(rows, width), *more, ""]
 
 
 def _baseline_sentences(sweep: Sweep) -> list[str]:

@@ -186,19 +186,8 @@ def _function_lines(record: SweepComparison, places: Places, width: int) -> list
     title = "Functions whose share of the server's samples differs significantly where they diverge, %:"
     if not has_significant:
         title = "No function's share of the server's samples differs significantly where they diverge; the largest, %:"
-    rows = [["A", "B", "B − A, 95 %", "elsewhere"]]
-    for row in shown.rows:
-        cells = [row.cells[key] for key in ("a", "b", "difference", "elsewhere")]
-        rows.append(
-            [
-                f"{cell.text} [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else cell.text
-                for cell in cells
-                if isinstance(cell, Figure)
-            ]
-        )
-    names = ["function", *(f"{row.words('name').text} ({row.words('name').more})" for row in shown.rows)]
-    figures = text.columns(rows, left=0)
-    lines = [text.shorten(f"{line}  {name}", width) for line, name in zip(figures, names, strict=True)]
+    headings = {"a": "A", "b": "B", "difference": "B − A, 95 %", "elsewhere": "elsewhere"}
+    lines = table.function_lines(shown, headings, width)
     return ["", *text.wrap(title, width), *lines, *([f"{shown.left_count} more: --json"] if shown.left_count else [])]
 
 

@@ -294,3 +294,21 @@ def phases(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list
     rows += [list(line) for line in more]
     lines = text.columns(rows)
     return lines if max(map(len, lines)) <= width else text.columns(rows, gap=1)
+
+
+def align_rows(rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return rows with figures aligned to the right; the name in the last column is shortened to the width."""
+    heads = text.columns([row[:-1] for row in rows], left=0)
+    return [text.shorten(f"{head}  {row[-1]}", width) for head, row in zip(heads, rows, strict=True)]
+
+
+def function_lines(table: Table, headings: Mapping[str, str], width: int) -> list[str]:
+    """Return one line per function: the figures of these columns, with intervals in brackets, then its name."""
+    rows = [[*headings.values(), "function"]]
+    for row in table.rows:
+        figures = [cell for key in headings if isinstance(cell := row.cells[key], Figure)]
+        ends = [f" [{cell.ends[0].text}, {cell.ends[1].text}]" if cell.ends else "" for cell in figures]
+        name = row.words("name")
+        cells = [f"{cell.text}{interval}" for cell, interval in zip(figures, ends, strict=True)]
+        rows.append([*cells, f"{name.text} ({name.more})"])
+    return align_rows(rows, width)
