@@ -117,14 +117,14 @@ def command(options: Options) -> None:
         if words or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
         from powerprof.model.runs import RunStore
-        from powerprof.report.history import same_before
+        from powerprof.report.history import find_earlier_run
 
         # What was before is A, and what came of it B.
         runs = RunStore(saving.runs_dir).list()
         this = next((run for run in runs if run.id == a), None)
         if this is None:
             raise UsageError(f"no run {a!r} is saved", "powerprof runs lists them")
-        a, b = same_before(runs, this, options.other).id, a
+        a, b = find_earlier_run(runs, this, options.other).id, a
     if words:
         first, second = _two(words, a)
         options.refuse_without_effect("on commands", but=_OF_COMMANDS)

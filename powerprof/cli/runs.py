@@ -88,7 +88,7 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
     from powerprof.report import history
 
     store = RunStore(runs_dir)
-    old = history.superfluous(store.list(), keep, older_than)
+    old = history.removable_runs(store.list(), keep, older_than)
     if not old:
         say("Nothing to remove.")
         return

@@ -18,7 +18,7 @@ from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
 from powerprof.report.csv_file import Line
-from powerprof.report.html.flames import flame_view
+from powerprof.report.html.charts import flame_view
 from powerprof.report.html.page import Extras, clean, embedded, opened, page
 from powerprof.report.html.svg import Scale, step
 from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, draw_table, note_lines
@@ -28,13 +28,14 @@ from powerprof.report.table import Places
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
     answer_of,
-    beyond,
-    blamed,
+    busy_wakings_table,
     causes_table,
     elsewhere_table,
     function_of,
-    ran_anyway,
-    ran_anyway_table,
+    group_exits,
+    group_wakings,
+    hidden_rows_text,
+    period_of,
     thread_name,
     wakeups_table,
 )
@@ -48,7 +49,7 @@ _RUNTIMES = ("libjvm.so", "libcoreclr.so", "beam.smp", "node", "nodejs")
 _GO_PREFIX = "runtime."
 
 
-def helps(record: Attribution) -> list[str]:
+def suggest_remedies(record: Attribution) -> list[str]:
     """Return suggestions against the target's wake-ups, one sentence per thread, the largest saving first.
 
     Timer slack has a predicted effect. The absence of a thread has only an upper bound: another thread may end those
@@ -146,9 +147,9 @@ def _wrap_stack(
 def _cause_lines(record: Attribution, width: int, limit: int, sources: bool) -> list[str]:
     lines = [f"{'/s':>8}  {'every':>8}  {'C0':>9}  thread and stack (innermost first)"]
     indent = " " * 31
-    causes = blamed(record.wakeups)
+    causes = group_exits(record.wakeups)
     for cause in causes[:limit]:
-        row, every = cause.first, text.period(cause.period_ms).removeprefix("every ")
+        row, every = cause.first, text.period(period_of(cause)).removeprefix("every ")
         head = f"{text.number(cause.rate_hz, 1):>8}  {every:>8}  {text.number(_each_ms(cause.rows), 2, ' ms'):>9}  "
         lines.append(text.shorten(f"{head}{thread_name(row.thread)} · {cause.why}", width))
         lines += _wrap_stack(row.stack, width, indent, sources)
@@ -176,9 +177,10 @@ def _waking_lines(record: Attribution, width: int, limit: int, sources: bool) ->
         *text.wrap("On a quieter host these wakings would end idle periods:", width),
         f"{'/s':>8}  {'C0':>9}  thread and stack (innermost first)",
     ]
-    causes = ran_anyway(rows)
+    causes = group_wakings(rows)
     for cause in causes[:limit]:
-        each = "" if cause.own_ms is None else text.number(cause.own_ms / cause.count, 2, " ms")
+        own_ms = [row.own_ms for row in cause.rows if row.own_ms is not None]
+        each = "" if len(own_ms) < len(cause.rows) else text.number(sum(own_ms) / cause.count, 2, " ms")
         head = f"{text.number(cause.rate_hz, 1):>8}  {each:>9}  "
         lines.append(text.shorten(f"{head}{thread_name(cause.first.thread)} · {cause.why}", width))
         lines += _wrap_stack(cause.first.stack, width, " " * 21, sources)
@@ -331,9 +333,8 @@ def render_terminal(
         printed = printed[:-1] + _waking_lines(record, width, top, sources)
     printed.append("")
     split = record.energy_split
-    for position, line in enumerate(helps(record)):
-        printed += [] if position else ["What would help most"]
-        printed += text.wrap(line, width, "  ")
+    if suggestions := suggest_remedies(record):
+        printed += ["What would help most", *(line for each in suggestions for line in text.wrap(each, width, "  "))]
     if printed[-1]:
         printed.append("")
     for line in (
@@ -500,7 +501,7 @@ def render_html(record: Attribution, extras: Extras) -> str:
         flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
-    shown = ran_anyway_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
+    shown = busy_wakings_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
     first, more = opened(shown, _OPEN_ROWS)
     split = record.energy_split
     return page(
@@ -512,12 +513,12 @@ def render_html(record: Attribution, extras: Extras) -> str:
         answer=answer_of(record),
         rows=first,
         more=more,
-        beyond=beyond(record, MAX_ROWS),
+        beyond=hidden_rows_text(record, MAX_ROWS),
         elsewhere=elsewhere_table(record, places),
         others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
         energy=split_table(split, places, "/energy_split") if split else None,
         flames=[view for view in views if view],
-        helps=helps(record),
+        helps=suggest_remedies(record),
         lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS,
         notes=labels.all_of(record),
@@ -534,12 +535,12 @@ _CSV_HEAD = "mechanism origin count rate_hz wakings_count period_ms c0_ms pid ti
 def render_markdown(record: Attribution, context: str) -> list[str]:
     """Return the rows with most idle exits, and the balance."""
     places = Places(record)
-    anyway = ran_anyway_table(record, places, MARKDOWN_ROWS)
+    anyway = busy_wakings_table(record, places, MARKDOWN_ROWS)
     if anyway:
         written = ["", RAN_ANYWAY, *draw_table(anyway, _WAKING_COLUMNS)]
     else:
         written = draw_table(wakeups_table(record, places, MARKDOWN_ROWS), _WAKEUP_COLUMNS)
-    if left := beyond(record, MARKDOWN_ROWS):
+    if left := hidden_rows_text(record, MARKDOWN_ROWS):
         written += ["", f"{left}."]
     return written + balance_lines(record.conservation) + note_lines(labels.all_of(record))
 

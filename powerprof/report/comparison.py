@@ -20,9 +20,16 @@ from powerprof.report import table as terminal
 from powerprof.report.answers import NO_BOUND_PERCENT, PHRASES, MetricPhrase, word_threats, words
 from powerprof.report.csv_file import Line, exact_cells
 from powerprof.report.html import charts, svg
-from powerprof.report.html.charts import DrawnInterval, c0_bars, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.flames import FlameView, flame_view
-from powerprof.report.html.page import Drawn, Extras, clean, extras_of_two, page, table, without_empty
+from powerprof.report.html.charts import (
+    DrawnInterval,
+    FlameView,
+    c0_bars,
+    flame_view,
+    interval_axis,
+    interval_row,
+    interval_ticks,
+)
+from powerprof.report.html.page import DrawnColumn, Extras, clean, extras_of_two, page, table, without_empty
 from powerprof.report.labels import answer_and_context
 from powerprof.report.markdown import MARKDOWN_ROWS, draw_table, escape, note_lines
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
@@ -357,7 +364,7 @@ def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, in
     return part(first, True, whole.caption), part(others, False, "") if others else Markup(), len(others)
 
 
-def _draw_differences(record: Comparison) -> Drawn | None:
+def _draw_differences(record: Comparison) -> DrawnColumn | None:
     """Return each difference with its interval relative to A, on one axis; None without any interval."""
     intervals = [_drawn_interval(metric) for metric in record.metrics]
     known = [interval for interval in intervals if interval is not None]
@@ -373,7 +380,7 @@ def _draw_differences(record: Comparison) -> Drawn | None:
         # On narrow screens the table head is hidden, so each row has its own axis.
         row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
         cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
-    return Drawn("verdict", ticks, cells)
+    return DrawnColumn("verdict", ticks, cells)
 
 
 def _block_bars(record: Comparison) -> list[svg.Bar]:

@@ -37,7 +37,7 @@ def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
 
 def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None) -> str:
     """Return a page with one flame graph and nothing else."""
-    from powerprof.report.html.flames import flame_view
+    from powerprof.report.html.charts import flame_view
     from powerprof.report.html.page import page
 
     return page("flame.html.j2", None, None, title=title, view=flame_view(graph, title, modules))

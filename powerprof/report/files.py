@@ -16,69 +16,43 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable_lines, reason_of
 from powerprof.system.folders import Folder, check_free, locate, write_all
 
-# What is open already is written to as it is: these names lead to links that are no paths (proc(5)).
-_OPEN_ALREADY = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
-# The largest pages and profiles seen were some MB; a host with less than this free is about to fail elsewhere too.
+# These names refer to files that this process has open: they are links without a path (proc(5)).
+_OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
+# The largest pages and profiles seen had some MB; a host with less free space than this fails elsewhere too.
 _NEEDED_BYTES = 1 << 20
 
 
 def check_output(target: str) -> None:
-    """Raises PowerprofError where `write_output` could not write there now; called before anything is measured.
+    """Raise PowerprofError if `write_output` could not write to `target` now. Call it before measuring.
 
-    A pipe with a name is not opened: its reader would take the closing for the end. It may come later, too.
+    A named pipe is not opened: its reader would take the closing for the end. The reader may also come later.
     """
     try:
-        number = _number_of(target)
+        number = _descriptor_of(target)
         if number is not None:
-            _check_open(number)
+            _check_descriptor(number)
             return
         with as_caller():
             folder, name = locate(target)
             with folder:
-                info = _what_is_there(folder, name)
+                info = _stat_special(folder, name)
                 if info is None:
                     folder.check_room(_NEEDED_BYTES)
                 elif not stat.S_ISFIFO(info.st_mode):
-                    handle = _open(folder, name)
+                    handle = _open_special(folder, name)
                     try:
-                        _check_open(handle)
+                        _check_descriptor(handle)
                     finally:
                         os.close(handle)
     except OSError as error:
-        raise _cannot_write(target, error) from error
-
-
-def _number_of(target: str) -> int | None:
-    """The descriptor that is meant by - or by the name of what is open already."""
-    if target == "-":
-        return 1
-    match = _OPEN_ALREADY.fullmatch(target)
-    if match is None:
-        return None
-    return int(match[2]) if match[2] else {"stdout": 1, "stderr": 2}[match[1]]
-
-
-def _check_open(number: int) -> None:
-    """Raises OSError where what is open could not be written to now."""
-    info = os.fstat(number)
-    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
-        raise OSError(errno.EBADF, "open for reading only")
-    if stat.S_ISREG(info.st_mode):
-        check_free(number, _NEEDED_BYTES)
-    elif stat.S_ISCHR(info.st_mode):
-        os.write(number, b"")  # a device is asked too where nothing is to be written: /dev/full refuses
-    else:
-        poll = select.poll()
-        poll.register(number, 0)
-        if any(event & select.POLLERR for _, event in poll.poll(0)):
-            raise BrokenPipeError(errno.EPIPE, "nobody reads it any more")
+        raise _write_error(target, error) from error
 
 
 def write_output(target: str, data: bytes) -> None:
-    """To stdout for `-`, else to a file that is replaced at once. Raises PowerprofError where it cannot be written.
+    """Write to stdout for `-`, else replace a file in one step. Raise PowerprofError if that fails.
 
-    The file is the caller's, with the permissions that its umask gives to any new file. A link is followed where
-    root or the caller made it; a pipe or a device of theirs is written to as it is.
+    The file belongs to the caller and has the permissions that its umask gives to new files. A link of root or of the
+    caller is followed. A pipe or a device of theirs is written to instead of being replaced.
     """
     if target == "-":
         if sys.stdout.isatty():
@@ -87,31 +61,57 @@ def write_output(target: str, data: bytes) -> None:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
         except BrokenPipeError:
-            raise  # a reader that has enough (head) is no failure
+            raise  # a reader that has left (head) is no failure
         except OSError as error:
-            raise _cannot_write(target, error) from error
+            raise _write_error(target, error) from error
         return
     try:
-        number = _number_of(target)
+        number = _descriptor_of(target)
         if number is not None:
             write_all(number, data)
             return
         with as_caller():
             folder, name = locate(target)
             with folder:
-                if _what_is_there(folder, name) is None:
+                if _stat_special(folder, name) is None:
                     folder.write(name, data, 0o666)
                     return
-                handle = _open(folder, name)
+                handle = _open_special(folder, name)
                 try:
                     write_all(handle, data)
                 finally:
                     os.close(handle)
     except OSError as error:
-        raise _cannot_write(target, error) from error
+        raise _write_error(target, error) from error
 
 
-def _cannot_write(target: str, error: OSError) -> PowerprofError:
+def _descriptor_of(target: str) -> int | None:
+    """Return the descriptor that `-` or the name of an open file refers to; `None` for any other path."""
+    if target == "-":
+        return 1
+    match = _OPEN_FILE.fullmatch(target)
+    if match is None:
+        return None
+    return int(match[2]) if match[2] else {"stdout": 1, "stderr": 2}[match[1]]
+
+
+def _check_descriptor(number: int) -> None:
+    """Raise OSError if an open file could not be written to now."""
+    info = os.fstat(number)
+    if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        raise OSError(errno.EBADF, "open for reading only")
+    if stat.S_ISREG(info.st_mode):
+        check_free(number, _NEEDED_BYTES)
+    elif stat.S_ISCHR(info.st_mode):
+        os.write(number, b"")  # a device may refuse even this: /dev/full does
+    else:
+        poll = select.poll()
+        poll.register(number, 0)
+        if any(event & select.POLLERR for _, event in poll.poll(0)):
+            raise BrokenPipeError(errno.EPIPE, "nobody reads it any more")
+
+
+def _write_error(target: str, error: OSError) -> PowerprofError:
     shown = "to stdout" if target == "-" else target
     if is_delegated() and error.errno in (errno.EACCES, errno.EPERM):
         hint = f"under sudo files are written as {caller().name}: choose a place of theirs, or run as root itself"
@@ -120,8 +120,11 @@ def _cannot_write(target: str, error: OSError) -> PowerprofError:
     return PowerprofError(f"cannot write {shown} ({reason_of(error)})", hint)
 
 
-def _what_is_there(folder: Folder, name: str) -> os.stat_result | None:
-    """What is written to as it is; None for a file, which is replaced, and for nothing. Raises OSError."""
+def _stat_special(folder: Folder, name: str) -> os.stat_result | None:
+    """Return the status of a pipe or a device; `None` for a regular file and for a free name.
+
+    Raises OSError for disks, sockets and special files of other accounts.
+    """
     try:
         info = folder.stat(name)
     except FileNotFoundError:
@@ -137,6 +140,6 @@ def _what_is_there(folder: Folder, name: str) -> os.stat_result | None:
     return info
 
 
-def _open(folder: Folder, name: str) -> int:
-    """What is no file, for writing. Raises OSError."""
+def _open_special(folder: Folder, name: str) -> int:
+    """Open a pipe or a device for writing. Raises OSError."""
     return os.open(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder.handle)

@@ -16,22 +16,22 @@ from powerprof.report.labels import answer_and_context
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
 
-_CELL = 200
-_MAX_ANSWER = 100_000
+_CELL_LIMIT = 200
+_ANSWER_LIMIT = 100_000
 _DAY_S = 86_400.0
 _AGES = ((365 * _DAY_S, "y"), (_DAY_S, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"))
 
 
 def about(record: Any, labels: Sequence[str] = ()) -> About:
-    """What is kept beside a record: what it measured and its answer, as its report begins."""
+    """Return the labels, the target and the answer that are saved next to a record for lists of runs."""
     answer = None
     if (kind := kind_of(record)) is not None:
-        answer = printable(answer_and_context(kind.lines, record)[0])[:_MAX_ANSWER] or None
-    return About(labels=list(labels), target=_target(record), answer=answer)
+        answer = printable(answer_and_context(kind.lines, record)[0])[:_ANSWER_LIMIT] or None
+    return About(labels=list(labels), target=_target_of(record), answer=answer)
 
 
-def _target(record: Any) -> str | None:
-    """The condition, the conditions, the process or the server."""
+def _target_of(record: Any) -> str | None:
+    """Return the name of the conditions, the study, the process or the server of a record."""
     a, b, condition = (getattr(record, name, None) for name in ("a", "b", "condition"))
     if a is not None and b is not None:
         return f"{a.name} / {b.name}"
@@ -49,78 +49,82 @@ def _target(record: Any) -> str | None:
 
 
 def age(started_at: str | None, now: datetime) -> str:
-    """`3 h`, `12 d`; ? where the time cannot be read."""
-    seconds = _seconds_ago(started_at, now)
+    """Return an age such as `3 h` or `12 d`; `?` if the start time is invalid."""
+    seconds = _seconds_since(started_at, now)
     if seconds is None:
         return text.UNKNOWN
     return next((f"{int(seconds / unit)} {name}" for unit, name in _AGES if seconds >= unit), "now")
 
 
-def _seconds_ago(started_at: str | None, now: datetime) -> float | None:
+def _seconds_since(started_at: str | None, now: datetime) -> float | None:
     try:
-        then = datetime.fromisoformat((started_at or "").replace("Z", "+00:00"))
+        start = datetime.fromisoformat((started_at or "").replace("Z", "+00:00"))
     except ValueError:
         return None
-    return (now - (then if then.tzinfo else then.replace(tzinfo=UTC))).total_seconds()
+    return (now - (start if start.tzinfo else start.replace(tzinfo=UTC))).total_seconds()
 
 
 def lines(runs: Sequence[RunInfo], directory: Path, width: int, now: datetime | None = None) -> list[str]:
-    """Two lines a run, or that there is none: id, age, what was measured and labels; then the answer."""
+    """Return the list of saved runs: two lines per run, with id, age, target and labels, then the answer."""
     if not runs:
         return [f"No runs in {directory}."]
     moment = now or datetime.now(UTC)
-    rows, states = [], []
+    rows, answers = [], []
     for run in runs:
-        state = run.problem or (("interrupted: " if run.interrupted else "") + (run.answer or run.schema or ""))
-        labelled = " ".join(f"[{label}]" for label in run.labels)
-        cells = (run.id, age(run.started_at, moment), run.target or "", labelled)
-        # Cleaned before it is padded: a line end in a record must not begin a line of the list.
-        rows.append([printable(cell)[:_CELL] for cell in cells])
-        states.append(printable(state)[:_CELL])
+        answer = run.problem or (("interrupted: " if run.interrupted else "") + (run.answer or run.schema or ""))
+        labels = " ".join(f"[{label}]" for label in run.labels)
+        cells = (run.id, age(run.started_at, moment), run.target or "", labels)
+        # Cells are cleaned before they are padded: a line end in a record must not begin a line of the list.
+        rows.append([printable(cell)[:_CELL_LIMIT] for cell in cells])
+        answers.append(printable(answer)[:_CELL_LIMIT])
     heads = text.columns(rows, left=len(rows[0]))
-    pairs = zip(heads, states, strict=True)
-    return [text.shorten(line, width) for head, state in pairs for line in (head, f"    {state}")]
+    pairs = zip(heads, answers, strict=True)
+    return [text.shorten(line, width) for head, answer in pairs for line in (head, f"    {answer}")]
 
 
-def superfluous(
+def removable_runs(
     runs: Sequence[RunInfo], keep: int | None, older_than_days: float | None, now: datetime | None = None
 ) -> list[RunInfo]:
-    """The runs that may go: beyond the newest `keep` of each command, or older than that. Labelled ones never do.
+    """Return the runs that `prune` removes: without a label, not among the newest `keep` of a command, and old.
 
-    Raises UsageError where neither is given.
+    Raises UsageError if neither limit is given.
     """
     if keep is None and older_than_days is None:
         raise UsageError("prune needs --keep N or --older-than DAYS", "labelled runs are kept in any case")
     moment = now or datetime.now(UTC)
     by_command: dict[str, list[RunInfo]] = defaultdict(list)
     for run in runs:
-        by_command[run.id.rpartition("-")[0]].append(run)
+        by_command[_command_of(run)].append(run)
     newest = {run.id for same in by_command.values() for run in (same[-keep:] if keep else [])}
-    unneeded = []
+    removable = []
     for run in runs:
-        seconds = _seconds_ago(run.started_at, moment)
-        old = older_than_days is None or (seconds is not None and seconds > older_than_days * _DAY_S)
-        if not run.labels and old and (keep is None or run.id not in newest):
-            unneeded.append(run)
-    return unneeded
+        seconds = _seconds_since(run.started_at, moment)
+        is_old = older_than_days is None or (seconds is not None and seconds > older_than_days * _DAY_S)
+        if not run.labels and is_old and (keep is None or run.id not in newest):
+            removable.append(run)
+    return removable
 
 
-def same_before(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunInfo:
-    """The newest run before `this` of the same command and target: with that label, or (`last`) any.
+def _command_of(run: RunInfo) -> str:
+    return run.id.rpartition("-")[0]
 
-    Raises PowerprofError where there is none.
+
+def find_earlier_run(runs: Sequence[RunInfo], this: RunInfo, label: str) -> RunInfo:
+    """Return the newest other run of the same command and target with a label; `last`: any run before this one.
+
+    Raises PowerprofError if there is none.
     """
-    kind = this.id.rpartition("-")[0]
-    before = [run for run in runs if run.id.rpartition("-")[0] == kind and run.id != this.id and run.problem is None]
+    command = _command_of(this)
+    others = [run for run in runs if _command_of(run) == command and run.id != this.id and run.problem is None]
     if label == "last":
-        at = (this.started_at or "", this.id)
-        before = [run for run in before if (run.started_at or "", run.id) < at]
+        moment = (this.started_at or "", this.id)
+        others = [run for run in others if (run.started_at or "", run.id) < moment]
     else:
-        before = [run for run in before if label in run.labels]
-    same = [run for run in before if run.target == this.target]
-    if not same:
-        what = "earlier run" if label == "last" else f"run with the label {label}"
+        others = [run for run in others if label in run.labels]
+    same_target = [run for run in others if run.target == this.target]
+    if not same_target:
+        wanted = "earlier run" if label == "last" else f"run with the label {label}"
         raise PowerprofError(
-            f"there is no {what} of the same command and target as {this.id}", "powerprof runs lists them"
+            f"there is no {wanted} of the same command and target as {this.id}", "powerprof runs lists them"
         )
-    return same[-1]
+    return same_target[-1]

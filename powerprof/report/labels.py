@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What metrics and units are called in reports, and the prefix with which a small figure is readable."""
+"""Names of metrics, units, sentences of notes, and terms of the field, as reports print them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from powerprof.model.attribution import Attribution
 from powerprof.model.records import CpuFrequency, Frequencies, FrequencyLimits, Note, OsRates, Run
 from powerprof.queries.records import Queries
 
-# What a metric is called in a sentence or on a page, and on a terminal, where its unit stands in its name.
+# Names of metrics: in a sentence or on a page, and on a terminal, with the unit.
 _METRICS = {
     "c0_ms_per_query_server": ("C0 per query, server", "C0 ms/query, server"),
     "c0_ms_per_query": ("C0 per query, all", "C0 ms/query, host"),
@@ -93,7 +93,7 @@ _OF_SERVERS = {
     "commits_hz": "commits/s",
     "relay_log_bytes_hz": "relay logs, B/s",
 }
-# Of one device, which stands behind the colon: in a sentence, and on a terminal.
+# Metrics of one device, whose name follows the colon: in a sentence, and on a terminal.
 _OF_DEVICES = {
     "disk_service_ms": ("service time of {}", "{}: service, ms"),
     "disk_read_ms": ("time of a read on {}", "  {}: a read, ms"),
@@ -107,12 +107,12 @@ _OF_DEVICES = {
 _UNIT_SUFFIX = re.compile(r"_(s|ms|us|ns|hz|percent|joules|watts|bytes|count|mhz)$")
 _UNITS = {"us": "µs", "hz": "/s", "percent": "%", "joules": "J", "watts": "W", "count": "", "mhz": "MHz"}
 _PREFIXED = {"J", "s", "J·s", "W"}
-# No meter or clock resolves less in any unit of a report: what is left of a difference of equal figures.
+# Less than any meter or clock resolves, in every unit of a report: the rounding error of equal figures.
 _NOTHING = 1e-12
 
 
 def metric(name: str) -> str:
-    """A metric's name in words; an unknown one is its own."""
+    """Return the name of a metric in words; an unknown name becomes words by `key`."""
     if name in _METRICS:
         return _METRICS[name][0]
     what, colon, of = name.partition(":")
@@ -126,7 +126,7 @@ def metric(name: str) -> str:
 
 
 def short(name: str) -> str:
-    """A metric's name on a terminal; an unknown one is its own."""
+    """Return the name of a metric on a terminal; an unknown name stays."""
     if name in _METRICS:
         return _METRICS[name][1]
     what, colon, whose = name.partition(":")
@@ -138,7 +138,7 @@ def short(name: str) -> str:
 
 
 def key(name: str) -> tuple[str, str]:
-    """A JSON key as words and the unit that its suffix names: `cpu_percent` → ("cpu", "%")."""
+    """Return a JSON key as words, and the unit of its suffix: `cpu_percent` → ("cpu", "%")."""
     suffix = _UNIT_SUFFIX.search(name)
     if suffix is None:
         return name.replace("_", " "), ""
@@ -146,7 +146,7 @@ def key(name: str) -> tuple[str, str]:
 
 
 def significant(value: float | None) -> str:
-    """Three significant digits, whole numbers from 1,000 on."""
+    """Return a value with three significant digits, from 1,000 on as a whole number."""
     if value is None:
         return text.UNKNOWN
     if abs(value) < _NOTHING:
@@ -158,14 +158,14 @@ def significant(value: float | None) -> str:
 
 
 def prefix(unit: str, largest: float) -> tuple[str, float]:
-    """The unit with m or µ where the figures are small, and what to multiply them by."""
+    """Return the unit with m or µ if the figures are small, and the factor for them."""
     if unit not in _PREFIXED or not 0 < abs(largest) < 0.1:
         return ("" if unit == "1" else unit), 1.0
     return (f"m{unit}", 1e3) if abs(largest) >= 1e-4 else (f"µ{unit}", 1e6)
 
 
 def digits(largest: float, significant: int = 3) -> int:
-    """Decimals that show that many significant digits of the largest figure of a row, at most six."""
+    """Return the number of decimals that shows `significant` digits of the largest figure of a row, at most six."""
     if not largest:
         return 0 if significant < 3 else 2
     return min(6, max(0, significant - 1 - floor(log10(abs(largest)))))
@@ -173,7 +173,7 @@ def digits(largest: float, significant: int = 3) -> int:
 
 @dataclass(frozen=True)
 class Shown:
-    """How the figures of one row are shown: in this unit, times `factor`, with so many decimals."""
+    """The unit, the factor and the number of decimals of the figures of one row."""
 
     unit: str
     factor: float
@@ -181,7 +181,10 @@ class Shown:
 
 
 def shown(unit: str, values: Iterable[float | None]) -> Shown:
-    """Three significant digits of the largest figure of a row, and two of the smallest as far as four decimals go."""
+    """Return how to show the figures of a row.
+
+    The largest figure has three significant digits, the smallest has two if four decimals suffice.
+    """
     known = [abs(value) for value in values if value]
     largest = max(known, default=0.0)
     name, factor = prefix(unit, largest)
@@ -191,10 +194,9 @@ def shown(unit: str, values: Iterable[float | None]) -> Shown:
     return Shown(name, factor, max(digits(largest * factor), min(4, least)))
 
 
-# The sentences of notes: one template a name.
-#
-# A template is a format string. A figure decides between forms of a word where its format has bars: `{count:stack was|
-# stacks were}` for 1 and for more, `{count:none|one|{count} of them}` where 0 has a form of its own.
+# Sentences of notes: one template per name.
+# A template is a format string. Bars in a format select a form by the value: `{count:stack was|stacks were}` for 1 and
+# for more, `{count:none|one|{count} of them}` for 0, 1 and more.
 
 WORDS: dict[str, str] = {
     "pairs_left_out": "other programs ran during {count} of the pairs, which {count:is|are} left out (the JSON has "
@@ -290,7 +292,7 @@ WORDS: dict[str, str] = {
 
 
 class _Counting(Formatter):
-    """Format strings whose figures choose between forms of a word."""
+    """Format strings in which a figure selects the form of a word."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         forms = format_spec.split("|")
@@ -304,7 +306,10 @@ _COUNTING = _Counting()
 
 
 def filled(template: str, values: Mapping[str, Any]) -> str:
-    """A template with its figures. A saved note may hold anything: what does not fit is shown as it is."""
+    """Return a template with its values.
+
+    A saved note may hold any values: if they do not fit, they are printed after the beginning of the template.
+    """
     try:
         return _COUNTING.vformat(template, (), values)
     except (KeyError, ValueError, TypeError, IndexError, AttributeError):
@@ -312,32 +317,32 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
 
 
 def texts(notes: Iterable[Note | str]) -> list[str]:
-    """Notes as sentences; those that are words already stay."""
+    """Return notes as sentences; sentences of saved records stay."""
     return [note if isinstance(note, str) else filled(WORDS.get(note.name, note.name), note.values) for note in notes]
 
 
-# What is to be known of a record, in sentences: its notes, and where its joules come from.
+# Notes of a record in sentences, and the source of its energy.
 
 
 def all_of(record: Run | Comparison | Queries | Attribution) -> list[str]:
-    """Everything, for pages and files."""
+    """Return all sentences about a record for pages and files: the source of its energy, then its notes."""
     source = record.energy_source
     return list(dict.fromkeys([*(texts(source.notes()) if source else []), *of(record)]))
 
 
 def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
-    """What broke it off, where something did, and its own notes."""
+    """Return the failure that ended a record, if any, and its notes."""
     failure = None if isinstance(record, Queries | Attribution) else record.failure
     return [*([f"ended early: {failure}"] if failure else []), *texts(record.notes)]
 
 
 def one_doubt(doubts: Sequence[str]) -> str:
-    """The first doubt of an estimate, which stands for all, and which command prints the others."""
+    """Return the first doubt of an estimate, and the command that prints the others."""
     return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
 
 
 def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
-    """For a terminal: of an estimate one doubt stands for all."""
+    """Return the notes of a record for a terminal; only the first doubt of an estimate is printed."""
     source = record.energy_source
     printed = []
     if source is not None and not source.metered and source.doubts:
@@ -348,25 +353,28 @@ def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[
 
 
 def wrapped(note: str, width: int) -> list[str]:
-    """A note for a terminal. What it has behind a line end is a command, kept whole, so that it can be copied."""
+    """Return a note for a terminal.
+
+    Text after a line end is a command: it stays on one line, so that it can be copied.
+    """
     sentence, *commands = note.split("\n")
     end = ":" if commands else "."
     return [*text.wrap(f"Note: {sentence.removesuffix(end)}{end}", width), *(f"  {command}" for command in commands)]
 
 
-# P-states in sentences: who chooses them, between what, and each CPU's own.
+# P-states in sentences: the driver, its limits, and the P-states of each CPU.
 
 _CHOSEN_BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _SHOWN = 4
 
 
 def sentences(found: Frequencies | None) -> list[str]:
-    """Who chooses the frequencies and within what limits, one sentence a group of CPUs."""
+    """Return one sentence per group of CPUs: the driver of their frequencies and its limits."""
     return [_sentence(limits, found, alone=len(found.limits) == 1) for limits in found.limits] if found else []
 
 
 def of_run(run: Run) -> list[str]:
-    """`sentences` of the last phase that knows."""
+    """Return the `sentences` of the last phase that recorded frequencies."""
     known = [phase.system.frequencies for phase in run.phases if phase.system]
     return sentences(known[-1]) if known else []
 
@@ -393,7 +401,7 @@ def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> st
 
 
 def cpu_lines(system: OsRates | None) -> list[str]:
-    """A line a CPU: how busy it was, at which frequency it ran and which P-states were requested, most first."""
+    """Return one line per CPU: its load, its frequency while running, and its P-states."""
     if system is None or system.frequencies is None or not system.frequencies.cpus:
         return []
     busy = {load.cpu: load.busy_percent for load in system.cpus}
@@ -407,7 +415,7 @@ def cpu_lines(system: OsRates | None) -> list[str]:
 
 
 def shares(cpu: CpuFrequency) -> str:
-    """`1,500 MHz 75.0 %, 2,400 MHz 25.0 %`, those with the largest share first."""
+    """Return the most used P-states of a CPU, the largest share first: `1,500 MHz 75.0 %, 2,400 MHz 25.0 %`."""
     most: Sequence[tuple[float, float]] = sorted(
         ((state.residency_percent, state.mhz) for state in cpu.states if state.residency_percent), reverse=True
     )
@@ -424,7 +432,7 @@ def answer_and_context(lines: Callable[..., list[str]], record: Any) -> tuple[st
     return printed[0], printed[1]
 
 
-# The terms of the field that reports use, each in a sentence; docs/reference/glossary.md is written from it.
+# Terms of the field, each with a sentence. docs/reference/glossary.md is generated from them.
 
 TERMS = {
     "95 % interval": "The range that holds the true value in 95 of 100 such measurements, on this host.",
@@ -446,5 +454,5 @@ _PATTERN = re.compile(r"(?<![\w-])(" + "|".join(sorted(map(re.escape, TERMS), ke
 
 
 def terms_in(words: str) -> list[tuple[str, str | None]]:
-    """The words in pieces: each with the explanation of the term that it is, or None."""
+    """Return the text in pieces, each with its explanation if it is a term."""
     return [(piece, TERMS.get(piece)) for piece in _PATTERN.split(words) if piece]

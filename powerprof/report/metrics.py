@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of metrics: of two conditions side by side, of one under load, of one over the values of a parameter."""
+"""Tables of metrics: of two conditions, of one load, and over the values of a parameter."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ _NAME = Column("name", "metric", left=True)
 
 
 def comparison_table(record: Comparison, places: Places) -> Table:
-    """A row a metric: A, B, what lies between them, and the verdict."""
+    """Return one row per metric: A, B, their difference, and the verdict."""
     return Table(_two(record, _NAME), [_compared(places, index, metric) for index, metric in enumerate(record.metrics)])
 
 
 def system_table(record: Comparison, places: Places) -> Table:
-    """As `comparison_table`, of what the host beneath did; a terminal shows what changed significantly and the disk of
-    the server's files."""
+    """Return one row per metric of the host.
+
+    A terminal shows only significant changes and the disk of the server's files.
+    """
     rows = []
     for index, metric in enumerate(record.system):
         in_terminal = metric.verdict != "inconclusive" or metric.name.startswith("disk_service_ms:")
@@ -47,7 +49,7 @@ def _two(record: Comparison, name: Column) -> list[Column]:
 
 
 def cure_table(record: Cure, places: Places) -> Table:
-    """A row a metric: before, cured, what lies between them, and the verdict."""
+    """Return one row per metric: before the cure, cured, their difference, and the verdict."""
     return Table(
         [
             _NAME,
@@ -62,7 +64,7 @@ def cure_table(record: Cure, places: Places) -> Table:
 
 
 def cure_windows_table(record: Cure, places: Places) -> Table:
-    """A row a window, in the order of time."""
+    """Return one row per window, in the order of time."""
     rows = []
     for index, block in enumerate(record.blocks):
         at = f"/blocks/{index}"
@@ -105,7 +107,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
     change = max(
         (abs(value) for value in (difference.b_minus_a, *(difference.ci95 or ())) if value is not None), default=0.0
     )
-    # A small difference of large figures has more decimals than they.
+    # A small difference of large figures needs more decimals than the figures.
     fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
     detectable = metric.minimum_detectable_percent
     sides = {
@@ -133,7 +135,7 @@ def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics
 
 
 def functions_table(record: Comparison, places: Places, limit: int) -> Table:
-    """A row a function that changed significantly, in percent of one CPU: itself, and with what it called."""
+    """Return one row per function that changed significantly, in percent of one CPU, alone and with its callees."""
     functions = record.on_cpu.functions if record.on_cpu is not None else []
     sure = [number for number, function in enumerate(functions) if function.verdict != "inconclusive"]
     rows = []
@@ -164,7 +166,7 @@ def functions_table(record: Comparison, places: Places, limit: int) -> Table:
 
 
 def states_table(record: Comparison, places: Places) -> Table:
-    """C0 and each idle state of both conditions, in percent of all CPUs' time; no rows where C0 is unknown."""
+    """Return C0 and each idle state of both conditions in percent of the time of all CPUs; no rows without C0."""
     named = {metric.name: index for index, metric in enumerate(record.metrics)}
     states = [name for name in named if name.startswith("residency_percent:")]
     rows = []
@@ -182,12 +184,12 @@ def states_table(record: Comparison, places: Places) -> Table:
 
 
 def load_table(record: LoadRun, places: Places) -> Table:
-    """A row a metric of a run under load: its mean with the interval, and how many windows had it."""
+    """Return one row per metric of a load: its mean with the interval, and the number of its windows."""
     return _means(record.metrics, "/metrics", places, "metrics")
 
 
 def load_system_table(record: LoadRun, places: Places) -> Table:
-    """As `load_table`, of what the host beneath did."""
+    """Return one row per metric of the host below a load."""
     return _means(record.system, "/system", places, "the system")
 
 
@@ -207,7 +209,7 @@ def _means(metrics: Sequence[RunMetric], under: str, places: Places, caption: st
 
 
 def sweep_table(record: Sweep, places: Places) -> Table:
-    """A row a metric, a column a value of the parameter."""
+    """Return one row per metric, with one column per value of the parameter."""
     columns = [Column(str(number), name=str(point.value)) for number, point in enumerate(record.points)]
     rows = []
     for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics):
@@ -225,7 +227,7 @@ def sweep_table(record: Sweep, places: Places) -> Table:
 
 
 def paces_table(record: Sweep, places: Places) -> Table:
-    """A row a thread of each server: how often it wakes, and what is known to change that."""
+    """Return one row per thread of each server: its wake-up rate and the setting that changes it."""
     rows = []
     for number, point in enumerate(record.points):
         for index, pace in enumerate(point.paces):
@@ -254,7 +256,7 @@ def paces_table(record: Sweep, places: Places) -> Table:
 
 
 def points_table(record: SweepComparison, places: Places) -> Table:
-    """A row a value of the parameter: the judged metric in both sweeps, what lies between, and whether they part."""
+    """Return one row per value of the parameter: the judged metric of both sweeps and their difference."""
     rows = []
     for number, point in enumerate(record.points):
         index = next((i for i, metric in enumerate(point.metrics) if metric.name == record.metric), None)
@@ -279,7 +281,7 @@ def points_table(record: SweepComparison, places: Places) -> Table:
 
 
 def parted_table(record: SweepComparison, places: Places) -> Table:
-    """A row a figure of the system: both sweeps where they diverge, and how much it differs there and elsewhere."""
+    """Return one row per correlated figure of the system: both sweeps, and their difference where they diverge."""
     rows = []
     for number, metric in enumerate(record.parted_with):
         at = f"/parted_with/{number}"
@@ -291,7 +293,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
             "elsewhere": places.figure(f"{at}/elsewhere_percent", 0, "%", sign=True),
             "verdict": Words(metric.verdict.removeprefix("b_"), ours=True),
         }
-        # Its unit is in its name: two of the columns are in percent, whatever the figure is in.
+        # The unit is in the name, because two of the columns are always in percent.
         named = _row(metric, shown, cells)
         name = Words(labels.metric(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
         rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
@@ -325,22 +327,22 @@ def _row(metric: Metric | RunMetric | PartingWith, shown: labels.Shown, cells: M
     )
 
 
-# That the parts are the whole, in a sentence: idle exits and their causes, joules and their consumers.
+# Conservation in a sentence: the parts add up to all idle exits, and to all joules.
 
-# Above this share of idle time (/proc/stat counts in steps of 10 ms) a host that shows no idle exit was not seen.
+# With more idle time than this (/proc/stat counts in steps of 10 ms) a trace without idle exits saw nothing.
 _IDLED_PERCENT = 1.0
-# Three decimals show nothing of less.
+# Less is 0.000 in three decimals.
 _LEAST_JOULES = 0.0005
 ALL_ACCOUNTED = "All accounted for."
 
 
 def is_blind(counts: Conservation) -> bool:
-    """No idle exit was seen although the CPUs idled: the trace is empty, not the host still."""
+    """Return whether the trace saw no idle exit although the CPUs idled."""
     return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
 
 
 def verdict(counts: Conservation) -> str:
-    """Whether all idle exits are accounted for, in one sentence."""
+    """Return a sentence on whether all idle exits are accounted for."""
     if is_blind(counts):
         idled = (
             "" if counts.idle_percent is None else f" although its CPUs idled {counts.idle_percent:.0f} % of the time"
@@ -354,7 +356,7 @@ def verdict(counts: Conservation) -> str:
 
 
 def _check(counts: Conservation) -> str:
-    """What the sum was checked against; before there was a choice it was cpuidle."""
+    """Return the counter that the sum was checked against; old records were checked against cpuidle."""
     if counts.cpuidle_usage_delta_count is not None:
         return f"cpuidle counted {text.count(counts.cpuidle_usage_delta_count)}"
     if counts.checked_against is None:
@@ -363,7 +365,7 @@ def _check(counts: Conservation) -> str:
 
 
 def balance(counts: Conservation, unit: str = " idle exits") -> str:
-    """classified + unknown + lost = idle exits, and what that was checked against."""
+    """Return the sentence "classified + unknown + lost = idle exits" and its check."""
     return (
         f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
         f"{text.count(counts.lost_count)} lost = {text.count(counts.idle_exits_count)}{unit}; {_check(counts)}."
@@ -371,8 +373,9 @@ def balance(counts: Conservation, unit: str = " idle exits") -> str:
 
 
 def joules(split: EnergySplit, of: str = "") -> str:
-    """idle floor + parts + what cannot be attributed = all; what rounds to nothing is left out. `of` says whose, after
-    a comma.
+    """Return the sentence "idle floor + parts + unattributed = total"; parts that round to zero are left out.
+
+    `of` names the owner of the energy, after a comma.
     """
     kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
     whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"

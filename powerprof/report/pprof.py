@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The profile format of pprof: a gzipped protocol buffer.
+"""Profiles for other programs: pprof, OTLP, and a folder with one profile per minute.
 
-Field numbers are those of proto/profile.proto of github.com/google/pprof. `go tool pprof` and its web view open it.
+pprof files are gzipped protocol buffers. Field numbers are those of proto/profile.proto in github.com/google/pprof.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of
 from powerprof.system.folders import Folder, only_root_writes
 
-# Protocol buffers on the wire, as far as profiles need them: written by hand because it is that small.
+# The subset of protocol buffers that profiles need is small, so there is no dependency for it.
 #
 # https://protobuf.dev/programming-guides/encoding/
 
@@ -34,8 +34,8 @@ _MASK = (1 << 64) - 1
 
 
 def varint(value: int) -> bytes:
-    """Seven bits a byte, the lowest first."""
-    value &= _MASK  # negative numbers are ten bytes of two's complement
+    """Return a number with seven bits per byte, the lowest bits first."""
+    value &= _MASK  # negative numbers have ten bytes, in two's complement
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
@@ -45,33 +45,33 @@ def varint(value: int) -> bytes:
 
 
 def number(field: int, value: int) -> bytes:
-    """A whole number; nothing for 0, which readers take for what is not there."""
+    """Return a field with a whole number; nothing for 0, which is the default of readers."""
     return varint(field << 3) + varint(value) if value else b""
 
 
 def fixed64(field: int, value: int) -> bytes:
-    """A whole number in eight bytes; nothing for 0."""
+    """Return a field with a whole number in eight bytes; nothing for 0."""
     return varint(field << 3 | 1) + (value & _MASK).to_bytes(8, "little") if value else b""
 
 
 def block(field: int, data: bytes) -> bytes:
-    """Bytes, or a message within a message."""
+    """Return a field with bytes or a message."""
     return varint(field << 3 | 2) + varint(len(data)) + data
 
 
 def text(field: int, value: str) -> bytes:
-    """A string."""
+    """Return a field with a string."""
     return block(field, value.encode("utf-8", "replace"))
 
 
 def packed(field: int, values: Iterable[int]) -> bytes:
-    """Whole numbers in a row; nothing for none."""
+    """Return a field with a sequence of whole numbers; nothing for an empty one."""
     data = b"".join(map(varint, values))
     return block(field, data) if data else b""
 
 
 class Strings:
-    """The string table: index 0 is the empty string."""
+    """A string table; index 0 is the empty string."""
 
     def __init__(self) -> None:
         self.indexes = {"": 0}
@@ -81,7 +81,7 @@ class Strings:
 
 
 SampleType = tuple[str, str]
-"""What a value is and its unit, such as ("c0", "nanoseconds")."""
+"""The name and the unit of a value, such as ("c0", "nanoseconds")."""
 
 
 def encode_pprof(
@@ -91,10 +91,15 @@ def encode_pprof(
     time_ns: int | None = None,
     duration_ns: int | None = None,
 ) -> bytes:
-    """The profile. Frames are outermost first; every sample has one value for each of `types`. It began at `time_ns`
-    (Unix time).
+    """Return a profile in the format of pprof.
 
-    Each distinct name is one function with one location: addresses differ from host to host and say less.
+    Each distinct name is one function with one location: addresses would differ from host to host.
+
+    Args:
+        samples: Frames outermost first, and one value for each of `types`.
+        types: The name and the unit of each value.
+        time_ns: The start of the window, in Unix time.
+        duration_ns: The length of the window.
     """
     strings, functions = Strings(), dict[str, int]()
     body = bytearray()
@@ -116,11 +121,10 @@ def encode_pprof(
     return gzip.compress(bytes(body), mtime=0)
 
 
-# Profiles as OpenTelemetry's collectors take them: the message ProfilesData, which is also the body of a request.
-#
-# Field numbers are those of opentelemetry/proto/profiles/v1development/profiles.proto with stacks in the dictionary, as
-# PyPI's opentelemetry-proto has it from 1.40 on; it is in development there and may change. Names of attributes are
-# those of the semantic conventions where they have one, else they begin with `powerprof.`.
+# OTLP: the message ProfilesData, which is also the body of a request to a collector.
+# Field numbers are those of opentelemetry/proto/profiles/v1development/profiles.proto with stacks in the dictionary
+# (opentelemetry-proto 1.40 and later on PyPI). That format is in development and may change. Attributes have the names
+# of the semantic conventions if there is one; other names begin with `powerprof.`.
 
 Attributes = Mapping[str, str | int]
 _KERNEL = "_[k]"
@@ -128,7 +132,7 @@ _KERNEL = "_[k]"
 
 @dataclass(frozen=True)
 class OtlpProfile:
-    """What a value is, its unit, and samples: frames outermost first, whose they are, the value."""
+    """The name and the unit of a value, and samples: frames outermost first, attributes of the owner, value."""
 
     kind: str
     unit: str
@@ -136,7 +140,7 @@ class OtlpProfile:
 
 
 class _MessageTable:
-    """Messages by index; the first one is empty, which means none."""
+    """Distinct messages by index; the first is empty and means none."""
 
     def __init__(self) -> None:
         self.indexes = {b"": 0}
@@ -149,7 +153,7 @@ class _MessageTable:
 
 
 class _Dictionary:
-    """What samples refer to, each thing once."""
+    """The tables that samples refer to."""
 
     def __init__(self, modules: Mapping[str, str]) -> None:
         self._modules = modules
@@ -177,7 +181,7 @@ class _Dictionary:
                 self._mappings.written(1),
                 self._locations.written(2),
                 self._functions.written(3),
-                _MessageTable().written(4),  # links to traces: none
+                _MessageTable().written(4),  # no links to traces
                 b"".join(text(5, name) for name in self.strings.indexes),
                 self._attributes.written(6),
                 self._stacks.written(7),
@@ -186,7 +190,7 @@ class _Dictionary:
 
 
 def _any(value: str | int) -> bytes:
-    # One of several: a 0 is written too.
+    # A member of a oneof: 0 is written too.
     return varint(3 << 3) + varint(value) if isinstance(value, int) else text(1, value)
 
 
@@ -198,10 +202,16 @@ def encode_otlp(
     time_ns: int | None,
     duration_ns: int,
 ) -> bytes:
-    """The message. `resource` says what was profiled and where, `modules` the file of a frame.
+    """Return the message ProfilesData.
 
-    Samples of the same stack and attributes are one, those without a value are left out; the window began at `time_ns`
-    (Unix time).
+    Samples with the same stack and attributes are added; samples without a value are left out.
+
+    Args:
+        profiles: The profiles of one window.
+        resource: Attributes of the profiled program and host.
+        modules: The file of each frame.
+        time_ns: The start of the window, in Unix time.
+        duration_ns: The length of the window.
     """
     dictionary = _Dictionary(modules)
     written = b"".join(block(2, _profile(dictionary, profile, time_ns, duration_ns)) for profile in profiles)
@@ -223,29 +233,28 @@ def _profile(dictionary: _Dictionary, profile: OtlpProfile, time_ns: int | None,
         block(2, number(1, stack) + packed(2, whose) + packed(4, [value])) for (stack, whose), value in sums.items()
     ]
     body += fixed64(3, time_ns or 0), number(4, duration_ns)
-    # An id of its content: the same run sent twice is known to be the same.
+    # The id is a digest of the content, so that a receiver recognises a run that is sent twice.
     encoded = repr((profile, time_ns)).encode("utf-8", "replace")
     return b"".join(body) + block(7, blake2b(encoded, digest_size=16).digest())
 
 
-# `export --pprof-dir`: a profile of each minute, for Pyroscope, Parca, Grafana or `go tool pprof` to take.
-#
-# Its sum is the host's idle exits and C0 time: kernel threads and what nobody named are in it, as in the metrics.
+# `export --pprof-dir` writes a profile per minute for Pyroscope, Parca, Grafana or `go tool pprof`.
+# Its sum is all idle exits and all C0 time of the host, including kernel threads and unattributed exits.
 
 EVERY_S = 60.0
-# A day of minutes. One of a busy host is some 20 KB.
+# One day. The profile of a busy host has about 20 KB.
 KEPT = 1440
-# The time is in the name, in UTC: the order of names is that of time.
+# Names contain the time in UTC, so that their order is the order of time.
 _NAME = re.compile(r"powerprof-\d{8}T\d{6}Z\.pb\.gz")
 _MODE = 0o640
 _TYPES = (("idle_exits", "count"), ("c0", "nanoseconds"))
 
 
 class ProfileFolder(Closeable):
-    """Sums intervals and writes a file a minute, the newest `kept` of them; others in the folder are left alone."""
+    """A folder with one profile per minute, of which the newest `kept` stay. Other files in it are not touched."""
 
     def __init__(self, path: Path, say: Say, *, kept: int = KEPT, every_s: float = EVERY_S) -> None:
-        """Raises PowerprofError where the folder is not there, or others could put something in a profile's place."""
+        """Raise PowerprofError if the folder is missing, or if other accounts could replace a profile in it."""
         self._path, self._say, self._kept, self._every_s = path, say, kept, every_s
         self._failed: str | None = None
         self._clear()
@@ -267,9 +276,12 @@ class ProfileFolder(Closeable):
         self._folder = None
 
     def add(self, interval: LiveInterval) -> None:
-        """One more interval; the minute is written when it is full. What cannot be written is reported, and lost."""
+        """Add an interval, and write the profile of a full minute.
+
+        A profile that cannot be written is reported and lost.
+        """
         for row in interval.rows:
-            # A row of the kernel's is identified by its cause alone.
+            # A row of the kernel has no stack: its function is its cause.
             frames = tuple(reversed(row.stack)) or (row.key.function,)
             self._add((row.key.process, row.key.thread, *frames), row.exits_count, row.c0_s)
         self._add(
@@ -293,7 +305,7 @@ class ProfileFolder(Closeable):
     def _why_not(self, folder: Folder) -> str | None:
         if os.geteuid() == 0 and not is_delegated():
             return only_root_writes(self._path)
-        # Under sudo it is the caller's: files are written and old ones removed with that account's rights only.
+        # Under sudo the folder belongs to the caller, whose rights write and remove the files.
         info = folder.stat()
         if info.st_uid != caller().uid or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return "it belongs to somebody else, or others may write to it"
@@ -313,7 +325,7 @@ class ProfileFolder(Closeable):
             self._replace(f"powerprof-{ended:%Y%m%dT%H%M%SZ}.pb.gz", data)
             self._failed = None
         except OSError as error:
-            # All day: a disk that is full now may not be in an hour, and the metrics go on.
+            # The export continues: a full disk may have room in an hour, and the metrics do not depend on it.
             if reason_of(error) != self._failed:
                 self._failed = reason_of(error)
                 self._say(f"cannot write a profile to {self._path} ({self._failed})")
@@ -322,7 +334,8 @@ class ProfileFolder(Closeable):
         if self._folder is None:
             return
         with as_caller():
-            # First, so that a full disk gets room. What is of times to come is older: the clock was set back.
+            # Old files are removed first, so that a full disk has room. Files from the future are the oldest: the clock
+            # was set back.
             mine = sorted(filter(_NAME.fullmatch, self._folder.names()), key=lambda old: (old <= name, old))
             for old in mine[: max(0, len(mine) + 1 - self._kept)]:
                 self._folder.remove(old)

@@ -11,7 +11,7 @@ from powerprof.attribution.functions import FunctionProfile, FunctionRow
 from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
 from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
-from powerprof.report.html.flames import flame_view
+from powerprof.report.html.charts import flame_view
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.labels import texts, wrapped
 from powerprof.report.stacks import flame, of_on_cpu_profile

@@ -14,8 +14,8 @@ from powerprof.model.records import Note
 from powerprof.queries.records import Queries, QueryPlanStep, Share, Statement
 from powerprof.queries.target import Grouping, parse_grouping
 from powerprof.report import labels
-from powerprof.report.html.flames import FlameView, flame_view
-from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
+from powerprof.report.html.charts import FlameView, flame_view
+from powerprof.report.html.page import DrawnColumn, Extras, clean, page, without_empty
 from powerprof.report.labels import all_of
 from powerprof.report.markdown import draw_table, escape
 from powerprof.report.phases import split_table
@@ -338,7 +338,7 @@ def render_html(record: Queries, extras: Extras) -> str:
     waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_details(statement)]
     keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_DETAIL_KEYS)
     waits = without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
-    bars = Drawn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
+    bars = DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
     split = record.energy_split
     return page(
         "queries.html.j2",

@@ -11,11 +11,11 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import Drawn, Extras, clean, page, without_empty
+from powerprof.report.html.page import DrawnColumn, Extras, clean, page, without_empty
 from powerprof.report.labels import texts
 from powerprof.report.markdown import draw_table, escape
 from powerprof.report.statement_tables import statement_lines
-from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words, figures, words
 
 _DEFAULT_TOP = 20
 _HEADINGS = ("% of a CPU", "ms CPU/call", "ratio", "95 %", "")
@@ -166,19 +166,11 @@ def statements_table(record: QueriesComparison, places: Places) -> Table:
     """Return one row per statement, A and B side by side; the ratio has its interval."""
     columns = [
         Column("text", "statement", left=True),
-        Column("id", "id", left=True),
-        Column("schema", "schema", left=True),
-        Column("became", "became", left=True),
-        Column("a", "% of a CPU, A"),
-        Column("b", "% of a CPU, B"),
-        Column("change", "change"),
-        Column("each_a", "ms CPU/call, A"),
-        Column("each_b", "ms CPU/call, B"),
+        *words("id", "schema", "became"),
+        *figures(a="% of a CPU, A", b="% of a CPU, B", change="change"),
+        *figures(each_a="ms CPU/call, A", each_b="ms CPU/call, B"),
         Column("ratio", "ratio", interval="95 %"),
-        Column("p95_a", "p95 ms, A"),
-        Column("p95_b", "p95 ms, B"),
-        Column("rate_a", "calls/s, A"),
-        Column("rate_b", "calls/s, B"),
+        *figures(p95_a="p95 ms, A", p95_b="p95 ms, B", rate_a="calls/s, A", rate_b="calls/s, B"),
     ]
     return Table(
         columns, [_row(change, number, places) for number, change in enumerate(record.statements)], "statements"
@@ -218,7 +210,7 @@ def _drawn_interval(change: StatementChange) -> DrawnInterval | None:
     return DrawnInterval(middle, low, high, change.became in _LOOKS)
 
 
-def _draw_ratios(changes: Sequence[StatementChange]) -> Drawn | None:
+def _draw_ratios(changes: Sequence[StatementChange]) -> DrawnColumn | None:
     """Draw the ratios on one axis; return None if no interval is known."""
     intervals = [_drawn_interval(change) for change in changes]
     known = [interval for interval in intervals if interval is not None]
@@ -229,7 +221,7 @@ def _draw_ratios(changes: Sequence[StatementChange]) -> Drawn | None:
         interval_row(axis, interval, _interval_label(change)) if interval is not None else Markup()
         for change, interval in zip(changes, intervals, strict=True)
     ]
-    return Drawn("became", interval_ticks(axis), cells, primary=False)
+    return DrawnColumn("became", interval_ticks(axis), cells, primary=False)
 
 
 def _interval_label(change: StatementChange) -> str:

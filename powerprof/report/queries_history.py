@@ -13,7 +13,7 @@ from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.html.svg import Bar, course
 from powerprof.report.labels import texts
 from powerprof.report.statement_tables import statement_lines
-from powerprof.report.table import Column, Places, Table, TableRow, Words
+from powerprof.report.table import Column, Places, Table, TableRow, Words, figures, words
 
 _DEFAULT_TOP = 20
 _HEADINGS = ("% of a CPU", "highest", "at", "calls/s", "id")
@@ -138,12 +138,8 @@ def _draw_timeline(record: QueriesHistory, values: Sequence[float], name: str) -
 def _statements_table(record: QueriesHistory, places: Places) -> Table:
     columns = [
         Column("text", "statement", left=True),
-        Column("id", "id", left=True),
-        Column("schema", "schema", left=True),
-        Column("cpu", "% of a CPU"),
-        Column("c0", "CPU s"),
-        Column("calls", "calls"),
-        Column("joules", "J"),
+        *words("id", "schema"),
+        *figures(cpu="% of a CPU", c0="CPU s", calls="calls", joules="J"),
     ]
     rows = [
         TableRow(

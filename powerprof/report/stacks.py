@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the rows of an attribution or of a profile of C0 to weighted stacks: the thread, then its outermost frame."""
+"""Weighted stacks of attributions, profiles and queries, flame graphs made of them, and timelines of captures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from powerprof.tracing.bpf.shared_numbers import Flag, WakerContext
 from powerprof.tracing.captures import select_in_window
 from powerprof.tracing.idle_data import SOFTIRQS, build_cause_keys
 
-# What the exports take: weighted stacks and the idle exits of a timeline, as plain values.
+# Weighted stacks and the idle exits of a timeline, as plain values.
 
 Frames = tuple[str, ...]
 WeightedStack = tuple[Frames, float]
@@ -27,9 +27,12 @@ WeightedStack = tuple[Frames, float]
 
 @dataclass(frozen=True)
 class TimelineExit:
-    """One idle period of a CPU and what ended it; `next_ns` is when the CPU idled again, None if it did not.
+    """One idle period of a CPU and its end; times are in ns.
 
-    `thread` is who ran after it, `cause` who or what is to blame, in words.
+    Attributes:
+        next_ns: The time at which the CPU idled again; `None` if it did not in the window.
+        cause: The program, thread or timer to blame, in words.
+        thread: The thread that ran after the period.
     """
 
     cpu: int
@@ -43,7 +46,7 @@ class TimelineExit:
 
 
 def merge_stacks(stacks: Iterable[WeightedStack]) -> list[WeightedStack]:
-    """Equal stacks added up, those without weight left out, in the order of their frames."""
+    """Return the sum of equal stacks, in the order of their frames; stacks without weight are left out."""
     sums: dict[Frames, float] = {}
     for frames, value in stacks:
         if value > 0:
@@ -59,10 +62,14 @@ Owner = dict[str, str | int]
 
 @dataclass(frozen=True)
 class StackSet:
-    """The stacks of a record with what their weights are. `c0_ms` is None where time was not measured.
+    """The stacks of a record and their weights.
 
-    `owners` say of each stack whose it is, which its outermost frame says in a word; `states` in which idle states its
-    exits were, where that is known.
+    Attributes:
+        stacks: Frames and their counts, in `unit`.
+        c0_ms: Frames and their C0 time in ms; `None` if it was not measured.
+        modules: The file of each frame.
+        owners: The attributes of the owner of each stack.
+        states: The exits of each stack by idle state, if they are known.
     """
 
     title: str
@@ -77,12 +84,15 @@ class StackSet:
 
 
 def _owner(known: Mapping[str, str | int | None]) -> Owner:
-    """What is known, by the names of OpenTelemetry's conventions; our own begin with `powerprof.`."""
+    """Return the known attributes of an owner.
+
+    Names are those of OpenTelemetry's conventions; other names begin with `powerprof.`.
+    """
     return {name: value for name, value in known.items() if value is not None and value != ""}
 
 
 def frames_of(wakeup: Wakeup) -> Frames:
-    """Outermost first, below the thread's name; a stack that breaks off says so."""
+    """Return the frames of a wake-up, outermost first, below the name of its thread; an incomplete stack is marked."""
     frames = [frame.label for frame in reversed(wakeup.stack)]
     if not frames:
         frames = [NO_STACK]
@@ -92,17 +102,17 @@ def frames_of(wakeup: Wakeup) -> Frames:
 
 
 def stacks_of(wakeups: Iterable[Wakeup], by: Weight = "count") -> list[WeightedStack]:
-    """One weighted stack a row."""
+    """Return one weighted stack per row."""
     return [(frames_of(wakeup), getattr(wakeup, by)) for wakeup in wakeups]
 
 
 def modules_of(wakeups: Sequence[Wakeup]) -> dict[str, str]:
-    """The file each frame is in, by the frame's label."""
+    """Return the file of each frame, by the label of the frame."""
     return {frame.label: frame.module for wakeup in wakeups for frame in wakeup.stack}
 
 
 def _on_cpu_frames(row: OnCpuStack) -> Frames:
-    # The suffix is flamegraph.pl's for the kernel's functions.
+    # flamegraph.pl colours functions of the kernel by this suffix.
     frames = [f"{frame.label}_[k]" if frame.kernel else frame.label for frame in reversed(row.stack)]
     if row.stack_state in ("truncated", "failed", "lost"):
         frames.insert(0, INCOMPLETE)
@@ -111,7 +121,7 @@ def _on_cpu_frames(row: OnCpuStack) -> Frames:
 
 
 def of_attribution(record: Attribution) -> StackSet:
-    """Idle exits by thread and stack."""
+    """Return idle exits by thread and stack."""
     rows = record.wakeups
     return StackSet(
         f"Idle exits caused by {record.target.label}",
@@ -143,7 +153,7 @@ def _owner_of(row: Wakeup, record: Attribution) -> Owner:
 
 
 def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
-    """Samples of C0, or page faults, by thread and stack."""
+    """Return samples of C0, or page faults, by thread and stack."""
     faults = record.percent_of == "page_faults"
     paths = [(_on_cpu_frames(row), row) for row in record.stacks]
     frames = [frame for row in record.stacks for frame in row.stack]
@@ -170,7 +180,7 @@ def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
 
 
 def of_queries(record: Queries) -> StackSet:
-    """Samples by statement and stack. Raises UsageError where none were taken."""
+    """Return samples by statement and stack. Raises UsageError if none were taken."""
     if not any(statement.stacks for statement in record.statements):
         raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
     return StackSet(
@@ -189,20 +199,26 @@ def of_queries(record: Queries) -> StackSet:
     )
 
 
-# Flame graphs as values: weighted stacks become placed frames. How they are drawn is not this module's.
-#
-# The root is at the top, so that the reader begins with the thread and goes down to the function that waited. In a
-# graph of a difference every frame is as wide as the larger of its two sides: what only A has is seen as well, where
-# a graph drawn at the widths of B would lose it.
+# Flame graphs as values: weighted stacks become placed frames.
+# The root is at the top: the reader begins with the thread and ends at the function that waited. In a difference each
+# frame is as wide as the larger of its two sides. With the widths of B, frames that only A has would be lost.
 
 MAX_FRAMES = 4000
 MAX_DEPTH = 256
-_SMALLEST = 1 / 2000  # of the width: below a pixel on any screen
+_SMALLEST = 1 / 2000  # of the width, less than a pixel on any screen
 
 
 @dataclass(frozen=True)
 class FlameFrame:
-    """A frame. `start` and `width` are fractions of the root's; `a` is the other side's value in a difference."""
+    """A frame of a flame graph.
+
+    Attributes:
+        start: The left end, as a fraction of the width of the root.
+        width: The width, as a fraction of the width of the root.
+        value: The weight with all callees.
+        own: The weight without callees.
+        a: The value of the other side of a difference.
+    """
 
     label: str
     depth: int
@@ -215,7 +231,13 @@ class FlameFrame:
 
 @dataclass(frozen=True)
 class Flame:
-    """Frames in pre-order, the root first. `hidden_count` frames were too narrow or too deep to be drawn."""
+    """Frames in pre-order, the root first.
+
+    Attributes:
+        depth: The number of rows.
+        hidden_count: The number of frames that are too narrow or too deep to be drawn.
+        difference: Whether it compares two sides.
+    """
 
     frames: tuple[FlameFrame, ...]
     unit: str
@@ -249,7 +271,7 @@ def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Fla
     placed: list[FlameFrame] = []
     hidden = depth_seen = 0
     total = root.width
-    # A stack of our own, since recursion in a profiled program may be deeper than Python's.
+    # An explicit stack, because recursion in a profiled program may be deeper than Python's limit.
     waiting = [(root, 0, 0.0)]
     while waiting:
         node, depth, start = waiting.pop()
@@ -269,7 +291,7 @@ def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Fla
 
 
 def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
-    """The graph of one set of stacks, of at most `limit` frames."""
+    """Return the graph of a set of stacks, of at most `limit` frames."""
     top = _FlameNode(root)
     for frames, value in merge_stacks(stacks):
         _grow(top, frames, value, 0.0)
@@ -279,7 +301,10 @@ def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limi
 def flame_difference(
     a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
 ) -> Flame:
-    """B compared with A: values are B's, `a` is A's. Give rates or per-query figures, which can be compared."""
+    """Return the graph of B compared with A: values are those of B, `a` those of A.
+
+    The weights must be comparable: rates, or figures per query.
+    """
     before, after = dict(merge_stacks(a)), dict(merge_stacks(b))
     top = _FlameNode(root)
     for frames in sorted(before.keys() | after.keys()):
@@ -287,7 +312,7 @@ def flame_difference(
     return _placed(top, unit, limit, difference=True)
 
 
-# From a saved capture to the timeline of its idle periods, with what ended each and who is to blame.
+# Timelines of saved captures: idle periods, their ends and their causes.
 
 
 class _Names:
@@ -296,7 +321,7 @@ class _Names:
         self._tasks: dict[int, Task] = {task.tid: task for task in capture.tasks}
 
     def thread(self, tid: int, comm: bytes) -> str:
-        """The server's name of a thread, else process and comm; `comm` is what the period itself knows."""
+        """Return the server's name of a thread, else its process and name; `comm` is the name in the idle period."""
         if tid in self._capture.server_names:
             return self._capture.server_names[tid].removeprefix("thread/")
         task = self._tasks.get(tid)
@@ -305,7 +330,7 @@ class _Names:
         return task.comm if task.process in (task.comm, "kernel") else f"{task.process} {task.comm}"
 
     def cause(self, key: Any, thread: str | None) -> str:
-        """Who or what is behind an exit."""
+        """Return the cause of an idle exit in words."""
         capture, context = self._capture, int(key["waker_context"])
         whose = f" for {thread}" if thread else ""
         if not int(key["flags"]) & Flag.WAKER:
@@ -328,7 +353,7 @@ class _Names:
 
 
 def timeline_of(capture: Capture) -> list[TimelineExit]:
-    """Every idle exit in the window, in the order of time."""
+    """Return every idle exit of the window, in the order of time."""
     exits = select_in_window(capture.exit_records(), capture.cpu_edges())
     names, periods = _Names(capture), []
     for period, mechanism in zip(exits, causes.classify_exits(build_cause_keys(exits), capture.states), strict=True):

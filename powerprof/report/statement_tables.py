@@ -11,7 +11,7 @@ from powerprof.queries.comparison import StatementChange
 from powerprof.queries.history import HistoryStatement
 from powerprof.queries.records import Background, Queries, Statement
 from powerprof.queries.target import UNKNOWN, Grouping, group_statements, name_asker
-from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words
+from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
 from powerprof.system.errors import UsageError
 
 _NOT_TERMINAL = ALL - {"terminal"}
@@ -92,7 +92,15 @@ _PROBE_KEYS = frozenset(("p50", "p95", "p99", "wakeups", "faults", *_WAIT_KEYS))
 
 def unknown(record: Queries, key: str) -> str | None:
     """Return the reason for a column without any figure; None if a statement has one."""
-    if not record.statements or any(_is_known(statement, key) for statement in record.statements):
+    rows = queries_table(record, Places(record)).rows[: len(record.statements)]
+    # A statement without a default schema has an empty name, which is known.
+    names = [statement.schema_name for statement in record.statements if key == "schema"]
+    if (
+        not rows
+        or key == "id"
+        or any(name is not None for name in names)
+        or any(_has_value(row.cells[key]) for row in rows)
+    ):
         return None
     if key in _PROBE_KEYS and record.method != "probes":
         return "samples do not see where a statement begins and ends (--method probes does)"
@@ -117,32 +125,8 @@ def unknown(record: Queries, key: str) -> str | None:
     return "the server does not report it"
 
 
-def _is_known(statement: Statement, key: str) -> bool:
-    figures = {
-        "joules": statement.joules,
-        "mj": statement.joules_per_call,
-        "watts": statement.watts,
-        "percent": statement.c0_percent,
-        "range": statement.low_percent,
-        "calls": statement.calls_hz,
-        "count": statement.calls_count,
-        "c0": statement.c0_ms_per_call,
-        "wakeups": statement.wakeups_per_call,
-        "faults": statement.page_faults_count,
-        "examined": statement.rows_examined_per_call,
-        "sent": statement.rows_sent_per_call,
-        "schema": statement.schema_name,
-        "id": statement.id,
-    }
-    if key in COUNTS:
-        return getattr(statement, COUNTS[key][0]) is not None
-    if key in ("who", "user", "host"):
-        return any(asker.user is not None for asker in statement.askers)
-    if key in figures:
-        return figures[key] is not None
-    if key in _WAIT_KEYS:
-        return getattr(statement.waits_ms, key.removeprefix("wait_"), None) is not None
-    return getattr(statement.latency_ms, key, None) is not None
+def _has_value(cell: Cell) -> bool:
+    return cell.value is not None if isinstance(cell, Figure) else isinstance(cell, Words) and bool(cell.text)
 
 
 def queries_table(record: Queries, places: Places) -> Table:
@@ -242,11 +226,7 @@ def groups_table(record: Queries, by: Grouping) -> Table:
     """Return one row per user, host, account or database, most CPU time first."""
     estimated = ", est." if record.kind == "estimated" else ""
     columns = [
-        Column("joules", f"J{estimated}"),
-        Column("percent", "CPU %"),
-        Column("calls", "calls/s"),
-        Column("c0", "ms CPU"),
-        Column("count", "statements"),
+        *figures(joules=f"J{estimated}", percent="CPU %", calls="calls/s", c0="ms CPU", count="statements"),
         Column("name", by, left=True),
         Column("text", "costliest statement", left=True),
     ]

@@ -12,7 +12,7 @@ from powerprof.report.csv_file import Line
 from powerprof.report.html.page import Extras, clean, page
 from powerprof.report.labels import texts
 from powerprof.report.markdown import code_span, escape
-from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words
+from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
 
 # The findings as a table: published, today's two sides, the difference, and the verdict.
 
@@ -25,8 +25,7 @@ def findings_table(record: StudyRun, places: Places) -> Table:
     return Table(
         [
             Column("name", "finding", left=True),
-            Column("then", "then", left=True),
-            Column("metric", "metric", left=True),
+            *words("then", "metric"),
             Column("a", "from", interval="95 %"),
             Column("b", "to", interval="95 %"),
             Column("difference", "difference", interval="95 %"),
@@ -111,12 +110,7 @@ def steps_table(record: StudyRun, places: Places) -> Table:
             "problem": Words("; ".join(filter(None, [step.problem, *step.doubts]))),
         }
         rows.append(TableRow(cells))
-    columns = [
-        Column("step", "step", left=True),
-        Column("run", "run", left=True),
-        Column("time", "took"),
-        Column("problem", "what to know", left=True),
-    ]
+    columns = [*words("step", "run"), Column("time", "took"), Column("problem", "what to know", left=True)]
     return Table(columns, rows, "steps")
 
 

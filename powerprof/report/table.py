@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables as values: a report builds each once from its record, and every form (terminal, Markdown, HTML, CSV) draws it.
+"""Tables as values: a report builds each table once, and the terminal, Markdown, HTML and CSV draw it.
 
-A figure carries its exact value, its place in the record and how it is shown, so that no form can show another one.
+A figure carries its exact value, its place in the record and its format, so that all forms show the same figure.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ HTML: frozenset[Form] = frozenset(("html",))
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of the record. `at` is its place there (a JSON pointer, RFC 6901), `ends` are those of its interval.
+    """A figure of the record.
 
-    `digits` None: three significant ones. `words` stand in its place where they are plainer than the figure.
+    Attributes:
+        value: The exact value; `None` if it is unknown.
+        at: Its place in the record, a JSON pointer (RFC 6901).
+        digits: The number of decimals; `None` for three significant digits.
+        unit: The unit of the scaled value.
+        scale: The factor from the exact value to the shown one.
+        sign: Whether a positive value has a plus.
+        ends: The ends of its interval.
+        words: A text that is plainer than the figure.
     """
 
     value: float | int | None
@@ -42,7 +50,7 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """Rounded, without the unit; ? where it is unknown."""
+        """The rounded value without its unit; `?` if it is unknown."""
         if self.value is None:
             return text.UNKNOWN
         shown = self.value * self.scale
@@ -53,7 +61,7 @@ class Figure:
 
     @property
     def whole(self) -> str:
-        """With its unit."""
+        """The rounded value with its unit."""
         if self.value is None and self.words:
             return self.words
         gap = "" if self.value is None or not self.unit or self.unit.startswith("/") else " "
@@ -67,7 +75,7 @@ class Figure:
 
     @property
     def plus_minus(self) -> str:
-        """`+6.8 ± 0.5`, in its unit."""
+        """The value with half of its interval, in its unit: `+6.8 ± 0.5 W`."""
         mean, low, high = self.exact
         estimate = Estimate(mean=mean or 0.0, low=low, high=high)
         return f"{text.plus_minus(estimate, self.digits or 0, sign=self.sign)} {self.unit}"
@@ -75,8 +83,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Words:
-    """Text. `more` stands beside it. `ours`: not a name from outside. `strong`: `more` is as important. `code`: SQL,
-    in letters of one width."""
+    """A text.
+
+    Attributes:
+        text: The text.
+        more: A remark after it.
+        ours: Whether it is a text of powerprof and not a name from outside.
+        strong: Whether the remark is as important as the text.
+        code: Whether it is SQL, in a fixed-width font.
+    """
 
     text: str
     more: str = ""
@@ -87,7 +102,7 @@ class Words:
 
 @dataclass(frozen=True)
 class JudgedCell:
-    """A verdict, and for an inconclusive one the difference that would have been found."""
+    """A verdict, and the smallest detectable difference for an inconclusive one."""
 
     metric: str
     verdict: Verdict
@@ -95,13 +110,13 @@ class JudgedCell:
 
     @property
     def text(self) -> str:
-        """better, worse or inconclusive: B beside A; lower or higher where neither is better."""
+        """The change from A to B: better, worse or inconclusive; lower or higher if neither is better."""
         return direction(self.metric, self.verdict)
 
 
 @dataclass(frozen=True)
 class Path:
-    """A stack, innermost first. A broken one is not `complete`."""
+    """A stack of frames, innermost first; an incomplete one breaks off."""
 
     frames: Sequence[str]
     complete: bool
@@ -112,11 +127,17 @@ Cell = Figure | Words | JudgedCell | Path
 
 @dataclass(frozen=True)
 class Column:
-    """`left`: words rather than figures. `interval`: what the column of its intervals is called where it has one.
-    `short` is its heading on a terminal.
+    """A column of a table.
 
-    `name` is a name from outside, shown after the heading. `beside` is the column whose cells hold these too, where
-    there is room for few.
+    Attributes:
+        key: The key of its cells in each row.
+        heading: The heading.
+        name: A name from outside, after the heading.
+        short: The heading on a terminal.
+        left: Whether it holds words.
+        interval: The heading of its intervals, if it has any.
+        beside: The column that shows these cells too, if the form has room for few columns.
+        forms: The forms that show it.
     """
 
     key: str
@@ -130,20 +151,29 @@ class Column:
 
 
 def words(*keys: str) -> list[Column]:
-    """Columns of words that are called as they are."""
+    """Return columns of words whose headings are their keys."""
     return [Column(key, key, left=True) for key in keys]
 
 
 def figures(**headings: str) -> list[Column]:
-    """Columns of figures: key and heading."""
+    """Return columns of figures, by key and heading."""
     return [Column(key, heading) for key, heading in headings.items()]
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """`short` is its name on a terminal. `unit` and `kind` are all its figures'; `look` is its colour.
+    """A row of a table.
 
-    `key` and `exact_unit` are its name and its unscaled unit in CSV. `inner`: it belongs to the row above.
+    Attributes:
+        cells: The cells, by column.
+        key: The name in CSV.
+        short: The name on a terminal.
+        unit: The unit of all its figures.
+        exact_unit: The unit of the unscaled values, in CSV.
+        kind: Whether its figures are measured or estimated.
+        look: The class of its colour.
+        inner: Whether it belongs to the row above.
+        forms: The forms that show it.
     """
 
     cells: Mapping[str, Cell]
@@ -157,7 +187,7 @@ class TableRow:
     forms: frozenset[Form] = ALL
 
     def words(self, key: str) -> Words:
-        """A cell as words, whatever it holds; empty for none."""
+        """Return a cell as words; empty words for a missing one."""
         cell = self.cells.get(key)
         if isinstance(cell, Words):
             return cell
@@ -166,7 +196,15 @@ class TableRow:
 
 @dataclass(frozen=True)
 class Table:
-    """`label` says what it is to who cannot see it, `caption` is a line about it, `left_count` rows are not in it."""
+    """Columns and rows.
+
+    Attributes:
+        columns: The columns.
+        rows: The rows.
+        label: The description for screen readers.
+        caption: A line about the table.
+        left_count: The number of rows of the record that are not in the table.
+    """
 
     columns: Sequence[Column]
     rows: Sequence[TableRow]
@@ -175,7 +213,7 @@ class Table:
     left_count: int = 0
 
     def of(self, form: Form, keys: Sequence[str] = ()) -> Table:
-        """What one form shows of it: all columns that it has there, or these in their order."""
+        """Return the columns and rows that a form shows; `keys` selects columns and their order."""
         named = {column.key: column for column in self.columns}
         columns = [named[key] for key in keys] or [column for column in self.columns if form in column.forms]
         return replace(self, columns=columns, rows=[row for row in self.rows if form in row.forms])
@@ -192,7 +230,7 @@ class Places:
         object.__setattr__(self, "tree", msgspec.to_builtins(self.record))
 
     def at(self, pointer: str) -> Any:
-        """The value at a pointer; None where there is none."""
+        """Return the value at a JSON pointer; `None` if there is none."""
         value = self.tree
         for part in pointer.split("/")[1:]:
             name = part.replace("~1", "/").replace("~0", "~")
@@ -213,7 +251,10 @@ class Places:
         sign: bool = False,
         words: str = "",
     ) -> Figure:
-        """The figure at a place. `ends`: the places of its interval's ends, or that of the interval."""
+        """Return the figure at a place.
+
+        `ends` is the place of its interval, or the places of the two ends.
+        """
         low, high = ends if isinstance(ends, tuple) else _ends(self.at(ends) if ends else None, ends)
         both = [
             Figure(value, place, digits, unit, scale, sign)
@@ -233,18 +274,18 @@ def _ends(interval: Any, at: str) -> tuple[str, str]:
 
 
 def escape_pointer(name: str) -> str:
-    """One part of a JSON pointer."""
+    """Return one part of a JSON pointer, escaped."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
-# Tables for a terminal: aligned columns, and less of them where it is narrow.
+# Tables for a terminal: aligned columns, and fewer of them on a narrow one.
 
 _NAME_LIMIT = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
 _HEAD_LIMIT = 12
 
 
 def metrics(table: Table, width: int) -> list[str]:
-    """Metrics with three significant digits each, and their intervals where there is room."""
+    """Return the lines of metrics with three significant digits, and their intervals if the width allows."""
     shown = table.of("terminal")
     lines: list[str] = []
     for ends, gap in ((True, 2), (True, 1), (False, 2), (False, 1)):
@@ -277,7 +318,10 @@ def _three(figure: Figure) -> str:
 
 
 def phases(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list[str]:
-    """Phases side by side with their units, and the change over them; `more` rows are added below."""
+    """Return the lines of phases side by side with their units and the change between them.
+
+    `more` rows are added at the end.
+    """
     shown = table.of("terminal")
     rows = [["", *(column.short or column.name for column in shown.columns[1:])]]
     for row in shown.rows:

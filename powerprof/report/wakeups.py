@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from powerprof.attribution.symbols import is_own, only_waits
 from powerprof.model import text
@@ -30,88 +30,69 @@ _NAMED_SHARE = 0.1
 _MAX_NAMED = 2
 
 
-@dataclass(frozen=True)
-class Blamed:
-    """The idle exits of one thread name at one stack. `first` is the most frequent row."""
-
-    rows: Sequence[Wakeup]
-
-    @property
-    def first(self) -> Wakeup:
-        return max(self.rows, key=lambda row: row.count)
-
-    @property
-    def count(self) -> int:
-        return sum(row.count for row in self.rows)
-
-    @property
-    def rate_hz(self) -> float:
-        return sum(row.rate_hz for row in self.rows)
-
-    @property
-    def c0_ms(self) -> float:
-        return sum(row.c0_ms for row in self.rows)
-
-    @property
-    def period_ms(self) -> float | None:
-        """The period of the first row if it has at least 90 % of the exits, in milliseconds."""
-        return self.first.period_ms if self.first.count >= 0.9 * self.count else None
-
-    @property
-    def why(self) -> str:
-        """The origin, such as `its own timer`; several origins with their shares."""
-        return _shares((origin(row), row.count) for row in self.rows)
-
-
-@dataclass(frozen=True)
-class RanAnyway:
-    """The wakings of one thread name at one stack that ended no idle period. `first` is the most frequent row."""
-
-    rows: Sequence[Waking]
-
-    @property
-    def first(self) -> Waking:
-        return max(self.rows, key=lambda row: row.wakings_count)
-
-    @property
-    def count(self) -> int:
-        return sum(row.wakings_count for row in self.rows)
-
-    @property
-    def rate_hz(self) -> float:
-        return sum(row.wakings_hz for row in self.rows)
-
-    @property
-    def own_ms(self) -> float | None:
-        """The running time after the wakings in milliseconds; None if a row was not counted."""
-        counted = [row.own_ms for row in self.rows if row.own_ms is not None]
-        return sum(counted) if len(counted) == len(self.rows) else None
-
-    @property
-    def why(self) -> str:
-        """The origins, as in `Blamed.why`."""
-        return _shares((origin(row), row.wakings_count) for row in self.rows)
-
-
-def blamed(rows: Iterable[Wakeup]) -> list[Blamed]:
-    """Return the causes of idle exits, the most frequent first."""
-    return sorted((Blamed(group) for group in _group_by_stack(rows)), key=lambda cause: -cause.count)
-
-
-def ran_anyway(rows: Iterable[Waking]) -> list[RanAnyway]:
-    """Return the causes of wakings that ended no idle period, the most frequent first."""
-    return sorted((RanAnyway(group) for group in _group_by_stack(rows)), key=lambda cause: -cause.count)
-
-
 _Row = TypeVar("_Row", Wakeup, Waking)
 
 
-def _group_by_stack(rows: Iterable[_Row]) -> list[list[_Row]]:
-    """Group rows by thread name and stack."""
-    groups: dict[tuple[str, tuple[str, ...]], list[_Row]] = {}
+@dataclass(frozen=True)
+class StackCause(Generic[_Row]):
+    """The idle exits, or the wakings, of one thread name at one place.
+
+    `first` is the most frequent row. `why` is the origin, such as `its own timer`, or several with their shares.
+    """
+
+    rows: Sequence[_Row]
+    first: _Row
+    count: int
+    rate_hz: float
+    why: str
+
+
+def group_exits(rows: Iterable[Wakeup]) -> list[StackCause[Wakeup]]:
+    """Return the idle exits by thread name and stack, the most frequent first."""
+    return _group(rows, _stack_key, lambda row: row.count, lambda row: row.rate_hz)
+
+
+def group_wakings(rows: Iterable[Waking]) -> list[StackCause[Waking]]:
+    """Return the wakings that ended no idle period by thread name and stack, the most frequent first."""
+    return _group(rows, _stack_key, lambda row: row.wakings_count, lambda row: row.wakings_hz)
+
+
+def _group(
+    rows: Iterable[_Row],
+    key_of: Callable[[_Row], object],
+    count_of: Callable[[_Row], int],
+    rate_of: Callable[[_Row], float],
+) -> list[StackCause[_Row]]:
+    groups: dict[object, list[_Row]] = {}
     for row in rows:
-        groups.setdefault((thread_name(row.thread), tuple(map(_frame_key, row.stack))), []).append(row)
-    return list(groups.values())
+        groups.setdefault(key_of(row), []).append(row)
+    causes = [
+        StackCause(
+            group,
+            max(group, key=count_of),
+            sum(map(count_of, group)),
+            sum(map(rate_of, group)),
+            _shares((origin(row), count_of(row)) for row in group),
+        )
+        for group in groups.values()
+    ]
+    return sorted(causes, key=lambda cause: -cause.count)
+
+
+def _stack_key(row: Wakeup | Waking) -> object:
+    # Addresses differ between processes, so they are not part of the key.
+    frames = [frame.function or f"{frame.module}+{frame.function_start or ''}" for frame in row.stack]
+    return thread_name(row.thread), tuple(frames)
+
+
+def _place_of(row: Wakeup | Waking) -> tuple[str, str | None]:
+    """Return the thread name and the function of a row."""
+    return thread_name(row.thread), function_of(row.stack)
+
+
+def period_of(cause: StackCause[Wakeup]) -> float | None:
+    """Return the period of the first row in milliseconds if it has at least 90 % of the exits."""
+    return cause.first.period_ms if cause.first.count >= 0.9 * cause.count else None
 
 
 def _shares(counted: Iterable[tuple[str, int]]) -> str:
@@ -126,11 +107,6 @@ def _shares(counted: Iterable[tuple[str, int]]) -> str:
     shares = [f"{reason} {100 * count / whole:.0f} %" for reason, count in named]
     left = len(ranked) - len(named)
     return ", ".join([*shares, *([f"{left} more"] if left else [])])
-
-
-def _frame_key(frame: StackFrame) -> str:
-    """Return a key of the frame without the address, which differs between processes."""
-    return frame.function or f"{frame.module}+{frame.function_start or ''}"
 
 
 def thread_name(thread: Thread) -> str:
@@ -174,20 +150,24 @@ def answer_of(record: Attribution) -> str:
     rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"
     window = f"in {text.number(record.window_s, 1)} s"
     if not mine or not record.window_s:
-        woken = _ran_anyway_sentence(name, record)
+        woken = _busy_wakings_text(name, record)
         return f"{woken}{rest}" if woken else f"{name} woke no idle CPU {window}.{rest}"
     share = f" ({text.number(100.0 * mine / total, 1)} % of all idle exits)" if total != mine else ""
     rate = text.number(mine / record.window_s, 1)
     return f"{name} wakes the CPUs {rate} times a second{share}: {_main_causes(record, mine)}.{rest}"
 
 
-def most(record: Attribution) -> tuple[str, str | None, float]:
+def main_place(record: Attribution) -> tuple[str, str | None, float]:
     """Return thread, function and rate (1/s) of the place with most idle exits. The record must have idle exits."""
-    (name, function), rows = _ranked_places(record)[0]
-    return name, function, sum(row.rate_hz for row in rows)
+    cause = _exits_by_place(record)[0]
+    return *_place_of(cause.first), cause.rate_hz
 
 
-def _ran_anyway_sentence(label: str, record: Attribution) -> str:
+def _exits_by_place(record: Attribution) -> list[StackCause[Wakeup]]:
+    return _group(record.wakeups, _place_of, lambda row: row.count, lambda row: row.rate_hz)
+
+
+def _busy_wakings_text(label: str, record: Attribution) -> str:
     """Return the waking rate and main place of a target that ended no idle period.
 
     Return an empty string if wakings were not counted.
@@ -196,46 +176,28 @@ def _ran_anyway_sentence(label: str, record: Attribution) -> str:
     if not rows or not window_s:
         return ""
     count = sum(row.wakings_count for row in rows)
-    (name, function), frequent = min(_group_by_place(rows), key=lambda item: -sum(row.wakings_count for row in item[1]))
-    frequent_count = sum(row.wakings_count for row in frequent)
-    main_place = ""
-    if frequent_count >= _NAMED_SHARE * count:
-        main_place = f": {text.number(frequent_count / window_s, 1)} by {_place_text(name, function)}"
-    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{main_place}."
+    cause = _group(rows, _place_of, lambda row: row.wakings_count, lambda row: row.wakings_hz)[0]
+    place = ""
+    if cause.count >= _NAMED_SHARE * count:
+        place = f": {text.number(cause.count / window_s, 1)} by {_place_text(cause.first)}"
+    return f"{label} was woken {text.number(count / window_s, 1)} times a second, while CPUs ran anyway{place}."
 
 
-def _ranked_places(record: Attribution) -> list[tuple[tuple[str, str | None], list[Wakeup]]]:
-    """Return the rows by thread and function, the places with most idle exits first."""
-    return sorted(_group_by_place(record.wakeups), key=lambda item: -sum(row.count for row in item[1]))
-
-
-def _group_by_place(rows: Iterable[_Row]) -> list[tuple[tuple[str, str | None], list[_Row]]]:
-    """Group rows by thread and function, whatever else their stacks contain."""
-    places: dict[tuple[str, str | None], list[_Row]] = {}
-    for row in rows:
-        places.setdefault((thread_name(row.thread), function_of(row.stack)), []).append(row)
-    return list(places.items())
-
-
-def _place_text(name: str, function: str | None) -> str:
-    """Return thread and function for a sentence."""
+def _place_text(row: Wakeup | Waking) -> str:
+    name, function = _place_of(row)
     return text.shorten(name if function is None else f"{name} in {text.without_parameters(function)}", 70)
 
 
-def _main_causes(record: Attribution, mine: int) -> str:
-    """Return the rates of the functions and threads that caused most exits."""
-    ranked = _ranked_places(record)[:_MAX_NAMED]
+def _main_causes(record: Attribution, count: int) -> str:
+    """Return the rates of the functions and threads that caused most of `count` exits."""
     clauses: list[str] = []
-    for (name, function), rows in ranked:
-        cause = Blamed(rows)
-        if clauses and cause.count < _NAMED_SHARE * mine:
+    for cause in _exits_by_place(record)[:_MAX_NAMED]:
+        if clauses and cause.count < _NAMED_SHARE * count:
             break
-        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_place_text(name, function)}{_period_text(cause)}")
+        period_ms = period_of(cause)
+        period = "" if period_ms is None else f", {text.period(period_ms)}"
+        clauses.append(f"{text.number(cause.rate_hz, 1)} by {_place_text(cause.first)}{period}")
     return ("; " if "," in "".join(clauses) else " and ").join(clauses)
-
-
-def _period_text(cause: Blamed) -> str:
-    return f", {text.period(cause.period_ms)}" if cause.period_ms is not None else ""
 
 
 _MAX_ELSEWHERE = 100
@@ -253,34 +215,33 @@ RAN_ANYWAY = "It woke no idle CPU: it was woken while CPUs ran anyway. On a quie
 _PLACE_COLUMNS = [*words("thread"), Column("path", "stack, innermost first", left=True, beside="thread")]
 
 
-def _place_cells(first: Wakeup | Waking, why: str) -> dict[str, Cell]:
-    """Return the cells of `_PLACE_COLUMNS`."""
-    path = Path([frame.placed for frame in first.stack], first.stack_complete)
-    return {"thread": Words(first.thread.label, why), "path": path}
+def _cause_cells(
+    cause: StackCause[Wakeup] | StackCause[Waking], why: str, at: str, fields: tuple[str, str], places: Places
+) -> dict[str, Cell]:
+    """Return rate, count and place of a cause. A single row has figures of the record, at these `fields` below `at`."""
+    is_single = len(cause.rows) == 1
+    rate, count = fields
+    return {
+        "rate": places.figure(f"{at}/{rate}", 1) if is_single else Words(text.number(cause.rate_hz, 1)),
+        "count": places.figure(f"{at}/{count}") if is_single else Words(text.count(cause.count)),
+        "thread": Words(cause.first.thread.label, why if is_single else cause.why),
+        "path": Path([frame.placed for frame in cause.first.stack], cause.first.stack_complete),
+    }
 
 
 def wakeups_table(record: Attribution, places: Places, limit: int) -> Table:
     """Return one row per thread and stack, at most `limit`. Wakers and mechanisms are merged into shares."""
     number_of = {id(wakeup): number for number, wakeup in enumerate(record.wakeups)}
     rows = []
-    for cause in blamed(record.wakeups)[:limit]:
-        first = cause.first
-        row: dict[str, Cell] = {
-            "rate": Words(text.number(cause.rate_hz, 1)),
-            "count": Words(text.count(cause.count)),
-            "c0": Words(text.number(cause.c0_ms, 2)),
-        }
-        at = f"/wakeups/{number_of[id(first)]}"
-        if len(cause.rows) == 1:
-            row = {
-                "rate": places.figure(f"{at}/rate_hz", 1),
-                "count": places.figure(f"{at}/count"),
-                "c0": places.figure(f"{at}/c0_ms", 2),
-            }
-        if cause.period_ms is not None:
-            row["every"] = places.figure(f"{at}/period_ms", words=text.period(cause.period_ms))
-        why = f"{first.mechanism.replace('_', '-')} · {_origin_text(first)}" if len(cause.rows) == 1 else cause.why
-        rows.append(TableRow({**row, **_place_cells(first, why)}))
+    for cause in group_exits(record.wakeups)[:limit]:
+        at = f"/wakeups/{number_of[id(cause.first)]}"
+        why = f"{cause.first.mechanism.replace('_', '-')} · {_origin_text(cause.first)}"
+        c0_ms = sum(row.c0_ms for row in cause.rows)
+        cells = _cause_cells(cause, why, at, ("rate_hz", "count"), places)
+        cells["c0"] = places.figure(f"{at}/c0_ms", 2) if len(cause.rows) == 1 else Words(text.number(c0_ms, 2))
+        if (period_ms := period_of(cause)) is not None:
+            cells["every"] = places.figure(f"{at}/period_ms", words=text.period(period_ms))
+        rows.append(TableRow(cells))
     columns = [*figures(rate="/s", count="exits", every="every", c0="C0 ms"), *_PLACE_COLUMNS]
     caption = "Idle exits blamed on a thread and the place where it waited; frames innermost first."
     return Table(columns, rows, "wake-ups by thread and stack", caption)
@@ -295,15 +256,15 @@ def _origin_text(wakeup: Wakeup | Waking) -> str:
     return f"{origin}, {text.shorten(wakeup.detail, _NAME_LIMIT)}" if wakeup.detail else origin
 
 
-def beyond(record: Attribution, limit: int) -> str:
-    """Return the number and sum of the rows beyond `limit`, in `wakeups_table` or `ran_anyway_table`.
+def hidden_rows_text(record: Attribution, limit: int) -> str:
+    """Return the number and sum of the rows hidden_rows_text `limit`, in `wakeups_table` or `busy_wakings_table`.
 
     Return an empty string without such rows.
     """
     if record.wakeups:
-        counts, what = [cause.count for cause in blamed(record.wakeups)[limit:]], "idle exit"
+        counts, what = [cause.count for cause in group_exits(record.wakeups)[limit:]], "idle exit"
     else:
-        counts, what = [cause.count for cause in ran_anyway(record.wakings_without_exit)[limit:]], "waking"
+        counts, what = [cause.count for cause in group_wakings(record.wakings_without_exit)[limit:]], "waking"
     return f"{text.plural(len(counts), 'more row')} with {text.plural(sum(counts), what)}" if counts else ""
 
 
@@ -318,24 +279,16 @@ def elsewhere_table(record: Attribution, places: Places) -> Table:
     return Table(columns, rows, "other processes", left_count=len(record.woken_elsewhere) - len(rows))
 
 
-def ran_anyway_table(record: Attribution, places: Places, limit: int) -> Table | None:
+def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table | None:
     """Return the wakings of a target that ended no idle period, at most `limit` rows; None otherwise."""
     if record.wakeups or not record.wakings_without_exit:
         return None
     number_of = {id(waking): number for number, waking in enumerate(record.wakings_without_exit)}
     rows = []
-    for cause in ran_anyway(record.wakings_without_exit)[:limit]:
-        first = cause.first
-        at = f"/wakings_without_exit/{number_of[id(first)]}"
-        counted: dict[str, Cell] = {
-            "rate": Words(text.number(cause.rate_hz, 1)),
-            "count": Words(text.count(cause.count)),
-        }
-        if len(cause.rows) == 1:
-            counted = {"rate": places.figure(f"{at}/wakings_hz", 1), "count": places.figure(f"{at}/wakings_count")}
-        rows.append(
-            TableRow({**counted, **_place_cells(first, _origin_text(first) if len(cause.rows) == 1 else cause.why)})
-        )
+    for cause in group_wakings(record.wakings_without_exit)[:limit]:
+        at = f"/wakings_without_exit/{number_of[id(cause.first)]}"
+        fields = ("wakings_hz", "wakings_count")
+        rows.append(TableRow(_cause_cells(cause, _origin_text(cause.first), at, fields, places)))
     columns = [*figures(rate="/s", count="wakings"), *_PLACE_COLUMNS]
     return Table(columns, rows, "wakings that found a CPU running", RAN_ANYWAY)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerprof watch` shows: a screen of any size, a line an interval, or a JSON document an interval. Pure."""
+"""The live screens of `watch` and `queries --watch`: a screen of any size, a line or a JSON document per interval."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ from powerprof.queries.records import Queries
 from powerprof.report.labels import texts
 from powerprof.report.queries import EXPENSIVE_PERCENT
 
-# What every live screen is made of: what the person has chosen, rows that scroll, bars, and a last line. Pure.
+# Parts of all screens: the choices of the user, scrolling rows, bars and the last line.
 
 _BARS = "▁▂▃▄▅▆▇█"
-# Screens of fewer lines have none to spare for the keys.
+# Smaller screens have no second line for the keys.
 _TWO_LINES = 16
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ScreenView:
-    """What the person at the screen has chosen. `chosen` is the row that is marked; `message` is shown until the next
-    key; `help`: the keys and columns are explained instead of the rows."""
+    """The choices of the user at a screen.
+
+    Attributes:
+        sort: The order of the rows.
+        wanted: The filter.
+        typing: Whether the filter is being typed.
+        paused: Whether the screen is frozen.
+        opened: Whether the details of the chosen row are shown.
+        chosen: The number of the marked row.
+        message: A message until the next key.
+        help: Whether the keys and columns are explained instead of the rows.
+    """
 
     sort: str = "rate"
     wanted: str = ""
@@ -39,7 +49,7 @@ class ScreenView:
 
 
 def spark(values: Sequence[float | None], width: int) -> str:
-    """The last `width` values as bars from 0 to the greatest of them; a blank where one is unknown."""
+    """Return the last `width` values as bars from 0 to their maximum; a blank for an unknown value."""
     shown = list(values)[-width:]
     greatest = max((value for value in shown if value is not None), default=0.0)
     bars = [
@@ -62,9 +72,9 @@ def scrolled(
     details: Callable[[T], list[str]],
     rest: Callable[[Sequence[T]], str],
 ) -> list[str]:
-    """At most `room` rows with the chosen one among them, marked and with its details where it is open.
+    """Return at most `room` lines with the chosen row among them, marked, and with its details if it is open.
 
-    `rest` gives the figure of the rows that are not shown, above and below: with the rows it is the sum of all.
+    `rest` returns the figure of the hidden rows above and below: with the shown rows it is the sum of all.
     """
     if not lines:
         return []
@@ -72,7 +82,7 @@ def scrolled(
     opened = details(lines[chosen]) if view.opened else []
     rows, first = len(lines), 0
     if len(lines) + len(opened) > room:
-        # The chosen row is shown whatever there is no room for; the last line is for the figure of the rest.
+        # The chosen row is always shown; the last line is for the figure of the rest.
         place = max(1, room - 1)
         opened = opened[: place - 1]
         rows = place - len(opened)
@@ -91,7 +101,7 @@ def scrolled(
 
 
 def order_line(view: ScreenView, shown: int, all_rows: int, orders: str) -> str:
-    """By what the rows are sorted, and which of them a filter shows; `orders` are all that there are."""
+    """Return the order of the rows and the effect of the filter; `orders` names all orders."""
     sorting = f"sorted by {view.sort} (s: {orders})"
     if not view.wanted or view.typing:
         return sorting
@@ -99,7 +109,7 @@ def order_line(view: ScreenView, shown: int, all_rows: int, orders: str) -> str:
 
 
 def help_lines(columns: Sequence[tuple[str, str]], opens: str, width: int) -> list[str]:
-    """What the keys do and what each column means; `opens` is what Enter shows."""
+    """Return the keys and the meaning of each column; `opens` is the effect of Enter."""
     keys = (
         ("s", "sort by the next column"),
         ("/", "filter: type part of a name, Enter keeps it, Esc shows all rows again"),
@@ -123,13 +133,13 @@ def _explained(pairs: Sequence[tuple[str, str]], named: int, width: int) -> list
 
 
 def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
-    """`height` lines: the top, blanks, and the foot, which is there whatever fits."""
+    """Return `height` lines: the top, blanks, and the foot, which is always shown."""
     blank = [""] * max(0, height - len(top) - len(foot))
     return [text.shorten(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
 
 
 def last_lines(view: ScreenView, keys: str, cost: str, width: int, height: int) -> list[str]:
-    """What is typed, or the keys and what powerprof itself costs: on two lines where one has no room for both."""
+    """Return the typed filter, or the keys and powerprof's own cost, on two lines if one is too short."""
     if view.typing:
         return [f"/{view.wanted}_"]
     shown = view.message or keys
@@ -142,7 +152,7 @@ SORTS = ("rate", "C0", "name")
 _TREND = 8
 _STACK = 8
 _FINDINGS = 3
-# Exits; some are in the next interval, because their CPUs run on at the edge.
+# Exits. Some are in the next interval, because their CPUs run across the edge.
 _WORTH_SAYING = 20
 KEYS = "q quit  ? help  s sort  / filter  ⏎ stack  space pause  w save"
 _COLUMNS = (
@@ -152,13 +162,13 @@ _COLUMNS = (
     ("every", "its period, where it is regular"),
     ("NEW, 30 s", "first seen 30 s ago, while this screen was open"),
 )
-# From here on the processes that use the CPUs are listed: few idle periods are left to end.
+# From this load on the busy processes are listed, because there are few idle periods left.
 BUSY_PERCENT = 50.0
 _BUSIEST = 4
 
 
 def screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
-    """The whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
+    """Return the whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
     newest = history.last
     if newest is None:
         return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
@@ -196,7 +206,7 @@ def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: st
 
 
 def busy_words(newest: LiveInterval) -> str:
-    """What uses the CPUs, where they are busy; empty where they are not, or where it is unknown."""
+    """Return the programs that use busy CPUs; nothing if the CPUs are not busy or the load is unknown."""
     used = newest.c0_percent
     if used is None or used < BUSY_PERCENT or newest.used is None:
         return ""
@@ -213,7 +223,7 @@ def busy_words(newest: LiveInterval) -> str:
 
 
 def _states(newest: LiveInterval) -> str:
-    """The CPUs' time by idle state, and what ended the periods."""
+    """Return the time of the CPUs by idle state, and the causes of the idle exits."""
     wall_s = newest.window_s * max(1, newest.cpus)
     by_state: dict[str, float] = {}
     for (_, state), seconds in newest.idle_s.items():
@@ -235,7 +245,7 @@ def _columns() -> str:
 
 
 def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
-    """The rows that are shown, in their order."""
+    """Return the rows that the filter selects, in their order."""
     wanted = view.wanted.casefold()
     lines = [
         line
@@ -268,7 +278,7 @@ def _stack(line: Line, width: int) -> list[str]:
 
 
 def row_line(line: Line, width: int) -> str:
-    """One row: its rate, how that went, C0, period, and whose it is."""
+    """Return one row: rate, trend, C0, period and owner."""
     key = line.row.key
     every = text.period(line.row.period_ms).removeprefix("every ")
     head = f"{text.number(line.rate_hz, 1):>8}  {spark(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
@@ -276,10 +286,13 @@ def row_line(line: Line, width: int) -> str:
 
 
 def _who(key: RowKey, new_s: float | None, room: int) -> str:
-    """Process, thread and function, and how long it has been there. Where there is no room for all, the age goes first,
-    then the thread (of the kernel's threads the word kernel); as much of the function as fits stays."""
+    """Return process, thread, function and age.
+
+    If the room is too small, the age is dropped first, then the thread (for threads of the kernel the word kernel),
+    then the end of the function.
+    """
     process = "" if key.thread == key.process else f"{key.process} "
-    # Of the kernel's threads the thread says which.
+    # The thread identifies a thread of the kernel.
     owner = key.thread if key.process == "kernel" else key.process
     full, short = f"{process}{key.thread} · {key.function}", f"{owner} · {key.function}"
     ages = [""] if new_s is None else [f"  NEW, {new_s:.0f} s", "  NEW"]
@@ -288,7 +301,7 @@ def _who(key: RowKey, new_s: float | None, room: int) -> str:
 
 
 def _trouble(newest: LiveInterval) -> list[str]:
-    """What makes the figures doubtful."""
+    """Return the reasons to doubt the figures."""
     troubles = []
     if newest.lost_count:
         troubles.append(f"{newest.lost_count:,} causes lost")
@@ -305,7 +318,7 @@ def _foot(newest: LiveInterval | None, view: ScreenView, width: int, height: int
 
 
 def own_cost(interval: LiveInterval) -> str:
-    """What powerprof used in the interval."""
+    """Return the CPU time and the wake-ups of powerprof itself in the interval."""
     own, seconds = interval.own, interval.window_s
     percent = 100.0 * (own.cpu_s + (own.bpf_s or 0.0)) / seconds
     return f"{text.number(percent, 1)} % of a CPU, {text.number(own.wakeups_count / seconds, 1)} wake-ups/s"
@@ -315,7 +328,7 @@ PLAIN_HEAD = f"{'time':<8} {'C0 %':>6} {'idle/s':>8} {'watts':>7} {'lost':>5} {'
 
 
 def plain_line(interval: LiveInterval, width: int = 100) -> str:
-    """An interval as one line, for a log."""
+    """Return an interval as one line, for a log."""
     from powerprof.live.totals import merged
 
     watts = interval.host_watts
@@ -335,7 +348,7 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
 
 
 def document(interval: LiveInterval) -> dict[str, Any]:
-    """An interval as a JSON document: `powerprof.interval/1`."""
+    """Return an interval as a JSON document: `powerprof.interval/1`."""
     watts = interval.host_watts
     return {
         "schema": "powerprof.interval/1",
@@ -401,11 +414,11 @@ def document(interval: LiveInterval) -> dict[str, Any]:
 
 
 def _of(finding: LiveFinding) -> str:
-    """Whose it is, before its text."""
+    """Return the owner of a finding, before its text."""
     return f"{finding.server} of {finding.account}: " if finding.server else ""
 
 
-# What `powerprof queries --watch` shows: a screen of any size, or a line a window. Pure.
+# `powerprof queries --watch`: a screen of any size, or a line per window.
 
 QUERIES_SORTS = ("CPU", "calls", "ms a call", "p95", "name")
 _KEYS = "q quit  ? help  s sort  / filter  ⏎ text  space pause  w save"
@@ -421,7 +434,7 @@ AWAY = "the server is away: waiting for it"
 
 
 def queries_screen(history: StatementHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
-    """The whole screen, `height` lines of at most `width`: figures, rows, doubts, keys and cost."""
+    """Return the whole screen, `height` lines of at most `width`: figures, rows, doubts, keys and cost."""
     newest = history.last
     away = [f"! {AWAY}"] if history.is_away else []
     if newest is None:
@@ -463,12 +476,12 @@ def _cpu_percent(window: Queries) -> float:
 
 
 def _watts(window: Queries) -> float | None:
-    """The server's, above the idle floor."""
+    """Return the power of the server above the idle floor."""
     return None if window.joules is None else window.joules / window.window_s
 
 
 def _balance(newest: Queries) -> str:
-    """That the parts are the whole."""
+    """Return the parts of the server's CPU time, which add up to all of it."""
     whole = newest.server_c0_s
     if whole <= 0:
         return "it used no CPU time"
@@ -490,7 +503,7 @@ def _queries_columns() -> str:
 
 
 def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[StatementLine]:
-    """The rows that are shown, in their order."""
+    """Return the rows that the filter selects, in their order."""
     wanted = view.wanted.casefold()
     lines = [line for line in history.lines() if wanted in line.statement.text.casefold()]
     order = {
@@ -527,7 +540,7 @@ def _row(line: StatementLine, width: int) -> str:
 
 
 def _queries_trouble(newest: Queries) -> list[str]:
-    """What makes the figures doubtful, or expensive."""
+    """Return the reasons to doubt the figures, and the cost of tracing if it is high."""
     troubles = []
     if newest.lost_count:
         troubles.append(f"! {newest.lost_count:,} updates lost: figures are too low")
@@ -551,7 +564,7 @@ QUERIES_PLAIN_HEAD = f"{'time':<8} {'CPU %':>6} {'calls/s':>8} {'watts':>7} {'lo
 
 
 def queries_plain_line(newest: Queries | None, width: int = 100) -> str:
-    """A window as one line, for a log."""
+    """Return a window as one line, for a log."""
     if newest is None:
         return AWAY
     watts = host_energy(newest.energy).watts

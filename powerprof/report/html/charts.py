@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of metrics over settings or over time: one a metric, with one curve or two."""
+"""Charts of metrics over settings and over time, intervals of differences, and flame graphs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeVar
@@ -19,6 +20,7 @@ from powerprof.report import labels
 from powerprof.report.html import svg
 from powerprof.report.html.page import clean
 from powerprof.report.html.svg import SVG, Bar, Scale, from_zero, joined, step
+from powerprof.report.stacks import Flame, FlameFrame
 
 Ends = tuple[float | None, float | None, float | None]
 """Mean, low, high."""
@@ -37,7 +39,7 @@ M = TypeVar("M", bound=_ChartedMetric)
 
 
 def one_curve(metric: RunMetric) -> list[Ends]:
-    """The estimate of a metric as the only curve of its chart."""
+    """Return the estimate of a metric as the only curve of its chart."""
     return [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)]
 
 
@@ -47,10 +49,15 @@ def charts(
     curves: Callable[[M], Sequence[Ends]],
     across: str = "",
 ) -> list[tuple[str, bool, Markup]]:
-    """For each metric that some point has: its name, whether it is estimated, the drawing.
+    """Return for each metric of the points its name, whether it is estimated, and its chart.
 
-    `points` are (label, metrics) in their order, `curves` the values of a metric at a point, one a curve, `across`
-    the title of the horizontal axis. One point is no course: then there is no chart.
+    One point is no chart.
+
+    Args:
+        names: The metrics in their order.
+        points: The label and the metrics of each point.
+        curves: Returns the values of a metric at a point, one per curve.
+        across: The title of the horizontal axis.
     """
     drawn_charts = []
     for name in dict.fromkeys(names):
@@ -71,14 +78,14 @@ def charts(
     return drawn_charts
 
 
-# How windows are spread: a mark for each window's value, a row a condition, on one axis.
+# Spread of the windows: a mark per window, a row per condition, one axis.
 
 _ROW = 46
 _MIDDLE = 29
-# More marks than this in a row are a smear, and a page of a thousand windows would be large.
+# More marks in a row would overlap, and a page of a thousand windows would be large.
 _MOST_MARKS = 120
 _MOST_CHARTS = 6
-# Marks this near to each other, in percent of the width, stand one above the other.
+# Marks nearer than this, in percent of the width, are drawn one above the other.
 _NEAR = 1.8
 _LEVELS = (0.0, -7.0, 7.0)
 
@@ -94,8 +101,13 @@ Chart = tuple[str, bool, Markup]
 
 @dataclass(frozen=True)
 class Strip:
-    """The windows of one condition. The class `bar-b` has squares, the others circles; `low` and `high` are the mean's
-    95 % interval where it is known.
+    """The windows of one condition in a chart of their spread.
+
+    Attributes:
+        look: The class of the marks; `bar-b` has squares, others have circles.
+        mean: The mean.
+        low: The lower end of the 95 % interval of the mean, if it is known.
+        high: The upper end.
     """
 
     name: str
@@ -107,7 +119,10 @@ class Strip:
 
 
 def strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
-    """All rows on one axis, which begins at 0 where that leaves the marks half of the width."""
+    """Return a chart of all rows on one axis.
+
+    The axis begins at 0 if the marks then still have half of the width.
+    """
     known = [value for row in rows for value in (*row.values, row.low, row.high) if value is not None]
     unit, factor = labels.prefix(unit, max(map(abs, known)))
     scale, ticks = _axis([value * factor for value in known])
@@ -144,7 +159,7 @@ def _axis(values: Sequence[float]) -> tuple[Scale, list[float]]:
 
 def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list[Markup]:
     parts = [Markup('<text x="0" y="{}">{}</text>').format(top + 12, row.name)]
-    # Every so many of them in the order of size, so that what is drawn is spread as all are.
+    # Every n-th window in the order of size, so that the drawn marks have the spread of all windows.
     drawn = sorted(enumerate(row.values, 1), key=lambda mark: mark[1])[:: math.ceil(len(row.values) / _MOST_MARKS)]
     last = dict.fromkeys(_LEVELS, -math.inf)
     for number, value in drawn:
@@ -168,7 +183,7 @@ def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list
 
 
 def of_comparison(record: Comparison) -> list[Chart]:
-    """The judged metric first, then as the table has them."""
+    """Return the charts of a comparison: the judged metric first, then the order of the table."""
     of_metrics = []
     for metric in sorted(record.metrics, key=lambda metric: metric.name != record.verdict.metric):
         rows = []
@@ -181,7 +196,10 @@ def of_comparison(record: Comparison) -> list[Chart]:
 
 
 def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
-    """Of a load its metrics; else C0, wake-ups and watts of each phase. `titles` and `looks` are of the phases."""
+    """Return the charts of a run: the metrics of a load, else C0, wake-ups and watts of each phase.
+
+    `titles` and `looks` are those of the phases.
+    """
     of_metrics: list[Chart] = []
     if isinstance(record, LoadRun):
         for metric in record.metrics:
@@ -209,7 +227,7 @@ def _strip(
     look: str,
     mean: tuple[float | None, tuple[float | None, float | None] | None] = (None, None),
 ) -> list[Strip]:
-    """One strip; none where there are not two windows to be spread."""
+    """Return one strip; none for fewer than two windows."""
     known = tuple(value for value in values if value is not None)
     if len(known) < 2:
         return []
@@ -217,16 +235,17 @@ def _strip(
     return [Strip(name, known, look, mean[0] if mean[0] is not None else sum(known) / len(known), low, high)]
 
 
-# The windows of a record in the order of time, as bars as high as their C0.
+# The windows of a record in the order of time, as bars.
 
 
 def c0_bars(named: Iterable[tuple[Window, str, str, str]]) -> list[Bar]:
-    """A bar for each (window, look, title, label) that says when it began."""
+    """Return a bar for each (window, class, title, label) whose start is known, as high as its C0."""
     times = [(start, *bar) for bar in named if (start := _seconds(bar[0])) is not None]
     first = min((start for start, *_ in times), default=0.0)
     bars: list[Bar] = []
     for start, window, look, title, label in sorted(times, key=lambda bar: bar[0]):
-        # Two that took turns began together and were measured half of the time each: side by side that is as long.
+        # Alternating windows began together and were measured for half of the time each: side by side they have the
+        # same length.
         begin = max(start - first, bars[-1].end_s) if bars else start - first
         tooltip = f"{title}: C0 {text.number(window.c0_percent, 2, ' %')}"
         bars.append(Bar(begin, begin + (window.window_s or 0.0), window.c0_percent, look, tooltip, label))
@@ -240,7 +259,7 @@ def _seconds(window: Window) -> float | None:
         return None
 
 
-# Differences with their intervals on one axis, a row a metric.
+# Differences with their intervals on one axis, a row per metric.
 
 _GROUND = Markup('<rect class="ground" width="100%" height="18"/>')
 
@@ -249,7 +268,7 @@ _GROUND = Markup('<rect class="ground" width="100%" height="18"/>')
 class DrawnInterval:
     """A difference in percent of A with its 95 % interval; ratios are 1 + percent / 100.
 
-    The axis does not stretch to an interval that is `aside`: where it lies beyond, an arrow says so.
+    The axis does not extend to an interval that is `aside`: an arrow shows that it continues.
     """
 
     percent: float
@@ -261,7 +280,7 @@ class DrawnInterval:
 
 @dataclass(frozen=True)
 class IntervalAxis:
-    """One axis for all rows of a table: percent, or B / A on a logarithmic scale where effects are large."""
+    """One axis for all rows of a table: percent, or B / A on a logarithmic scale for large effects."""
 
     scale: Scale
     ticks: tuple[tuple[float, str], ...]
@@ -269,9 +288,9 @@ class IntervalAxis:
 
 
 def interval_axis(intervals: Sequence[DrawnInterval]) -> IntervalAxis:
-    """The axis that shows all clear differences, symmetrical about none.
+    """Return the axis that shows all clear differences, symmetrical about zero.
 
-    What says nothing may be wider than all that says something: it is cut off, and the axis is made for the others.
+    Inconclusive intervals may be wider than all clear ones: they are cut off.
     """
     near = [interval for interval in intervals if not interval.aside] or list(intervals)
     shown = [interval for interval in near if interval.clear] or near
@@ -289,7 +308,7 @@ def interval_axis(intervals: Sequence[DrawnInterval]) -> IntervalAxis:
         )
     ratios = [1 + end / 100 for interval in shown for end in (interval.low, interval.high)]
     extreme = max([*ratios, *(1 / ratio for ratio in ratios if ratio > 0.001)], default=2.0)
-    # Beyond × 20 an arrow says enough: the others would shrink to dots at "= A".
+    # Beyond × 20 an arrow suffices: the other intervals would shrink to dots at "= A".
     end, middle = (10.0, 3.0) if extreme <= 10 else (20.0, 5.0)
     times = (1 / end, 1 / middle, 1.0, middle, end)
     return IntervalAxis(
@@ -308,11 +327,11 @@ def _axis_value(axis: IntervalAxis, percent: float) -> float:
 
 
 def interval_ticks(axis: IntervalAxis) -> Markup:
-    """The axis' labels, for the head of the column."""
+    """Return the labels of the axis, for the head of the column."""
     parts = []
     for index, (value, label) in enumerate(axis.ticks):
         anchor = "start" if index == 0 else "end" if index == len(axis.ticks) - 1 else "middle"
-        # Between the ends and the middle there is room only in a wide column.
+        # Only a wide column has room between the ends and the middle.
         kind = "major" if index in (0, len(axis.ticks) // 2, len(axis.ticks) - 1) else "minor"
         parts.append(
             Markup('<text class="{}" x="{:.2f}%" y="12" text-anchor="{}">{}</text>').format(
@@ -323,7 +342,7 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
 
 
 def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Markup:
-    """A bar for the interval, a dot for the mean, a line where there is no difference."""
+    """Return a bar for the interval, a dot for the mean and a line at no difference."""
     low, middle, high = (
         axis.scale(_axis_value(axis, value)) for value in (interval.low, interval.percent, interval.high)
     )
@@ -349,5 +368,88 @@ def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Mar
                     at, kind, arrow
                 )
             )
-    # The title is what a pointer over any of it shows.
+    # A pointer over any part shows the title.
     return SVG.format(label, 18, joined([Markup("<title>{}</title>").format(label), _GROUND, *parts]))
+
+
+# Flame graphs: boxes at percentages of the width, readable without a script and on paper. The script adds zoom, search
+# and the arrow keys.
+
+_UNNAMED = re.compile(r"\+0x[0-9a-f]+$")
+_LIBRARY = re.compile(r"(^|/)(lib|ld-)[^/]*|\.so(\.|$)")
+_FRAME = Markup(
+    '<div role="treeitem" class="f {look}" aria-level="{level}" tabindex="-1" data-x="{x}" data-w="{w}" '
+    'style="--x:{x};--w:{w};--d:{depth}" data-info="{info}">{label}</div>'
+)
+_FRAME_LABEL_LIMIT = 100
+
+
+@dataclass(frozen=True)
+class FlameView:
+    """The boxes of a flame graph and their height in rows, for the template."""
+
+    title: str
+    boxes: Markup
+    rows: int
+    unit: str
+    hidden_count: int
+    difference: bool
+
+
+def look_of(label: str, depth: int, modules: Mapping[str, str]) -> str:
+    """Return the class of a frame: root, thread, unnamed, kernel, library or own."""
+    module = modules.get(label, "")
+    if depth == 0:
+        return "root"
+    if depth == 1 and label not in modules:
+        return "thread"
+    if module in ("kernel", "[kernel]", "vmlinux") or label.endswith("_[k]"):
+        return "kernel"
+    if _UNNAMED.search(label):
+        return "unnamed"
+    return "library" if _LIBRARY.search(module) or module == "[vdso]" else "own"
+
+
+def _change(frame: FlameFrame) -> str:
+    """Return a class from d-3 (only A has the frame) to d3 (only B has it)."""
+    before = frame.a or 0.0
+    share = (frame.value - before) / max(frame.value, before) if max(frame.value, before) else 0.0
+    return f"d{round(3 * share)}" if abs(share) >= 0.05 else "d0"
+
+
+def _weight(value: float) -> str:
+    return text.number(value, 0 if value >= 100 or value == int(value) else 2)
+
+
+def _info(frame: FlameFrame, total: float, unit: str, module: str | None) -> str:
+    """Return the text that the script shows after the name of a box."""
+    where = f" ({clean(module, 60)})" if module else ""
+    if frame.a is not None:
+        change = frame.value - frame.a
+        return f"{where}: A {_weight(frame.a)}, B {_weight(frame.value)} {unit}, B − A {text.signed(change, 2)}"
+    share = 100 * frame.value / total if total else 0.0
+    return f"{where}: {_weight(frame.value)} {unit}, {share:.1f} % of all"
+
+
+def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = None) -> FlameView | None:
+    """Return the boxes of a graph; `None` if it has no weight."""
+    if len(graph.frames) < 2:
+        return None
+    known = modules or {}
+    total = graph.frames[0].value
+    boxes = []
+    for frame in graph.frames:
+        look = _change(frame) if graph.difference and frame.depth else look_of(frame.label, frame.depth, known)
+        sign = "" if not graph.difference or look in ("d0", "root") else "− " if look.startswith("d-") else "+ "
+        boxes.append(
+            _FRAME.format(
+                look=look,
+                level=frame.depth + 1,
+                x=f"{frame.start:.6g}",
+                w=f"{frame.width:.6g}",
+                depth=frame.depth,
+                info=_info(frame, total, graph.unit, known.get(frame.label)),
+                label=sign + clean(frame.label, _FRAME_LABEL_LIMIT),
+            )
+        )
+    return FlameView(title, Markup("\n").join(boxes), graph.depth, graph.unit, graph.hidden_count, graph.difference)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained page: templates, style and script in one file, and a policy that lets nothing else in."""
+"""Pages as one self-contained file: templates, style, script, and a policy that blocks everything else."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from powerprof.report.table import (
     Words,
     escape_pointer,
 )
-from powerprof.report.wakeups import most
+from powerprof.report.wakeups import main_place
 from powerprof.system.files import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-# Figures on the page: each names the place in the record that it shows, and carries its exact value.
+# Figures on the page have their exact value and their place in the record.
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|×|ms\b|s\b|J\b|W\b|mJ\b|points\b))|(?<=[±×–]) (?=\d)")
-# Behind a blank: a function's parameters are none. A process id or a count stays where it is.
+# Only after a blank, so that the parameters of functions stay. Process ids and counts stay too.
 _QUALIFIED = re.compile(r"\s\(((?:[\d−+±<]|estimated|or )[^()]*(?:%|possible)[^()]*)\)")
 _UNKNOWN = Markup('<span class="unknown" title="unknown">?</span>')
 _FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
@@ -58,27 +58,27 @@ NAME_LIMIT = 200
 
 
 def clean(name: object, limit: int = NAME_LIMIT) -> str:
-    """A name from outside in one line of at most `limit` characters, without control or direction characters."""
+    """Return a name from outside as one line of at most `limit` characters, without control or direction characters."""
     return printable(text.shorten(str(name), limit), "\N{REPLACEMENT CHARACTER}")
 
 
 def tidy(sentence: str) -> str:
-    """A sentence in which no line ends between a figure and its unit."""
+    """Return a sentence in which no line ends between a figure and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", sentence)
 
 
 def brief(sentence: Markup) -> Markup:
-    """An answer for the headline, without the parentheses that hold intervals and shares; escaped already."""
+    """Return an escaped answer for the headline, without the parentheses that hold intervals and shares."""
     return Markup(_QUALIFIED.sub("", sentence))  # noqa: S704  a part of what is escaped
 
 
 def qualified(sentence: Markup) -> Markup:
-    """What `brief` leaves out, for the line below the headline."""
+    """Return the parentheses that `brief` leaves out, for the line below the headline."""
     return Markup(" · ").join(Markup(found) for found in _QUALIFIED.findall(sentence))  # noqa: S704  as `brief`
 
 
 def explained(words: str) -> Markup:
-    """Words of ours, the terms in them with their explanations."""
+    """Return text of powerprof in which terms have their explanations."""
     term = Markup('<abbr title="{}">{}</abbr>')
     return Markup().join(
         term.format(meaning, piece) if meaning else Markup("{}").format(piece) for piece, meaning in terms_in(words)
@@ -86,7 +86,7 @@ def explained(words: str) -> Markup:
 
 
 def figure(shown: Figure, *, unit: bool = True) -> Markup:
-    """`<data value="exact" data-at="pointer">rounded</data>` with its unit; ? where it is unknown."""
+    """Return `<data value="exact" data-at="pointer">rounded</data>` with its unit; `?` for an unknown value."""
     if shown.value is None:
         return _UNKNOWN
     how = Markup('data-scale="{:g}"').format(shown.scale)
@@ -98,14 +98,17 @@ def figure(shown: Figure, *, unit: bool = True) -> Markup:
 
 
 def interval(shown: Figure) -> Markup:
-    """`[low, high]`, nothing where there is no interval."""
+    """Return `[low, high]`, or an empty text without an interval."""
     if shown.ends is None:
         return Markup()
     return Markup('<span class="ci">[{}, {}]</span>').format(*(figure(end, unit=False) for end in shown.ends))
 
 
 def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
-    """A mapping of the record as (words, figure or text), nested ones one level deep; unknown ones left out."""
+    """Return a mapping of the record as names and figures or texts.
+
+    Nested mappings become one line; unknown values are left out.
+    """
     rows: list[tuple[str, Markup]] = []
     for name, value in (places.at(pointer) or {}).items():
         place = f"{pointer}/{escape_pointer(name)}"
@@ -127,14 +130,14 @@ def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
 
 
 def embedded(record: msgspec.Struct | dict[str, object]) -> Markup:
-    """A record's JSON for a script element: nothing in it can end the element or begin a comment."""
+    """Return the JSON of a record for a script element: no text in it can end the element or begin a comment."""
     data = msgspec.json.encode(record).decode()
     for character in "<>&\u2028\u2029":
         data = data.replace(character, f"\\u{ord(character):04x}")
     return Markup(data)  # noqa: S704 - what HTML would read has just been escaped
 
 
-# The three tiles above the fold: what it costs, how fast it is, and how sure that is.
+# The three tiles at the top: cost, speed and confidence.
 
 _COST = ("joules_per_query", "joules_per_execution", "watts", "c0_ms_per_query_server", "cpu_s_per_execution")
 _SPEED = ("latency_p95_ms", "time_s_per_execution", "time_to_solution_s")
@@ -147,13 +150,13 @@ _FINDINGS: dict[Finding, str] = {
 }
 
 
-# From here on the headline has a ratio, and so has its tile.
+# From this ratio on, the headline and its tile show a ratio.
 _TIMES = 1.5
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A figure with what it is, and a line about it; `look` colours a verdict, and greys what is inconclusive."""
+    """A figure with a heading and a note. `look` is the class of a verdict, which greys an inconclusive one."""
 
     heading: str
     value: Markup
@@ -162,7 +165,7 @@ class Tile:
 
 
 def tiles_of(record: object, places: Places) -> list[Tile]:
-    """The tiles of a record; none for those whose answer is no figure."""
+    """Return the tiles of a record; an empty list if its answer is not a figure."""
     if isinstance(record, Comparison):
         return _comparison(record, places)
     if isinstance(record, LoadRun):
@@ -175,12 +178,12 @@ def tiles_of(record: object, places: Places) -> list[Tile]:
 
 
 def _attribution(record: Attribution, places: Places) -> list[Tile]:
-    """How often it wakes the CPUs, who does most of it, its energy, and whether all exits are accounted for."""
+    """Return the wake-up rate, its largest source, the energy, and the share of exits with a cause."""
     if not record.wakeups or not record.window_s:
         return []
     mine, counts = sum(row.count for row in record.wakeups), record.conservation
     share = 100.0 * mine / counts.idle_exits_count if counts.idle_exits_count else None
-    name, function, most_hz = most(record)
+    name, function, most_hz = main_place(record)
     place = name if function is None else f"{name} in {text.without_parameters(function)}"
     tiles = [
         Tile(
@@ -204,7 +207,7 @@ M = TypeVar("M", Metric, RunMetric)
 
 
 def _chosen(metrics: Sequence[M]) -> Iterator[tuple[int, M, str]]:
-    """Of cost and of speed the figure that says most, with its place and its heading."""
+    """Yield the most important metric of cost and of speed: its place, the metric, its heading."""
     known = {metric.name: index for index, metric in enumerate(metrics)}
     for names in (_COST, _SPEED):
         index = next((known[name] for name in names if name in known), None)
@@ -218,7 +221,7 @@ def _kind(metric: Metric | RunMetric) -> str:
 
 
 def _not_found(metric: Metric) -> str:
-    """An effect that was not found is its bound."""
+    """Return the bound of an effect that was not found."""
     most, base = metric.difference.less_than, metric.a.mean
     none = "no measurable difference"
     if most is not None and base and 100 * most / abs(base) > NO_BOUND_PERCENT:
@@ -227,7 +230,7 @@ def _not_found(metric: Metric) -> str:
 
 
 def _headline(record: Comparison) -> list[tuple[int, Metric, str]]:
-    """The metric that the headline is about."""
+    """Return the metric of the headline."""
     return [
         (index, metric, f"{labels.metric(metric.name)}{_kind(metric)}")
         for index, metric in enumerate(record.metrics)
@@ -274,21 +277,21 @@ def _load(record: LoadRun, places: Places) -> list[Tile]:
 
 
 def _server(record: IdleRun, places: Places) -> list[Tile]:
-    """What the server itself ended, as the trace counted it: the answer's own figure."""
+    """Return the rate of idle periods that the server ended, as the trace counted it."""
     for index, phase in enumerate(record.phases):
         if phase.server_exits is not None:
             at = f"/phases/{index}/server_exits/wakeups_hz"
             half = text.half_width(phase.server_exits.wakeups_hz)
             note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
             value = figure(places.figure(f"{at}/mean", 1, "/s"))
-            # Where the headline is that there is no answer, the count is none either.
+            # If the headline gives no answer, the count is inconclusive too.
             look = "inconclusive" if busy_before(record) or busy_while_counted(record) else ""
             return [Tile("Idle periods ended by the server", value, note, look)]
     return []
 
 
 def _idle(record: IdleRun, places: Places) -> list[Tile]:
-    """What the last phase adds to the first, and whether that is sure."""
+    """Return the change from the first phase to the last, and its certainty."""
     shown = shown_phases(record)
     if len(shown) < 2:
         return []
@@ -318,12 +321,12 @@ _STACK_LIMIT = 2000
 
 
 def opened(whole: Table, count: int) -> tuple[Table, Table]:
-    """The first rows, and those that are shown when they are asked for."""
+    """Return the first rows as one table, and the rows behind "more" as another."""
     return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
 
 
 def without_empty(whole: Table) -> Table:
-    """Without the columns in which no row knows anything."""
+    """Return a table without the columns that have only unknown values."""
     kept = [column for column in whole.columns if any(_is_known(row.cells.get(column.key)) for row in whole.rows)]
     return replace(whole, columns=kept)
 
@@ -335,9 +338,15 @@ def _is_known(shown: Cell | None) -> bool:
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A column of drawings, a row each, and what stands over them; it comes before the column `before`. `primary`: the
-    first row is the headline's."""
+class DrawnColumn:
+    """A column of drawings, one per row.
+
+    Attributes:
+        before: The key of the column that follows it.
+        heading: The drawing in the head.
+        cells: The drawings.
+        primary: Whether the first row belongs to the headline.
+    """
 
     before: str
     heading: Markup
@@ -346,7 +355,7 @@ class Drawn:
 
 
 def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
-    """What stands in a cell; nothing for none."""
+    """Return the content of a cell; an empty text for a missing cell."""
     if isinstance(shown, Figure):
         return figure(shown, unit=unit) + interval(shown) if shown.at else Markup("–")
     if isinstance(shown, Path):
@@ -367,7 +376,7 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
 
 
 def _path(shown: Path) -> Markup:
-    """Frames, innermost first: what is shown at once, and what is behind it."""
+    """Return frames, innermost first: the open ones, and those behind "more"."""
     names = [clean(frame, 160) for frame in shown.frames] or ["no user stack"]
     if shown.frames and not shown.complete:
         names.append("…")
@@ -398,14 +407,17 @@ def _head(column: Column, beside: Column | None) -> Markup:
 
 
 def _beside(inside: Markup, other: Cell | None) -> Markup:
-    """A percentage before what it is of, a stack behind its thread."""
+    """Return a cell with its companion: a percentage before a figure, a stack after a thread."""
     if isinstance(other, Figure) and other.value is not None:
         return Markup('<span class="muted percent">{}</span> ').format(figure(other)) + inside
     return inside + cell(other) if isinstance(other, Path) else inside
 
 
-def table(shown: Table, kind: str = "plain", drawn: Drawn | None = None, *, names: bool = True) -> Markup:
-    """The table in a frame of its own that scrolls. `names`: the first column names the rows."""
+def table(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = None, *, names: bool = True) -> Markup:
+    """Return a table in a frame that scrolls.
+
+    `names`: whether the first column names the rows.
+    """
     own = shown.of("html")
     columns = [column for column in own.columns if not column.beside]
     beside = {column.beside: column for column in own.columns if column.beside}
@@ -441,7 +453,7 @@ def table(shown: Table, kind: str = "plain", drawn: Drawn | None = None, *, name
 MAX_PAGE_BYTES = 6 << 20
 MAX_EMBEDDED_BYTES = 3 << 20
 """Above it the record stays out of the page, which has to fit in a mail; the page says so."""
-# Where the list of sections goes, known when all of them are written. Headings come from our templates, escaped.
+# The place of the list of sections, which is known after rendering. Headings come from the templates, escaped.
 _MARK = "<!--contents-->"
 _SECTION = re.compile(r'<section id="([a-z]+)">\s*(?:<details><summary>)?<h2>(.*?)</h2>')
 _FEW_SECTIONS = 4
@@ -456,7 +468,7 @@ def _asset(name: str) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    # Function names, process names, host names and SQL come from outside: everything is escaped unless it is Markup.
+    # Names of functions, processes and hosts, and SQL come from outside: everything except Markup is escaped.
     environment = Environment(
         loader=PackageLoader("powerprof.report.html", "templates"),
         autoescape=True,
@@ -476,7 +488,7 @@ def _environment() -> Environment:
 def page(
     template: str, record: msgspec.Struct | None, places: Places | None, *, derived: str = "", **values: Any
 ) -> str:
-    """Render a template around `record`, whose JSON is embedded for the download."""
+    """Return the page of a template and a record; the JSON of the record is embedded for the download."""
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = embedded(record) if record is not None else Markup()
@@ -512,7 +524,7 @@ def page(
 
 
 def _contents(main: str) -> str:
-    """A list of the sections, as links; nothing for a page of two or three."""
+    """Return the list of sections as links; an empty text for a page with few sections."""
     sections = _SECTION.findall(main)
     if len(sections) < _FEW_SECTIONS:
         return ""
@@ -521,7 +533,7 @@ def _contents(main: str) -> str:
 
 
 def _functions(places: Places) -> dict[str, Any]:
-    """What templates call to show the record by its places."""
+    """Return the functions with which templates show a record by its places."""
 
     def fig(pointer: str, digits: int | None = None, unit: str = "") -> Markup:
         return figure(places.figure(pointer, digits, unit))
@@ -529,15 +541,20 @@ def _functions(places: Places) -> dict[str, Any]:
     return {"fig": fig, "facts": partial(facts, places), "at": places.at}
 
 
-# What a report shows beside its record: stacks and timelines are saved apart from it.
+# Stacks and timelines are saved apart from the record that a page shows.
 
 
 @dataclass(frozen=True)
 class Extras:
-    """`stacks` of an attribution or of condition A, `stacks_b` of condition B, both as `unit`, which must compare.
+    """Data that a page shows next to its record.
 
-    `modules` maps frames to the file they are in, for their colour. `timeline` is drawn per CPU. `derived` is a
-    sentence of what follows from terms that somebody stated.
+    Attributes:
+        stacks: Stacks of an attribution or of condition A.
+        stacks_b: Stacks of condition B.
+        unit: The unit of both.
+        modules: The file of each frame, for its colour.
+        timeline: The idle periods of each CPU.
+        derived: A sentence derived from prices that the user stated.
     """
 
     stacks: Sequence[WeightedStack] = ()
@@ -549,7 +566,10 @@ class Extras:
 
 
 def extras_of_two(a: Attribution | None, b: Attribution | None) -> Extras:
-    """The stacks of a comparison's two conditions, per second of each; none for a condition that was not traced."""
+    """Return the stacks of the two conditions of a comparison, per second.
+
+    A condition without a trace has no stacks.
+    """
     rows_a, rows_b = (side.wakeups if side is not None else [] for side in (a, b))
     return Extras(
         stacks=stacks_of(rows_a, "rate_hz"),

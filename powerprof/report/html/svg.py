@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts as inline SVG. Widths are percentages, so that a chart fits a phone and a sheet of paper without a script;
-colours are classes, so that light, dark and print are one drawing."""
+"""Charts as inline SVG.
+
+Widths are percentages, so that a chart fits a phone and paper without a script. Colours are classes, so that light,
+dark and print share one drawing.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.report import labels
 
-# Axes: where a value lies, in percent of the width or in pixels of the height, and where the ticks are.
+# Axes: the places of values and ticks, in percent of the width or in pixels of the height.
 
 
 @dataclass(frozen=True)
 class Scale:
-    """A linear or logarithmic axis from `low` to `high`, drawn from `start` to `end`."""
+    """A linear or logarithmic axis from the values `low` to `high`, drawn from `start` to `end`."""
 
     low: float
     high: float
@@ -28,7 +31,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of a value, kept within the axis."""
+        """Return the place of a value, limited to the axis."""
         low, high, at = self.low, self.high, value
         if self.logarithmic:
             low, high, at = math.log(low), math.log(high), math.log(max(value, self.low))
@@ -37,7 +40,7 @@ class Scale:
 
 
 def step(span: float, count: int = 4) -> float:
-    """A round distance (1, 2 or 5 times a power of ten) that cuts `span` in about `count` parts."""
+    """Return a round distance (1, 2 or 5 times a power of ten) that divides `span` into about `count` parts."""
     if span <= 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(span / count))
@@ -45,7 +48,7 @@ def step(span: float, count: int = 4) -> float:
 
 
 def from_zero(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
-    """A linear axis from 0 (or the lowest value below it) and its ticks."""
+    """Return a linear axis from 0 (or from the lowest negative value) and its ticks."""
     known = list(values)
     low, high = min(0.0, *known), max(known, default=0.0)
     distance = step((high - low) or 1.0)
@@ -55,7 +58,7 @@ def from_zero(values: Iterable[float], start: float, end: float) -> tuple[Scale,
 
 
 def by_powers(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
-    """A logarithmic axis around positive values, with ticks at powers of ten."""
+    """Return a logarithmic axis around positive values, with ticks at powers of ten."""
     known = list(values)
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     if low == high:
@@ -64,15 +67,16 @@ def by_powers(values: Iterable[float], start: float, end: float) -> tuple[Scale,
 
 
 SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>')
-_LOG_FROM = 30  # highest / lowest value from which a linear axis would hide one of the two
+_LOG_FROM = 30  # a larger ratio of highest to lowest value would hide one of the two on a linear axis
 
 
 def joined(parts: Sequence[Markup]) -> Markup:
+    """Return the parts as one."""
     return Markup().join(parts)
 
 
 def grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
-    """Lines at the ticks of a vertical axis, with their figures; the unit stands at the last."""
+    """Return lines at the ticks of a vertical axis, with their values; the last has the unit."""
     parts = []
     for tick in ticks:
         y = scale(tick)
@@ -84,7 +88,7 @@ def grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
 
 
 def _mark(arm: str, x: float, y: float, title: str) -> Markup:
-    # A and B differ in shape as well: colour alone is lost on paper and on some readers.
+    # A and B also differ in shape, because colour is lost on paper and for some readers.
     if arm == "a":
         return Markup('<circle class="mark a" cx="{:.2f}%" cy="{:.1f}" r="4.5"><title>{}</title></circle>').format(
             x, y, title
@@ -96,7 +100,10 @@ def _mark(arm: str, x: float, y: float, title: str) -> Markup:
 
 
 def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names: tuple[str, str]) -> Markup:
-    """Each pair in the order of time: A and B joined by a line. Logarithmic where they lie far apart."""
+    """Return a chart of A and B in each pair, joined by a line, in the order of time.
+
+    The axis is logarithmic if the values are far apart.
+    """
     both = [(x, y) for x, y in zip(a, b, strict=False) if x is not None and y is not None]
     values = [value for pair in both for value in pair]
     if not values:
@@ -125,7 +132,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
 
 @dataclass(frozen=True)
 class BarShare:
-    """A part of a bar: the class is c0, poll or s0 … s5 from the shallowest idle state."""
+    """A part of a bar. Its class is c0, poll, or s0 to s5 from the shallowest idle state."""
 
     name: str
     percent: float
@@ -133,7 +140,7 @@ class BarShare:
 
 
 def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
-    """One bar of 100 %."""
+    """Return one bar of 100 %."""
     parts, at = [], 0.0
     for share in shares:
         width = max(0.0, min(share.percent, 100 - at))
@@ -153,7 +160,7 @@ def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
 
 @dataclass(frozen=True)
 class Bar:
-    """A window on the time axis: seconds since the first, and the height's value."""
+    """A window on the time axis: seconds since the first window, and the value that is its height."""
 
     start_s: float
     end_s: float
@@ -164,7 +171,7 @@ class Bar:
 
 
 def course(bars: Sequence[Bar], unit: str) -> Markup:
-    """Windows over time, as high as their value: drift and disturbed windows are seen here."""
+    """Return a chart of windows over time, as high as their values. Drift and disturbed windows are visible in it."""
     values = [bar.value for bar in bars if bar.value is not None]
     if not bars or not values:
         return Markup()
@@ -200,7 +207,7 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
 
 @dataclass(frozen=True)
 class SeriesPoint:
-    """A value with its interval at one setting; None where nothing was measured."""
+    """A value with its interval at one setting; `None` if nothing was measured there."""
 
     label: str
     mean: float | None
@@ -209,8 +216,10 @@ class SeriesPoint:
 
 
 def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across: str = "") -> Markup:
-    """Values of one or two conditions over the settings of a parameter, each setting as far from the next: they often
-    double. Every condition has a point at every setting. `across` is the title of the horizontal axis.
+    """Return a chart of one or two conditions over the settings of a parameter.
+
+    Settings have equal distances, because they often double. Each condition has a point at each setting. `across` is
+    the title of the horizontal axis.
     """
     every = [point for points in arms for point in points]
     known = [value for point in every for value in (point.mean, point.low, point.high) if value is not None]
@@ -237,7 +246,7 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across:
 def _curve(
     arm: str, places: Sequence[float], points: Sequence[SeriesPoint], scale: Scale, factor: float, unit: str
 ) -> list[Markup]:
-    """A mark and an interval at each setting, joined by lines."""
+    """Return a mark and an interval at each setting, joined by lines."""
     parts = []
     drawn = [(x, point) for x, point in zip(places, points, strict=True) if point.mean is not None]
     for (x1, before), (x2, after) in pairwise(drawn):

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
 from powerprof.report import attribution
-from powerprof.report.wakeups import answer_of, blamed, function_of
+from powerprof.report.wakeups import answer_of, function_of, group_exits, period_of
 from tests.unit.report import sample_records
 
 
@@ -60,12 +60,12 @@ def rows() -> Attribution:
 
 def test_rows_of_one_thread_and_stack_are_one_cause() -> None:
     record = rows()
-    causes = blamed(record.wakeups)
+    causes = group_exits(record.wakeups)
     assert len(causes) == len(record.wakeups) - 1
     assert sum(cause.count for cause in causes) == sum(row.count for row in record.wakeups)
     assert causes[0].count == 30
     assert causes[0].why == "its own timer 83 %, a device: virtio0 17 %"
-    assert causes[0].period_ms is None  # one row in six comes otherwise
+    assert period_of(causes[0]) is None  # one row in six comes otherwise
 
 
 def test_of_several_processes_each_thread_says_whose_it_is() -> None:

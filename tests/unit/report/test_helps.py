@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from powerprof.model.attribution import Attribution, StackFrame
-from powerprof.report.attribution import helps, render_html, render_terminal
+from powerprof.report.attribution import render_html, render_terminal, suggest_remedies
 from powerprof.report.html.page import Extras
 from tests.unit.report.sample_records import attribution
 
@@ -30,7 +30,7 @@ def polling(
 
 
 def test_a_poller_is_named_with_its_prediction_and_the_command() -> None:
-    (said,) = helps(polling("poll", "loop"))
+    (said,) = suggest_remedies(polling("poll", "loop"))
     # 10 ms and 50 ms of slack, where nothing else interrupts the CPU.
     assert said == (
         "poller: with 50 ms of timer slack 100.0 → 16.7 wake-ups/s (predicted); without the thread at most "
@@ -39,7 +39,7 @@ def test_a_poller_is_named_with_its_prediction_and_the_command() -> None:
 
 
 def test_sleeps_that_are_not_regular_are_a_bound() -> None:
-    (said,) = helps(polling("poll", "loop", period_ms=None))
+    (said,) = suggest_remedies(polling("poll", "loop", period_ms=None))
     assert "100.0 → at best 16.7 wake-ups/s" in said
 
 
@@ -57,13 +57,13 @@ def test_sleeps_that_are_not_regular_are_a_bound() -> None:
     ids=["deaf", "unknown", "seldom", "Go", "Java", "interrupted", "system"],
 )
 def test_nothing_is_said_where_nothing_holds(record: Attribution) -> None:
-    assert helps(record) == []
+    assert suggest_remedies(record) == []
     assert "What would help most" not in "\n".join(render_terminal(record))
 
 
 def test_idle_exits_bound_nothing_where_others_kept_the_cpus_busy() -> None:
     record = polling("poll", "loop", period_ms=None)
-    (said,) = helps(replace(record, wakeups=[replace(record.wakeups[0], count=0, rate_hz=0.0)]))
+    (said,) = suggest_remedies(replace(record, wakeups=[replace(record.wakeups[0], count=0, rate_hz=0.0)]))
     assert "wake-ups/s (predicted). To try it: " in said
 
 

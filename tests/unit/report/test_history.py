@@ -83,15 +83,15 @@ def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
         _info(4, "2026-03-10T00:00:00Z"),
         _info(1, "2026-01-01T00:00:00Z", command="idle"),
     ]
-    assert [run.id for run in history.superfluous(runs, 1, None, NOW)] == ["run-0001", "run-0003"]
-    assert [run.id for run in history.superfluous(runs, None, 30, NOW)] == ["run-0001", "idle-0001"]
-    assert [run.id for run in history.superfluous(runs, 1, 30, NOW)] == ["run-0001"]
-    assert [run.id for run in history.superfluous(runs, 0, None, NOW)] == [
+    assert [run.id for run in history.removable_runs(runs, 1, None, NOW)] == ["run-0001", "run-0003"]
+    assert [run.id for run in history.removable_runs(runs, None, 30, NOW)] == ["run-0001", "idle-0001"]
+    assert [run.id for run in history.removable_runs(runs, 1, 30, NOW)] == ["run-0001"]
+    assert [run.id for run in history.removable_runs(runs, 0, None, NOW)] == [
         *("run-0001", "run-0003", "run-0004"),
         "idle-0001",
     ]
     with pytest.raises(UsageError, match="--keep N or --older-than"):
-        history.superfluous(runs, None, None, NOW)
+        history.removable_runs(runs, None, None, NOW)
 
 
 def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
@@ -101,12 +101,12 @@ def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
         _info(3, "2026-01-03T00:00:00Z"),
         _info(4, "2026-01-04T00:00:00Z"),
     ]
-    assert history.same_before(runs, runs[3], "last").id == "run-0003"
-    assert history.same_before(runs, runs[3], "v1").id == "run-0001"
+    assert history.find_earlier_run(runs, runs[3], "last").id == "run-0003"
+    assert history.find_earlier_run(runs, runs[3], "v1").id == "run-0001"
     with pytest.raises(PowerprofError, match="no earlier run"):
-        history.same_before(runs, runs[1], "last")
+        history.find_earlier_run(runs, runs[1], "last")
     with pytest.raises(PowerprofError, match="no run with the label v2"):
-        history.same_before(runs, runs[3], "v2")
+        history.find_earlier_run(runs, runs[3], "v2")
 
 
 def test_labels_are_kept_beside_a_run_and_go_with_it(tmp_path: Path) -> None:
