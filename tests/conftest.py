@@ -251,7 +251,7 @@ def root_bpf() -> None:
     """BPF programs can be loaded: tried once a session."""
     from powerprof.host import survey
 
-    tried = survey.tracing()
+    tried = survey.probe_tracing()
     if tried.status != "ok":
         pytest.skip(f"no capability: BPF ({tried.detail}; {tried.remedy or 'no remedy known'})")
 

@@ -44,13 +44,14 @@ def command(options: Options) -> None:
     check_targets(json)
     if from_run is None and not (target.pid or target.cgroup or target.system):
         options.refuse_without_effect("without --pid, --cgroup, --system or --from", but=("json",))
-        from powerprof.host import capabilities, describe
+        from powerprof.host.describe import describe_host
+        from powerprof.host.survey import survey_host
         from powerprof.report.catalogue import capability_text
 
-        capabilities_here = capabilities()
-        write_json({"schema": "powerprof.doctor/1", "host": describe(), "capabilities": capabilities_here}, json)
+        capabilities = survey_host()
+        write_json({"schema": "powerprof.doctor/1", "host": describe_host(), "capabilities": capabilities}, json)
         if json != "-":
-            say(capability_text(capabilities_here))
+            say(capability_text(capabilities))
         return
     if from_run is not None and options.duration is not None:
         raise UsageError("--duration has no effect with a saved run, which measures nothing", "leave it out")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a host is, for the record of a run: two runs are comparable only where these agree."""
+"""The description of a host in the record of a run: runs are comparable only if it agrees."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -18,7 +18,7 @@ _CONTAINER_MARKS = (Path("/.dockerenv"), Path("/run/.containerenv"), Path("/run/
 
 
 class HostDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A host. What cannot be read is None; `virtualisation` None means that no hypervisor shows itself."""
+    """A host. Unreadable values are None; `virtualisation` is None without a visible hypervisor."""
 
     hostname: str | None
     kernel: str | None
@@ -42,11 +42,10 @@ class HostDescription(msgspec.Struct, frozen=True, kw_only=True):
     mitigations: dict[str, str]
 
 
-def _cpuinfo() -> dict[str, str]:
-    """The fields of the first CPU; the names differ per architecture, absent ones are absent."""
-    text = try_text(paths.procfs() / "cpuinfo") or ""
+def _read_fields(path: Path) -> dict[str, str]:
+    """Return the `name: value` lines of a file of procfs; of repeated names the first."""
     fields: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in (try_text(path) or "").splitlines():
         name, colon, value = line.partition(":")
         if colon:
             fields.setdefault(name.strip(), value.strip())
@@ -60,48 +59,38 @@ def _number(text: str | None) -> int | None:
         return None
 
 
-def virtualisation() -> str | None:
-    """Who runs this guest, as far as it can be known; None on bare metal."""
+def read_virtualisation() -> str | None:
+    """Return the hypervisor of this guest, as far as it is visible; None on bare metal."""
     system = paths.sysfs()
-    flagged = "hypervisor" in _cpuinfo().get("flags", "").split()
+    has_flag = "hypervisor" in _read_fields(paths.procfs() / "cpuinfo").get("flags", "").split()
     kind = try_text(system / "hypervisor/type")
-    # Only KVM's guests have this clock; the flag alone does not name the hypervisor.
+    # Only guests of KVM have this clock; the flag does not name the hypervisor.
     clocks = try_text(system / "devices/system/clocksource/clocksource0/available_clocksource") or ""
     if not kind and "kvm-clock" in clocks:
         kind = "kvm"
-    if not flagged and not kind:
+    if not has_flag and not kind:
         return None
-    dmi = [try_text(system / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
-    maker = " ".join(word for word in dmi if word)
+    names = [try_text(system / "class/dmi/id" / name) for name in ("sys_vendor", "product_name")]
+    maker = " ".join(name for name in names if name)
     return f"{kind or 'hypervisor'}{f' ({maker})' if maker else ''}"
 
 
-def _distribution() -> str | None:
-    if not paths.is_this_host():
-        return None
+def _read_distribution() -> str | None:
     for line in (try_text(Path("/etc/os-release")) or "").splitlines():
         if line.startswith("PRETTY_NAME="):
             return line.partition("=")[2].strip().strip('"')
     return None
 
 
-def _memory_bytes() -> int | None:
-    for line in (try_text(paths.procfs() / "meminfo") or "").splitlines():
-        if line.startswith("MemTotal:"):
-            kibibytes = _number(line.split()[1]) if len(line.split()) > 1 else None
-            return None if kibibytes is None else kibibytes * 1024
-    return None
-
-
-def _cpus() -> int | None:
+def _count_cpus() -> int | None:
     try:
         return len(cpuidle.online_cpus()) or None
     except PowerprofError:
         return None
 
 
-def _mitigations() -> dict[str, str]:
-    """What the kernel does against each flaw of the CPU; "Not affected" is left out."""
+def _read_mitigations() -> dict[str, str]:
+    """Return the kernel's mitigation of each flaw of the CPU, without "Not affected"."""
     folder = paths.sysfs() / "devices/system/cpu/vulnerabilities"
     try:
         names = sorted(entry.name for entry in folder.iterdir())
@@ -111,76 +100,39 @@ def _mitigations() -> dict[str, str]:
     return {name: text for name, text in texts.items() if text and text != "Not affected"}
 
 
-def describe() -> HostDescription:
-    """This host, or the recorded one that POWERPROF_SYSFS and POWERPROF_PROCFS show. Never fails."""
+def describe_host() -> HostDescription:
+    """Return the description of this host, or of the recording in POWERPROF_SYSFS and POWERPROF_PROCFS."""
     system, kernel = paths.sysfs() / "devices/system/cpu", paths.procfs() / "sys/kernel"
-    fields = _cpuinfo()
+    cpu = _read_fields(paths.procfs() / "cpuinfo")
+    memory_kib = _number(_read_fields(paths.procfs() / "meminfo").get("MemTotal", "").partition(" ")[0])
     governors = [try_text(system / f"cpuidle/current_governor{suffix}") for suffix in ("", "_ro")]
     smt = try_text(system / "smt/active")
-    here = paths.is_this_host()
+    is_here = paths.is_this_host()
     return HostDescription(
         hostname=try_text(kernel / "hostname"),
         kernel=try_text(kernel / "osrelease"),
-        machine=os.uname().machine if here else None,
-        distribution=_distribution(),
+        machine=os.uname().machine if is_here else None,
+        distribution=_read_distribution() if is_here else None,
         boot_id=try_text(kernel / "random/boot_id"),
-        cpu_vendor=fields.get("vendor_id") or fields.get("CPU implementer"),
-        cpu_model=fields.get("model name") or fields.get("Model"),
-        cpu_family=_number(fields.get("cpu family")),
-        cpu_model_number=_number(fields.get("model")),
-        cpu_stepping=_number(fields.get("stepping")),
-        cpus=_cpus(),
-        memory_bytes=_memory_bytes(),
-        virtualisation=virtualisation(),
-        container=any(mark.exists() for mark in _CONTAINER_MARKS) if here else None,
+        cpu_vendor=cpu.get("vendor_id") or cpu.get("CPU implementer"),
+        cpu_model=cpu.get("model name") or cpu.get("Model"),
+        cpu_family=_number(cpu.get("cpu family")),
+        cpu_model_number=_number(cpu.get("model")),
+        cpu_stepping=_number(cpu.get("stepping")),
+        cpus=_count_cpus(),
+        memory_bytes=None if memory_kib is None else memory_kib * 1024,
+        virtualisation=read_virtualisation(),
+        container=any(mark.exists() for mark in _CONTAINER_MARKS) if is_here else None,
         idle_driver=cpuidle.read_driver(),
         idle_governor=next((governor for governor in governors if governor), None),
         frequency_driver=try_text(system / "cpu0/cpufreq/scaling_driver"),
         frequency_governor=try_text(system / "cpu0/cpufreq/scaling_governor"),
         smt_active=None if smt is None else smt == "1",
-        mitigations=_mitigations(),
+        mitigations=_read_mitigations(),
     )
 
 
 def host_record() -> dict[str, Any]:
-    """`describe` as a saved run keeps it."""
-    record: dict[str, Any] = msgspec.to_builtins(describe())
+    """Return the description of this host as saved runs contain it."""
+    record: dict[str, Any] = msgspec.to_builtins(describe_host())
     return record
-
-
-# One capability of a host as a value.
-
-Status = Literal["ok", "missing", "none", "limited"]
-
-
-class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether this host can do one thing.
-
-    `ok`: it was tried or read and works. `missing`: the `remedy` (a command to type) provides it. `none`:
-    this host has no such hardware, nothing to fix. `limited`: it works in part, or only for root.
-    """
-
-    name: str
-    status: Status
-    detail: str
-    remedy: str | None = None
-
-
-def ok(name: str, detail: str) -> Capability:
-    """It works."""
-    return Capability(name=name, status="ok", detail=detail)
-
-
-def missing(name: str, detail: str, remedy: str | None = None) -> Capability:
-    """It could be there and is not."""
-    return Capability(name=name, status="missing", detail=detail, remedy=remedy)
-
-
-def none(name: str, detail: str) -> Capability:
-    """This host has no such thing."""
-    return Capability(name=name, status="none", detail=detail)
-
-
-def limited(name: str, detail: str, remedy: str | None = None) -> Capability:
-    """It works in part."""
-    return Capability(name=name, status="limited", detail=detail, remedy=remedy)

@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from powerprof.attribution.symbols import SymbolFile, Symbols
 from powerprof.database.fetched import historical
 from powerprof.database.fetched.historical import Connector, HistoricalServer, format_size, is_fetched
-from powerprof.host.describe import Capability
 from powerprof.model import text
 from powerprof.report.answers import words
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
+
+if TYPE_CHECKING:
+    from powerprof.host.survey import Capability
 
 
 def workload_records(workloads: Sequence[LoadedWorkload]) -> list[dict[str, Any]]:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.host import capabilities, describe
-from powerprof.host.describe import Capability, missing, ok
+from powerprof.host.describe import describe_host
+from powerprof.host.survey import Capability, missing, ok, survey_host
 from powerprof.report.catalogue import capability_text
 
 Make = Callable[[Mapping[str, str]], Path]
@@ -23,7 +23,7 @@ RAPL = "sys/class/powercap/intel-rapl:0"
 
 
 def survey() -> dict[str, Capability]:
-    return {capability.name: capability for capability in capabilities()}
+    return {capability.name: capability for capability in survey_host()}
 
 
 def test_a_host_with_nothing_is_surveyed_all_the_same(fake_tree: Make) -> None:
@@ -140,7 +140,7 @@ def test_describe_reads_one_tree_only(fake_tree: Make) -> None:
             "sys/class/dmi/id/sys_vendor": "QEMU\n",
         }
     )
-    host = describe()
+    host = describe_host()
     assert (host.hostname, host.kernel, host.cpus, host.memory_bytes) == ("db7", "6.1.0-9", 5, 2 << 20)
     assert (host.cpu_vendor, host.cpu_family, host.cpu_model_number) == ("AuthenticAMD", 25, 17)
     assert (host.idle_driver, host.idle_governor, host.smt_active) == (None, "menu", True)
@@ -151,7 +151,7 @@ def test_describe_reads_one_tree_only(fake_tree: Make) -> None:
 
 def test_a_host_without_a_hypervisor_is_metal(fake_tree: Make) -> None:
     fake_tree({"proc/cpuinfo": METAL, "sys/class/dmi/id/sys_vendor": "Dell Inc.\n"})
-    assert describe().virtualisation is None
+    assert describe_host().virtualisation is None
 
 
 def test_the_doctor_keeps_to_80_columns_and_commands_whole() -> None:
