@@ -16,7 +16,7 @@ from pathlib import Path
 
 from powerprof.energy.meter import DomainEnergy, SampledMeter, require_this_host
 from powerprof.measure.counters import PowerSample, power_energy
-from powerprof.measure.recorded_text import TIMESTAMP, median_step_s, numbered_lines, parse_epoch
+from powerprof.measure.program_output import TIMESTAMP, median_step_s, numbered_lines, parse_epoch
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader

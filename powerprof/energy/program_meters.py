@@ -14,7 +14,7 @@ from typing import IO
 from powerprof.energy.meter import DomainEnergy, SampledMeter, distinct_names, rapl_scope, require_this_host
 from powerprof.measure.clock import WallOffset
 from powerprof.measure.counters import PowerInterval, PowerSample, interval_energy, power_energy
-from powerprof.measure.timed_program import OUTPUT, TimedProgram, open_unnamed_file, read_from_start
+from powerprof.measure.program_output import OUTPUT, TimedProgram, open_unnamed_file, read_from_start
 from powerprof.measure.turbostat import TurbostatInterval, TurbostatLog, TurbostatRow, parse_turbostat
 from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError

@@ -36,7 +36,7 @@ from powerprof.measure.counters import (
 )
 from powerprof.measure.cpuidle import parse_cpu_list
 from powerprof.measure.perf_events import open_counter, read_counter
-from powerprof.measure.recorded_text import TIMESTAMP, numbered_lines, parse_epoch
+from powerprof.measure.program_output import TIMESTAMP, numbered_lines, parse_epoch
 from powerprof.model.records import Scope
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's own monotonic clock, which is what BPF programs read, and how long the host was suspended.
+"""The kernel's monotonic clock, which BPF programs read, suspends of the host, and the records of idle counters.
 
-In a time namespace (time_namespaces(7)) a process's CLOCK_MONOTONIC is ahead of it or behind, by an offset that the
-namespace was made with: edges of windows in our time would lie days beside what the kernel counts.
+In a time namespace (time_namespaces(7)) a process's CLOCK_MONOTONIC differs by a fixed offset. Without a correction the
+edges of a window would be days away from the kernel's times.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from powerprof.model.records import EnergyReading
 
 @cache
 def _offset_ns() -> int:
-    """By how much our clock is ahead. A process stays in the time namespace that it began in."""
+    """Return our clock's offset. A process keeps its time namespace for life."""
     try:
         return parse_timens_offset(Path("/proc/self/timens_offsets").read_text())
     except OSError:
@@ -27,7 +27,7 @@ def _offset_ns() -> int:
 
 
 def parse_timens_offset(offsets: str) -> int:
-    """The offset of CLOCK_MONOTONIC in the text of timens_offsets: `monotonic SECONDS NANOSECONDS`."""
+    """Return the offset of CLOCK_MONOTONIC in the text of timens_offsets: `monotonic SECONDS NANOSECONDS`."""
     for line in offsets.splitlines():
         words = line.split()
         if len(words) == 3 and words[0] == "monotonic":
@@ -36,18 +36,18 @@ def parse_timens_offset(offsets: str) -> int:
 
 
 def kernel_ns() -> int:
-    """CLOCK_MONOTONIC as the kernel has it: of any namespace, the same as `bpf_ktime_get_ns` says."""
+    """Return CLOCK_MONOTONIC as the kernel has it in every namespace, like `bpf_ktime_get_ns`."""
     return time.monotonic_ns() - _offset_ns()
 
 
-# Two clocks cannot be read at one moment. A reading that took longer than this is taken again, so often at most.
+# Two clocks cannot be read at one moment. A reading that took longer is repeated, at most this many times.
 _TOGETHER_NS, _TRIES = 50_000, 5
-# Below it "suspended" is two readings that were taken far apart; the shortest real one takes tens of ms to wake from.
+# A smaller difference comes from readings far apart. The shortest real suspend takes tens of ms to wake from.
 _SUSPENDED_S = 0.01
 
 
 def _suspended_ns() -> int:
-    """How long the host was suspended since it started: CLOCK_BOOTTIME runs meanwhile, CLOCK_MONOTONIC stands still."""
+    """Return the host's time in suspend since its start: CLOCK_BOOTTIME counts it, CLOCK_MONOTONIC does not."""
     best, took = 0, None
     for _ in range(_TRIES):
         before_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
@@ -61,16 +61,16 @@ def _suspended_ns() -> int:
 
 
 class SuspendClock:
-    """Tells from one asking to the next how long the host was suspended.
+    """Measures the time in suspend from one call to the next.
 
-    In a time namespace both clocks have offsets, which never change while a process lives: what grows is time asleep.
+    In a time namespace both clocks have constant offsets: any growth of their difference is suspended time.
     """
 
     def __init__(self) -> None:
         self._at_ns = _suspended_ns()
 
     def since_s(self) -> float:
-        """Seconds of it since the last asking, or since this was made."""
+        """Return the seconds of suspend since the last call, or since construction."""
         now_ns = _suspended_ns()
         slept_s = (now_ns - self._at_ns) / 1e9
         if slept_s < _SUSPENDED_S:
@@ -80,27 +80,27 @@ class SuspendClock:
 
 
 class WallOffset:
-    """By how much the clock on the wall is ahead of CLOCK_MONOTONIC, which a suspend and each setting of it change."""
+    """The offset of wall time to CLOCK_MONOTONIC, which changes with a suspend and with every setting of the clock."""
 
     def __init__(self) -> None:
         self._noted: list[tuple[float, float]] = []
         self.note(time.monotonic())
 
     def note(self, now_s: float) -> None:
-        """As it is at this moment of CLOCK_MONOTONIC."""
+        """Record the offset at this moment of CLOCK_MONOTONIC."""
         ahead_s = time.time() - time.monotonic()
-        # Two that are alike tell all between them.
+        # Of three equal offsets the middle one adds nothing.
         if len(self._noted) > 1 and max(abs(ahead_s - known) for _, known in self._noted[-2:]) < _SUSPENDED_S:
             self._noted.pop()
         self._noted.append((now_s, ahead_s))
 
     def near(self, when_s: float) -> float:
-        """As it was nearest to that moment."""
+        """Return the offset recorded closest to that moment."""
         return min(self._noted, key=lambda noted: abs(noted[0] - when_s))[1]
 
 
 def note_suspend(seconds: float) -> list[str]:
-    """What a window says that held so much of it; nothing where there was none."""
+    """Return the note of a window that was suspended for so long. Empty for 0."""
     if not seconds:
         return []
     return [
@@ -109,12 +109,14 @@ def note_suspend(seconds: float) -> list[str]:
     ]
 
 
-# What a source of figures is, and the readings of idle counters that every residency source is turned into.
+# Energy meters as windows need them, and the readings of idle counters of every residency source.
 
 
 class Meters(Protocol):
-    """Energy meters as a window needs them. They are sampled at both ends, and in between at least every
-    `max_interval_s` seconds (None: no need), or their counters wrap unseen."""
+    """Energy meters. Sample them at both edges of a window, and within it at least every `max_interval_s`.
+
+    With None the time between samples does not matter. With longer intervals the counters may wrap unseen.
+    """
 
     @property
     def max_interval_s(self) -> float | None: ...
@@ -124,13 +126,13 @@ class Meters(Protocol):
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]: ...
 
     def notes(self) -> list[str]:
-        """What is to be known of the last `readings`."""
+        """Return notes on the last `readings`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StateInfo:
-    """One idle state of one CPU. `polling` states spin: they save no energy and count as running."""
+    """One idle state of one CPU. A `polling` state is a busy loop: it saves no energy and counts as running."""
 
     name: str
     polling: bool
@@ -139,11 +141,13 @@ class StateInfo:
 
 @dataclass(frozen=True, slots=True)
 class CpuReading:
-    """The idle counters of one CPU at one moment; the tuples run parallel to `states`.
+    """The idle counters of one CPU at one moment. The tuples are parallel to `states`.
 
-    `at_ns` is CLOCK_MONOTONIC, None where a recording carries no time. `resolved`: no idle period was open at
-    that moment, so the counters are complete. `forced` counts the idle exits that the reading itself caused.
-    A counter that this kernel does not have is None.
+    Attributes:
+        at_ns: CLOCK_MONOTONIC. None if a recording has no time.
+        above, below, rejected: None for a counter that this kernel lacks.
+        resolved: no idle period was open at that moment, so the counters are complete.
+        forced: the idle exits that the reading itself caused.
     """
 
     cpu: int
@@ -159,23 +163,22 @@ class CpuReading:
 
     @property
     def entries_count(self) -> int:
-        """How often the CPU was sent idle: `usage`, and what the driver turned down, which it leaves at once."""
+        """The number of idle entries: `usage`, and entries that the driver rejected, which end at once."""
         return sum(self.usage) + sum(count or 0 for count in self.rejected)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The idle counters of all CPUs at one edge of a window. `notes` say what could not be had."""
+    """The idle counters of all CPUs at one edge of a window. `notes` name missing parts."""
 
     cpus: Mapping[int, CpuReading]
     notes: tuple[str, ...] = field(default=())
 
 
 def is_polling(name: str, description: str) -> bool:
-    """Whether a state is a busy loop, by its name or description and never by its index.
+    """Return whether a state is a busy loop, by its name or description, never by its index.
 
-    The kernel's polling state is POLL, "CPUIDLE CORE POLL IDLE" (drivers/cpuidle/poll_state.c); powerpc's is
-    "snooze" (cpuidle-pseries.c, cpuidle-powernv.c). "haltpoll idle" is the halt of the haltpoll driver: no
-    poll.
+    The kernel's polling state is POLL, "CPUIDLE CORE POLL IDLE" (drivers/cpuidle/poll_state.c); powerpc's is "snooze"
+    (cpuidle-pseries.c, cpuidle-powernv.c). "haltpoll idle" is the halt of the haltpoll driver and no busy loop.
     """
     return name.casefold() in ("poll", "snooze") or description.casefold().startswith("cpuidle core poll")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An energy counter's readings, classified: steps that count, wraps, resets, spikes and samples that say nothing. Pure.
+"""Energy counters and power samples, and the joules of a window from them. Pure.
 
-A step backwards is a wrap where the counter's range allows it and where what then was drawn is what the hardware can
-draw and usually draws; otherwise the counter started again from 0 (firmware, suspend, a reloaded driver), and what
-was drawn since is unknown. A single sample that lies far ahead of both its neighbours is a spike.
+A step backwards is a wrap if the counter's range allows it and the power is possible and usual for this counter.
+Otherwise the counter restarted from 0 (firmware, suspend, a reloaded driver), and the energy since then is unknown. A
+single sample far ahead of both its neighbours is a spike.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 Missing = Literal["gone", "unreadable", "no_range"]
-# What one package, or its memory, can draw: 500 W is the most that is sold (Granite Rapids 6980P, EPYC 9965), and
-# boost may double that for moments.
+# The largest possible power of one package or of its memory: 500 W is the largest on sale (Granite Rapids 6980P, EPYC
+# 9965), and boost may double it for moments.
 PACKAGE_WATTS = 1000.0
-# A wrap that would mean more than this many times what was drawn in any other step is a reset.
+# A wrap that implies more than this many times the power of any other step is a reset.
 _UNUSUAL = 5.0
-# Shorter steps are the jitter of two readings: a counter that is updated every ms may do two updates in one of them.
+# Shorter steps are jitter of two readings: a counter with an update per ms may show two updates in one of them.
 _SHORTEST_S = 0.01
 
 
 @dataclass(frozen=True)
 class CounterSample:
-    """One reading of an energy counter in its own units; `value` None says why in `missing`."""
+    """One reading of an energy counter in its own units. If `value` is None, `missing` has the reason."""
 
     time_s: float
     value: int | None
@@ -36,7 +36,7 @@ class CounterSample:
 
 @dataclass(frozen=True)
 class CounterStep:
-    """What a counter counted between two samples."""
+    """The count of a counter between two samples."""
 
     start_s: float
     end_s: float
@@ -45,25 +45,25 @@ class CounterStep:
 
 @dataclass(frozen=True)
 class Drop:
-    """A sample that was not used, the time that is not counted because of it, and why."""
+    """An unused sample, the time that is not counted because of it, and the reason."""
 
     start_s: float
     end_s: float
-    why: str
+    reason: str
 
 
 @dataclass
 class CounterSteps:
-    """The steps of a counter, in order; between them may lie gaps."""
+    """The steps of a counter in order. There may be gaps between them."""
 
     steps: list[CounterStep] = field(default_factory=list)
     drops: list[Drop] = field(default_factory=list)
 
 
 def step_units(old: int, new: int, modulus: int | None) -> int | None:
-    """Units between two readings with at most one wrap; None where a step back cannot be read.
+    """Return the units between two readings with at most one wrap. None for a step back without a valid wrap.
 
-    (powercap: modulus = max_energy_range_uj + 1.)
+    In powercap, modulus = max_energy_range_uj + 1.
     """
     if new >= old:
         return new - old
@@ -75,113 +75,118 @@ def step_units(old: int, new: int, modulus: int | None) -> int | None:
 def count_steps(
     samples: Sequence[CounterSample], joules_per_unit: float, modulus: int | None, limit_watts: float
 ) -> CounterSteps:
-    """The steps between the readable samples of one counter, in order of time."""
+    """Return the steps between the readable samples of one counter, which are ordered by time."""
     counted = CounterSteps()
-    good = [(s.time_s, s.value) for s in samples if s.value is not None]
-    usual = _usual_watts(good, joules_per_unit, limit_watts)
+    readings = [(s.time_s, s.value) for s in samples if s.value is not None]
+    usual_watts = _usual_watts(readings, joules_per_unit, limit_watts)
 
     def step(old: _Reading, new: _Reading) -> CounterStep | None:
         units = step_units(old[1], new[1], modulus)
         if units is None:
             return None
         watts = units * joules_per_unit / max(new[0] - old[0], _SHORTEST_S)
-        wrapped = new[1] < old[1]
-        if watts > limit_watts or (wrapped and usual is not None and watts > _UNUSUAL * usual):
+        is_wrap = new[1] < old[1]
+        if watts > limit_watts or (is_wrap and usual_watts is not None and watts > _UNUSUAL * usual_watts):
             return None
         return CounterStep(old[0], new[0], units)
 
     last: _Reading | None = None
-    odd: _Reading | None = None  # a sample that does not follow on `last`
-    for sample in good:
+    odd: _Reading | None = None  # a sample that does not continue from `last`
+    for reading in readings:
         if last is None:
-            last = sample
+            last = reading
             continue
-        onward = step(last, sample)
-        restarted = step(odd, sample) if odd is not None else None
-        # It goes on from there: a reset, or a jump ahead. Back on its course it was a spike.
-        goes_on = odd is not None and (odd[1] < last[1] or onward is None or sample[1] >= odd[1])
-        if odd is not None and restarted is not None and goes_on:
-            counted.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+        continued = step(last, reading)
+        restarted = step(odd, reading) if odd is not None else None
+        # If the counter continues from the odd sample, it was reset or jumped ahead. If it returns, that was a spike.
+        is_continued = odd is not None and (odd[1] < last[1] or continued is None or reading[1] >= odd[1])
+        if odd is not None and restarted is not None and is_continued:
+            counted.drops.append(_make_jump(last, odd, joules_per_unit, limit_watts))
             counted.steps.append(restarted)
-            last, odd = sample, None
+            last, odd = reading, None
             continue
         if odd is not None:
-            why = f"a sample of {odd[1] * joules_per_unit:.1f} J does not fit the samples around it: dropped"
-            counted.drops.append(Drop(odd[0], odd[0], why))
+            reason = f"a sample of {odd[1] * joules_per_unit:.1f} J does not fit the samples around it: dropped"
+            counted.drops.append(Drop(odd[0], odd[0], reason))
             odd = None
-        if onward is None:
-            odd = sample
+        if continued is None:
+            odd = reading
         else:
-            counted.steps.append(onward)
-            last = sample
+            counted.steps.append(continued)
+            last = reading
     if odd is not None and last is not None:
-        counted.drops.append(_jump(last, odd, joules_per_unit, limit_watts))
+        counted.drops.append(_make_jump(last, odd, joules_per_unit, limit_watts))
     return counted
 
 
 _Reading = tuple[float, int]
 
 
-def _usual_watts(good: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
-    """The most that was drawn in a step that needs no explanation; None where there is none."""
+def _usual_watts(readings: Sequence[_Reading], joules_per_unit: float, limit_watts: float) -> float | None:
+    """Return the largest possible power of a forward step. None without one."""
     watts = [
         (new - old) * joules_per_unit / max(later - earlier, _SHORTEST_S)
-        for (earlier, old), (later, new) in itertools.pairwise(good)
+        for (earlier, old), (later, new) in itertools.pairwise(readings)
         if new > old
     ]
     return max((value for value in watts if value <= limit_watts), default=None)
 
 
-def _jump(last: _Reading, odd: _Reading, joules_per_unit: float, limit_watts: float) -> Drop:
+def _make_jump(last: _Reading, odd: _Reading, joules_per_unit: float, limit_watts: float) -> Drop:
     seconds, before, after = odd[0] - last[0], last[1] * joules_per_unit, odd[1] * joules_per_unit
     if after < before:
-        why = (
+        reason = (
             f"the counter went back from {before:.1f} to {after:.1f} J, which is a reset, not a wrap "
             f"(or readings in the wrong order): {seconds:.1f} s are not counted"
         )
     else:
         watts = (after - before) / max(seconds, _SHORTEST_S)
-        why = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are not counted"
-    return Drop(last[0], odd[0], why)
+        reason = f"a step of {watts:,.0f} W is more than {limit_watts:,.0f} W: {seconds:.1f} s are not counted"
+    return Drop(last[0], odd[0], reason)
 
 
-# A counter that is seen to move within so little is refreshed often enough for its edges alone to be exact.
+# A counter that moves within this time is refreshed often enough for exact edges.
 _FAST_S = 0.05
 _FAST_LOOK_S, _SLOW_LOOK_S = 1.0, 0.2
-# Smaller steps are the counter's own unit, at next to no power.
+# Smaller steps are the counter's unit at almost no power.
 _LEAST_STEP_JOULES = 0.01
-# Without a move for so many times the longest pause between two moves it stands still.
+# A counter stands still if it does not move for this many times its longest pause.
 _FROZEN = 3.0
 _LEAST_MOVES = 3
 _LEAST_STILL = 2
 _SLOW_SHARE = 0.2
-# So many times what any other step drew is a jump of the counter or a burst.
+# A step with this many times the power of any other one is a jump of the counter or a burst.
 _JUMP = 4.0
 _LEAST_OTHERS = 4
-
-
-def choose_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | None:
-    """How often to sample within a window: once a second what is refreshed quickly, to see it freeze or jump, and more
-    often what may be slow, to find its steps. None before the first sample.
-    """
-    if not any(counters):
-        return None
-    fast = any(
-        b.time_s - a.time_s <= _FAST_S and None not in (a.value, b.value) and a.value != b.value
-        for samples in counters
-        for a, b in itertools.pairwise(samples[:_FIRST_SAMPLES])
-    )
-    return _FAST_LOOK_S if fast else _SLOW_LOOK_S
 
 
 _FIRST_SAMPLES = 50
 
 
+def choose_interval_s(counters: Sequence[Sequence[CounterSample]]) -> float | None:
+    """Return the sampling interval within a window. None before the first sample.
+
+    A fast counter is sampled once a second, to detect freezes and jumps. Others are sampled more often, to find their
+    steps.
+    """
+    if not any(counters):
+        return None
+    is_fast = any(
+        b.time_s - a.time_s <= _FAST_S and None not in (a.value, b.value) and a.value != b.value
+        for samples in counters
+        for a, b in itertools.pairwise(samples[:_FIRST_SAMPLES])
+    )
+    return _FAST_LOOK_S if is_fast else _SLOW_LOOK_S
+
+
 @dataclass(frozen=True)
 class Refresh:
-    """How a counter moves: the samples at which it did, and the longest pause between two of them (None: all did).
+    """The refresh of a counter.
 
-    `frozen_s`: since when it does not move any more.
+    Attributes:
+        samples: those at which it moved.
+        period_s: the longest pause between two moves. None if every sample moved.
+        frozen_s: the time of its last move, if it does not move any more.
     """
 
     samples: Sequence[CounterSample]
@@ -190,7 +195,7 @@ class Refresh:
 
 
 def detect_refresh(samples: Sequence[CounterSample], joules_per_unit: float) -> Refresh:
-    """Tell a counter that is sampled more often than it is refreshed: only where it moved is its time known."""
+    """Return the refresh of a counter. If it is sampled more often than refreshed, only its moves have a known time."""
     pairs = list(itertools.pairwise([s for s in samples if s.value is not None]))
     moved = [(a, b) for a, b in pairs if a.value != b.value]
     still = [b for a, b in pairs if a.value == b.value and b.time_s - a.time_s > _SHORTEST_S]
@@ -207,7 +212,7 @@ def detect_refresh(samples: Sequence[CounterSample], joules_per_unit: float) -> 
 
 
 def find_jump(steps: Sequence[CounterStep], joules_per_unit: float) -> tuple[float, CounterStep] | None:
-    """By how much one step exceeds all others, where it does so far beyond what they vary; None where none does."""
+    """Return the excess joules of one step far above all others, and that step. None without such a step."""
     long = [step for step in steps if step.end_s - step.start_s > _SHORTEST_S]
     if len(long) <= _LEAST_OTHERS:
         return None
@@ -219,33 +224,33 @@ def find_jump(steps: Sequence[CounterStep], joules_per_unit: float) -> tuple[flo
     return (rates[top] - usual) * (long[top].end_s - long[top].start_s), long[top]
 
 
-# From samples of a meter to joules in a window: three kinds of meter, one answer. Pure.
+# The joules of a window from the samples of three kinds of meters.
 #
-# A counter adds up (RAPL, hwmon energy); a power channel says watts now (battery, IPMI, wall meter); an interval
-# says the mean watts since the one before (turbostat). All become pieces of time with their power, and the window takes
-# its share of them: a piece that straddles an edge gives its part, and how far off that may be is part of the answer.
-# Nothing is stretched silently: `EnergySeries` says which span of time its figure really covers.
+# A counter accumulates (RAPL, hwmon energy). A power channel gives watts now (battery, IPMI, wall meter). An interval
+# gives mean watts since the one before (turbostat). All become pieces of time with their power, and the window takes
+# its share. A piece across an edge gives a part, and its uncertainty belongs to the result. `EnergySeries` names the
+# time that its figure covers.
 
-# A sample that is this near to an edge is at it: reading some files one after the other takes as long.
+# A sample within this distance is at the edge: reading some files one after the other takes as long.
 _AT_EDGE_S = 0.005
-# Samples from before a window by which its own are judged.
+# Samples before a window that serve to judge its own.
 _HISTORY = 50
-# A counter that is refreshed seldom must have made so many steps in a window.
+# A slow counter needs this many steps in a window.
 _LEAST_STEPS = 2
-# Gaps of less are the jitter of the meter's own clock.
+# Smaller gaps are jitter of the meter's clock.
 _GAP_SHARE = 0.02
 _GAP_S = 0.05
-# Errors at the edges below this share of the figure are not worth a word.
+# Errors at the edges below this share of the figure get no note.
 _EDGE_ERROR_SHARE = 0.001
-# No machine that one meter feeds draws more; a rack of blades does not either.
+# No machine behind one meter draws more, not even a rack of blades.
 _METER_WATTS = 50_000.0
-# One sample that is so many times as high as both beside it, and as all usual ones, is a fault of the meter's.
+# A single sample this many times above both neighbours and above the median is a fault of the meter.
 _SPIKE = 20.0
 
 
 @dataclass(frozen=True)
 class PowerSample:
-    """Watts at one moment; None where the channel could not be read or does not count now (mains plugged in)."""
+    """Watts at one moment. None if the channel was unreadable or does not count now (mains plugged in)."""
 
     time_s: float
     watts: float | None
@@ -262,10 +267,12 @@ class PowerInterval:
 
 @dataclass(frozen=True)
 class EnergySeries:
-    """Joules of one domain between `start_s` and `end_s`, which may differ from the window that was asked for.
+    """Joules of one domain between `start_s` and `end_s`, which may differ from the requested window.
 
-    `edge_joules`: how far off they may be, because samples straddle the window's edges. `is_count`: they are the whole
-    steps of a counter, exact to one unit.
+    Attributes:
+        dropped: the number of unused samples.
+        edge_joules: the uncertainty from samples across the window's edges.
+        is_count: the joules are whole steps of a counter, exact to one unit.
     """
 
     joules: float | None
@@ -278,14 +285,14 @@ class EnergySeries:
 
     @property
     def watts(self) -> float | None:
-        """Mean watts over the covered span."""
+        """The mean watts over the covered time. None if they are unknown."""
         span = self.end_s - self.start_s
         return None if self.joules is None or span <= 0 else self.joules / span
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """A stretch of time with its joules, and the power at both ends (equal where only the mean is known)."""
+    """A piece of time with its joules, and the power at both ends (equal if only the mean is known)."""
 
     start_s: float
     end_s: float
@@ -299,7 +306,7 @@ class _Piece:
         return self.joules / (self.end_s - self.start_s)
 
     def within(self, start_s: float, end_s: float) -> float:
-        """Joules between two moments of it."""
+        """Return the joules between two moments."""
         if start_s <= self.start_s and self.end_s <= end_s:
             return self.joules
         length = self.end_s - self.start_s
@@ -318,13 +325,12 @@ def counter_energy(
     max_step_s: float | None = None,
     limit_watts: float = PACKAGE_WATTS,
 ) -> EnergySeries:
-    """Energy of a counter in a window.
+    """Return the energy of a counter in a window.
 
-    A domain that went away within the window gives no joules: what it drew until then is not the window's. Samples
-    that could not be read, and those that cannot be true (`counters`), are dropped, counted and noted; more than
-    `limit_watts` is impossible. `max_step_s`: samples further apart may hide a wrap.
+    A domain that disappears within the window has no joules. Samples that are unreadable or impossible (above
+    `limit_watts`) are dropped, counted and noted. Samples further apart than 2 `max_step_s` may hide a wrap.
     """
-    first, last = _around([s.time_s for s in samples], start_s, end_s)
+    first, last = _find_enclosing_samples([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
     unreadable = sum(1 for s in inside if s.value is None)
     gone = next((s for s in inside if s.missing == "gone"), None)
@@ -334,13 +340,13 @@ def counter_energy(
     if any(s.missing == "no_range" for s in inside):
         note = f"its wrap point cannot be read, so {unreadable} of {len(inside)} samples were dropped"
         return EnergySeries(None, start_s, end_s, unreadable, (note,))
-    # Some samples from before tell what is usual for this counter.
+    # Some earlier samples show the usual behaviour of this counter.
     refresh = detect_refresh(samples[max(first - _HISTORY, 0) : last + 1], joules_per_unit)
     counted = count_steps(refresh.samples, joules_per_unit, modulus, limit_watts)
     begin = inside[0].time_s if inside else start_s
     drops = [drop for drop in counted.drops if drop.end_s > begin]
     notes = [f"{unreadable} of {len(inside)} samples could not be read and were dropped"] if unreadable else []
-    notes += [drop.why for drop in drops]
+    notes += [drop.reason for drop in drops]
     dropped = unreadable + len(drops)
     steps = [step for step in counted.steps if step.end_s > begin and step.end_s > step.start_s]
     if refresh.frozen_s is not None and refresh.frozen_s > start_s:
@@ -370,25 +376,24 @@ def counter_energy(
     longest = max(step.end_s - step.start_s for step in steps)
     if max_step_s is not None and longest > 2 * max_step_s:
         notes.append(f"{longest:.0f} s without a sample: the counter may have wrapped unseen")
-    # Whole units are added up before they are scaled, so that a window between samples is exact to one.
+    # Whole units are summed before scaling: a window between samples is exact to one unit.
     exact = sum(step.units for step in steps) * joules_per_unit
     pieces = [_uniform(step.start_s, step.end_s, step.units * joules_per_unit) for step in steps]
-    energy = _share_of(pieces, start_s, end_s, dropped, notes, exact)
+    energy = _integrate(pieces, start_s, end_s, dropped, notes, exact)
     return replace(energy, edge_joules=energy.edge_joules + step_joules) if step_joules else energy
 
 
 def power_energy(
     samples: Sequence[PowerSample], start_s: float, end_s: float, max_gap_s: float | None = None
 ) -> EnergySeries:
-    """Energy of a power channel by the trapezoid rule, to the very edges where samples lie on both sides of them.
+    """Return the energy of a power channel by the trapezoid rule, up to the edges if samples enclose them.
 
-    Gaps longer than `max_gap_s` are counted in the notes; a sample that is unreadable, negative or out of all
-    proportion is dropped and counted.
+    Gaps above `max_gap_s` are noted. Unreadable, negative and impossible samples are dropped and counted.
     """
-    first, last = _around([s.time_s for s in samples], start_s, end_s)
+    first, last = _find_enclosing_samples([s.time_s for s in samples], start_s, end_s)
     inside = samples[first : last + 1]
     known = [(s.time_s, s.watts) for s in inside if s.watts is not None]
-    good = _possible(known)
+    good = _drop_impossible(known)
     notes, dropped = [], len(inside) - len(good)
     if len(known) < len(inside):
         notes.append(f"{len(inside) - len(known)} of {len(inside)} samples had no reading and were dropped")
@@ -405,11 +410,11 @@ def power_energy(
         plural = "s" if len(gaps) > 1 else ""
         notes.append(f"{len(gaps)} gap{plural} of up to {max(gaps):.1f} s between samples, bridged in a straight line")
     pieces = [_Piece(a[0], b[0], (a[1] + b[1]) / 2 * (b[0] - a[0]), a[1], b[1], True) for a, b in pairs]
-    return _share_of(pieces, start_s, end_s, dropped, notes)
+    return _integrate(pieces, start_s, end_s, dropped, notes)
 
 
 def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: float) -> EnergySeries:
-    """Energy of intervals of which only the mean is known; one that straddles an edge gives its share of time."""
+    """Return the energy of intervals with a known mean. One across an edge gives its share of time."""
     inside = [i for i in intervals if i.end_s > i.start_s and i.end_s > start_s and i.start_s < end_s]
     good = [i for i in inside if 0 <= i.watts <= _METER_WATTS]
     notes = []
@@ -418,19 +423,18 @@ def interval_energy(intervals: Sequence[PowerInterval], start_s: float, end_s: f
     if not good:
         return EnergySeries(None, start_s, end_s, len(inside), (*notes, "no interval in the window"))
     pieces = [_uniform(i.start_s, i.end_s, i.watts * (i.end_s - i.start_s)) for i in good]
-    return _share_of(pieces, start_s, end_s, len(inside) - len(good), notes)
+    return _integrate(pieces, start_s, end_s, len(inside) - len(good), notes)
 
 
 def drop_old_samples(samples: list[CounterSample] | list[PowerSample], before_s: float) -> None:
-    """Let go of samples from before that, all but those by which later ones are judged."""
+    """Drop the samples before `before_s`, except those needed to judge later ones."""
     del samples[: max(0, bisect_left(samples, before_s, key=lambda sample: sample.time_s) - _HISTORY)]
 
 
 def scale_to_window(energy: EnergySeries, start_s: float, end_s: float) -> tuple[float | None, float | None]:
-    """Joules and watts for the window itself: the covered span's mean power over the whole window.
+    """Return the joules and watts of the window itself: the mean power of the covered time over the whole window.
 
-    Where a counter's samples are at the edges the joules are those counted, untouched. In any case they are the watts
-    times the window.
+    If a counter's samples are at the edges, the joules are the counted ones.
     """
     watts = energy.watts
     if energy.joules is None or watts is None:
@@ -445,8 +449,8 @@ def _uniform(start_s: float, end_s: float, joules: float) -> _Piece:
     return _Piece(start_s, end_s, joules, watts, watts)
 
 
-def _possible(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Without negative figures, and without single ones far above those on both sides and above all usual ones."""
+def _drop_impossible(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the samples without negative figures and without single ones far above neighbours and median."""
     good = [sample for sample in samples if 0 <= sample[1] <= _METER_WATTS]
     if len(good) < 3:
         return good
@@ -459,8 +463,8 @@ def _possible(samples: Sequence[tuple[float, float]]) -> list[tuple[float, float
     return kept
 
 
-def _around(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
-    """Indices of the samples that hold the window: those at or before its start and at or after its end, if any."""
+def _find_enclosing_samples(times: Sequence[float], start_s: float, end_s: float) -> tuple[int, int]:
+    """Return the indices of the samples that enclose the window, as far as they exist."""
     first, last = _nearest(times, start_s), _nearest(times, end_s)
     if times and times[first] > start_s + _AT_EDGE_S:
         first = max(first - 1, 0)
@@ -475,7 +479,7 @@ def _nearest(times: Sequence[float], when: float) -> int:
     return min(around, key=lambda index: abs(times[index] - when), default=0)
 
 
-def _share_of(
+def _integrate(
     pieces: Sequence[_Piece],
     start_s: float,
     end_s: float,
@@ -483,7 +487,7 @@ def _share_of(
     notes: Sequence[str],
     exact_joules: float | None = None,
 ) -> EnergySeries:
-    """The window's share of the pieces; with a note where they do not cover all of it, unknown below half."""
+    """Return the window's share of the pieces. Uncovered time is noted; below half of the window there is no figure."""
     near = _AT_EDGE_S if exact_joules is not None else 0.0
     begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
     end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)
@@ -494,8 +498,8 @@ def _share_of(
     if covered < window / 2:
         all_notes.append(f"covers {max(covered, 0.0):.1f} s, less than half of the window of {window:.1f} s")
         return EnergySeries(None, start_s, end_s, dropped, tuple(all_notes))
-    whole = exact_joules is not None and begin == pieces[0].start_s and end == pieces[-1].end_s
-    joules = exact_joules if whole and exact_joules is not None else sum(p.within(begin, end) for p in inside)
+    is_exact = exact_joules is not None and begin == pieces[0].start_s and end == pieces[-1].end_s
+    joules = exact_joules if is_exact and exact_joules is not None else sum(p.within(begin, end) for p in inside)
     gap = (end - begin) - covered
     if gap > max(_GAP_S, _GAP_SHARE * (end - begin)):
         all_notes.append(f"{gap:.1f} s between its samples are not covered: filled with the mean power of the rest")
@@ -503,13 +507,15 @@ def _share_of(
         joules *= (end - begin) / covered
     if (end - begin) < window - max(_GAP_S, _GAP_SHARE * window):
         all_notes.append(f"covers {end - begin:.1f} s and its mean power stands for the window of {window:.1f} s")
-    return EnergySeries(joules, begin, end, dropped, tuple(all_notes), _edge_error(inside, begin, end, joules), whole)
+    return EnergySeries(
+        joules, begin, end, dropped, tuple(all_notes), _edge_error(inside, begin, end, joules), is_exact
+    )
 
 
 def _edge_error(pieces: Sequence[_Piece], begin: float, end: float, joules: float) -> float:
-    """How far off the parts of straddling pieces may be, within what this meter showed in the window."""
-    seen = [piece.watts for piece in pieces]
-    low, high = (min(seen), max(seen)) if len(seen) > 1 else (0.0, 2 * seen[0])
+    """Return the uncertainty of the pieces across the edges, within the power that this meter showed in the window."""
+    watts = [piece.watts for piece in pieces]
+    low, high = (min(watts), max(watts)) if len(watts) > 1 else (0.0, 2 * watts[0])
     error = 0.0
     for piece in pieces:
         outside = max(begin - piece.start_s, 0.0) + max(piece.end_s - end, 0.0)

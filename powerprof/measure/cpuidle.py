@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel's idle counters, `/sys/devices/system/cpu/cpu*/cpuidle/state*/`.
+"""The kernel's idle counters, `/sys/devices/system/cpu/cpu*/cpuidle/state*/`, live and recorded.
 
-They count what the kernel *requested*; the hardware may have done less. `time` (µs) and `usage` move only
-when a CPU leaves the state: see `edges` for how an open idle period is brought to account.
+They count the *requests* of the kernel; the hardware may use shallower states. `time` (µs) and `usage` move only when a
+CPU leaves the state: `read_edge` accounts for open idle periods.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _STATE = re.compile(r"state(\d+)")
 
 
 def parse_cpu_list(text: str, what: object) -> list[int]:
-    """The kernel's CPU lists: `0-3,8` → 0, 1, 2, 3, 8. Raises PowerprofError where it is none."""
+    """Return the CPUs of a kernel list: `0-3,8` → 0, 1, 2, 3, 8. Raise PowerprofError for another text."""
     cpus: set[int] = set()
     for part in text.strip().split(",") if text.strip() else []:
         match = re.fullmatch(r"(\d{1,6})(?:-(\d{1,6}))?", part.strip())
@@ -41,7 +41,7 @@ def parse_cpu_list(text: str, what: object) -> list[int]:
     return sorted(cpus)
 
 
-def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
+def _list_numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
     try:
         entries = list(folder.iterdir())
     except FileNotFoundError:
@@ -53,16 +53,16 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
 
 
 def online_cpus(root: Path | None = None) -> list[int]:
-    """The CPUs that are online; where the tree does not say, all that it has."""
+    """Return the CPUs that are online. Without the list `online`, return all CPUs of the tree."""
     folder = (root or paths.sysfs()) / "devices/system/cpu"
     path = folder / "online"
     if path.exists():
         return parse_cpu_list(files.read_text(path), path)
-    return [cpu for cpu, _ in _numbered(folder, _CPU)]
+    return [cpu for cpu, _ in _list_numbered(folder, _CPU)]
 
 
 def read_driver(root: Path | None = None) -> str | None:
-    """The cpuidle driver in use; None where there is none (many guests and containers)."""
+    """Return the cpuidle driver in use. None without one (many guests and containers)."""
     name = files.try_text((root or paths.sysfs()) / "devices/system/cpu/cpuidle/current_driver")
     return None if name in (None, "", "none") else name
 
@@ -79,7 +79,7 @@ class _Cpu:
             disabled = files.try_text(folder / "disable") not in (None, "0")
             infos.append(StateInfo(name or folder.name, is_polling(name, description), disabled))
         self.states = tuple(infos)
-        # One list a counter, so that a reading can take `usage` alone. None: this kernel has no such counter.
+        # One list per counter, so that `usage` can be read alone. None: this kernel has no such counter.
         self.files: list[list[Path | None]] = [
             [folder / counter if index < _REQUIRED or (folder / counter).exists() else None for folder in folders]
             for index, counter in enumerate(COUNTERS)
@@ -88,10 +88,10 @@ class _Cpu:
 
 
 class CpuidleReader(Closeable):
-    """Reads the counters of every CPU through descriptors that stay open: about 3 µs a counter.
+    """Reads the counters of every CPU through descriptors that stay open: about 3 µs per counter.
 
-    A machine with more counters than half the limit of open files has the rest opened at every reading.
-    Raises PowerprofError where a counter cannot be read. `cpus` is empty where there is no cpuidle driver.
+    If a machine has more counters than half the limit of open files, the rest is opened at every reading. Raises
+    PowerprofError for an unreadable counter. `cpus` is empty without a cpuidle driver.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -101,7 +101,7 @@ class CpuidleReader(Closeable):
         self._budget = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         without = []
         for cpu in online_cpus(self.root):
-            states = _numbered(self.root / f"devices/system/cpu/cpu{cpu}/cpuidle", _STATE)
+            states = _list_numbered(self.root / f"devices/system/cpu/cpu{cpu}/cpuidle", _STATE)
             if states:
                 self._cpus[cpu] = _Cpu(cpu, [folder for _, folder in states])
             else:
@@ -120,20 +120,20 @@ class CpuidleReader(Closeable):
 
     @property
     def cpus(self) -> list[int]:
-        """The CPUs that have idle states."""
+        """The CPUs with idle states."""
         return list(self._cpus)
 
     def states(self, cpu: int) -> tuple[StateInfo, ...]:
-        """The idle states of one CPU, shallowest first."""
+        """Return the idle states of one CPU, shallowest first."""
         return self._cpus[cpu].states
 
     def polls(self) -> set[int]:
-        """The numbers of the states that are polls; without a driver that of `idle=poll`."""
-        found = {number for cpu in self._cpus.values() for number, state in enumerate(cpu.states) if state.polling}
-        return found if self._cpus else {0}
+        """Return the numbers of polling states. Without a driver that is state 0, of `idle=poll`."""
+        numbers = {number for cpu in self._cpus.values() for number, state in enumerate(cpu.states) if state.polling}
+        return numbers if self._cpus else {0}
 
     def state_names(self) -> dict[int, list[str]]:
-        """The names of every CPU's idle states, shallowest first."""
+        """Return the names of every CPU's idle states, shallowest first."""
         return {cpu: [state.name for state in entry.states] for cpu, entry in self._cpus.items()}
 
     def _read(self, entry: _Cpu, counter: int, position: int) -> int | None:
@@ -166,7 +166,7 @@ class CpuidleReader(Closeable):
             raise files.not_understood(path, f"not a number: {data[:20]!r}") from None
 
     def usage(self, cpu: int) -> tuple[int, ...] | None:
-        """The entries of each state of one CPU; None where the CPU has gone."""
+        """Return the entries of each state of one CPU. None if the CPU is gone."""
         entry = self._cpus[cpu]
         try:
             return tuple(self._read(entry, 1, position) or 0 for position in range(len(entry.states)))
@@ -174,7 +174,7 @@ class CpuidleReader(Closeable):
             return None
 
     def read_cpu(self, cpu: int) -> CpuReading | None:
-        """All counters of one CPU, with the time just before; None where the CPU has gone (hotplug)."""
+        """Return all counters of one CPU, with the time just before. None if the CPU is gone (hotplug)."""
         entry = self._cpus[cpu]
         width = range(len(entry.states))
         at_ns = kernel_ns()
@@ -188,7 +188,7 @@ class CpuidleReader(Closeable):
         return CpuReading(cpu, at_ns, entry.states, time_us, usage, rows[2], rows[3], rows[4])
 
     def snapshot(self) -> Snapshot:
-        """All CPUs that are online now, one after the other, open idle periods left open."""
+        """Return the counters of all online CPUs, read one after the other, without resolving open idle periods."""
         readings = {}
         online = set(online_cpus(self.root))
         for cpu in self._cpus:
@@ -199,11 +199,11 @@ class CpuidleReader(Closeable):
 
 
 class _CpuGone(Exception):
-    """A CPU was taken offline while its counters were open."""
+    """A CPU went offline while its counters were open."""
 
 
 def format_cpu_list(cpus: Sequence[int]) -> str:
-    """CPU numbers as the kernel writes them: 0-3,8."""
+    """Return CPU numbers as the kernel writes them: 0-3,8."""
     runs: list[list[int]] = []
     for cpu in sorted(cpus):
         if runs and cpu == runs[-1][1] + 1:
@@ -213,35 +213,35 @@ def format_cpu_list(cpus: Sequence[int]) -> str:
     return ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in runs)
 
 
-# Resolves the idle periods that are open at a window's edge: without BPF, without root.
+# Idle periods that are open at a window's edge, resolved without BPF and without root.
 #
-# The counters of a CPU move only when it leaves an idle state, so a sleeping CPU's are stale by as long as it
-# has slept: on a quiet guest plain differences over 6 s err by ±3 points of C0, where 0.5 is true. Here we move
-# ourselves onto each CPU in turn. It wakes for that, its counters are brought to account at the exit, and while
-# we run there no period can be open: time and counters read at that moment belong together. Each CPU so has an
-# exact window of its own. The exits that this causes are counted, from the CPU's usage just before.
+# The counters of a CPU move only when it leaves an idle state, so those of a sleeping CPU are stale for as long as it
+# has slept. On a quiet guest plain differences over 6 s err by ±3 points of C0 for a true 0.5. This code moves itself
+# onto each CPU in turn. The CPU wakes up, the exit updates its counters, and no idle period can be open while this
+# thread runs: time and counters read at that moment belong together. Each CPU has its own exact window. The exits that
+# this causes are counted, from the CPU's usage just before.
 
 _LIBC = ctypes.CDLL(None)
 
 
 @contextmanager
 def restore_affinity() -> Iterator[None]:
-    """Whatever happens inside, this thread may run afterwards where it might before."""
-    allowed = _allowed()
+    """Restore this thread's CPU set at the end of the context."""
+    allowed = _read_allowed_cpus()
     try:
         yield
     finally:
         try:
             os.sched_setaffinity(0, allowed)
         except OSError:
-            # All CPUs that we were bound to have gone offline meanwhile: any other is better than one of
-            # them.
+            # All CPUs of the old set went offline: use all others.
             os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
-def _allowed() -> set[int]:
-    """The CPUs that this thread may run on, offline ones included: sched_getaffinity(2) leaves those out, and bound to
-    the others alone it would not run on one that comes back.
+def _read_allowed_cpus() -> set[int]:
+    """Return the CPUs that this thread may use, offline ones included.
+
+    sched_getaffinity(2) leaves offline CPUs out. A thread bound to the rest would not use a CPU that comes back.
     """
     path = Path("/proc/thread-self/status")
     listed = read_fields(path).get("Cpus_allowed_list", "")
@@ -249,7 +249,7 @@ def _allowed() -> set[int]:
 
 
 def pin_to_cpu(cpu: int) -> bool:
-    """Run on this CPU from now on; False where our cpuset (a container's, say) does not have it."""
+    """Run on this CPU from now on. Return False if our cpuset (a container's, for example) does not include it."""
     try:
         os.sched_setaffinity(0, {cpu})
     except OSError:
@@ -257,22 +257,22 @@ def pin_to_cpu(cpu: int) -> bool:
     return True
 
 
-def _from_here(cpus: Sequence[int]) -> list[int]:
-    """The same CPUs, beginning with the one that is awake because we are on it: it need not be woken again."""
+def _order_from_here(cpus: Sequence[int]) -> list[int]:
+    """Return the CPUs beginning with the current one, which is awake: it need not be woken again."""
     here = _LIBC.sched_getcpu()
     return [cpu for cpu in cpus if cpu >= here] + [cpu for cpu in cpus if cpu < here]
 
 
-def _stateless(cpu: int) -> CpuReading:
-    """The edge of a CPU without idle states: a moment at which we keep it awake."""
+def _read_stateless(cpu: int) -> CpuReading:
+    """Return the edge of a CPU without idle states: a moment at which this thread runs on it."""
     resolved = pin_to_cpu(cpu)
     return CpuReading(cpu, kernel_ns(), (), (), (), (), (), (), resolved=resolved)
 
 
 def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
-    """One CPU's counters, read while we keep it awake; unresolved where we may not run on it."""
+    """Return one CPU's counters, read while this thread runs on it. Unresolved if it may not."""
     if cpu not in reader.cpus:
-        return _stateless(cpu)
+        return _read_stateless(cpu)
     before = reader.usage(cpu)
     resolved = pin_to_cpu(cpu)
     reading = reader.read_cpu(cpu)
@@ -285,12 +285,11 @@ def _read_awake(reader: CpuidleReader, cpu: int) -> CpuReading | None:
 def read_edge(
     reader: CpuidleReader, *, every_cpu: bool = False, at_edge: Callable[[CpuReading], object] | None = None
 ) -> Snapshot:
-    """All CPUs' counters with no idle period left open; about 0.1 ms a CPU that sleeps.
+    """Return all CPUs' counters without open idle periods; about 0.1 ms per sleeping CPU.
 
-    `every_cpu`: the edges of CPUs without idle states as well; those readings have a time and no counters.
-    `at_edge` is called with each CPU's reading while we keep it awake.
-    CPUs that we may not run on are read as they are, which `notes` says. So are all of them where the trees
-    have been moved: those CPUs are not ours to wake. Raises PowerprofError where a counter cannot be read.
+    `every_cpu` includes CPUs without idle states: their readings have a time and no counters. `at_edge` is called with
+    each reading while this thread runs on its CPU. CPUs outside our CPU set are read as they are, with a note; so are
+    all CPUs of another host's files. Raise PowerprofError for an unreadable counter.
     """
     if not paths.is_this_host():
         snapshot = reader.snapshot()
@@ -299,7 +298,7 @@ def read_edge(
     readings: dict[int, CpuReading] = {}
     online = set(online_cpus(reader.root))
     with restore_affinity():
-        for cpu in _from_here(sorted(online) if every_cpu else reader.cpus):
+        for cpu in _order_from_here(sorted(online) if every_cpu else reader.cpus):
             reading = _read_awake(reader, cpu) if cpu in online else None
             if reading is not None:
                 readings[cpu] = reading
@@ -309,28 +308,26 @@ def read_edge(
     notes = list(reader.notes)
     unresolved = [cpu for cpu, reading in readings.items() if not reading.resolved]
     if unresolved:
-        which = format_cpu_list(unresolved)
-        notes.append(f"CPU {which} is outside our CPU set: its open idle periods are not resolved")
+        cpus = format_cpu_list(unresolved)
+        notes.append(f"CPU {cpus} is outside our CPU set: its open idle periods are not resolved")
     return Snapshot(readings, tuple(notes))
 
 
-# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in either of the two layouts that are
-# about.
+# Recorded cpuidle trees: text dumps of `/sys/devices/system/cpu`, in one of two common layouts.
 #
-#     /sys/…/cpu0/cpuidle/state1/time:        /sys/…/cpu0/cpuidle/state1/time|1253058
-#     1253058
+# A dump has blocks `/sys/…/cpu0/cpuidle/state1/time:` with the value on the next line, or lines
+# `/sys/…/cpu0/cpuidle/state1/time|1253058`.
 #
-# They come from outside: whatever is missing, no number or out of order is refused with its line. Other files
-# of the tree may be in the dump too and are passed over.
+# Dumps come from other machines: a missing value, a wrong number or a wrong order is an error with its line. Other
+# files of the tree are ignored.
 
 _FILE = re.compile(r"/\S*?/cpu(\d{1,6})/cpuidle/state(\d{1,3})/([a-z_]+)")
 _DRIVER = re.compile(r"/\S*?/cpu/cpuidle/(current_driver|current_governor_ro)")
 _NUMBER = re.compile(r"\d{1,20}")
-_COUNTERS = ("time", "usage", "above", "below", "rejected")
 _NEEDED = ("name", "time", "usage")
 _LONGEST = 4096
 
-Cell = tuple[str, int]  # a value and the line it stands on
+Cell = tuple[str, int]  # a value and its line
 
 
 @dataclass(frozen=True)
@@ -344,8 +341,8 @@ class Dump:
     governor: str | None = None
 
 
-def _cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]]:
-    """(file, value or None where it is missing, line) of either layout."""
+def _read_cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]]:
+    """Yield (file, value or None if it is missing, line) of either layout."""
     number = 0
     while number < len(lines):
         line = lines[number].strip()
@@ -365,7 +362,7 @@ def _cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]
                 yield line[:-1], following[:_LONGEST], number + 1
                 number += 1
         elif not line.startswith("/"):
-            # A multi-line value of a file that is not ours would look like this; a cpuidle file never does.
+            # A multi-line value of another file would look like this. A cpuidle file never does.
             raise DataError(path, f"neither a sysfs path nor its value ({line[:40]!r})", number)
         else:
             raise DataError(path, f"a path without a value ({line[-60:]!r})", number)
@@ -374,7 +371,7 @@ def _cells(lines: list[str], path: Path) -> Iterator[tuple[str, str | None, int]
 def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]]], dict[str, str]]:
     cpus: dict[int, dict[int, dict[str, Cell]]] = {}
     about: dict[str, str] = {}
-    for name, value, line in _cells(text.splitlines(), path):
+    for name, value, line in _read_cells(text.splitlines(), path):
         head = _DRIVER.fullmatch(name)
         if head and value:
             about[head[1]] = value
@@ -384,10 +381,10 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
         cpu, state, leaf = int(match[1]), int(match[2]), match[3]
         short = f"cpu{cpu}/cpuidle/state{state}/{leaf}"
         if value is None:
-            if leaf in _COUNTERS or leaf == "name":
+            if leaf in COUNTERS or leaf == "name":
                 raise DataError(path, f"{short} has no value", line)
             continue
-        if leaf in _COUNTERS and (not _NUMBER.fullmatch(value) or int(value) >= 1 << 64):
+        if leaf in COUNTERS and (not _NUMBER.fullmatch(value) or int(value) >= 1 << 64):
             raise DataError(path, f"{short} is not a counter ({value[:30]!r})", line)
         if not value.isprintable():
             raise DataError(path, f"{short} is not text ({value[:30]!r})", line)
@@ -400,7 +397,7 @@ def _collect(text: str, path: Path) -> tuple[dict[int, dict[int, dict[str, Cell]
 
 @loader
 def parse_dump(text: str, path: Path) -> Dump:
-    """Parse a dump. Raises DataError(path, reason, line)."""
+    """Return the dump of a text. Raise DataError(path, reason, line) for a damaged text."""
     cpus, about = _collect(text, path)
     if not cpus:
         hint = "a dump has lines like …/cpu0/cpuidle/state1/time"
@@ -419,7 +416,7 @@ def parse_dump(text: str, path: Path) -> Dump:
             infos.append(StateInfo(name, is_polling(name, leaves.get("desc", ("", 0))[0]), disabled))
             lines.update({(cpu, position, leaf): cell[1] for leaf, cell in leaves.items()})
         ordered = [leaves for _, leaves in sorted(states.items())]
-        rows = [tuple(int(leaves[leaf][0]) if leaf in leaves else None for leaves in ordered) for leaf in _COUNTERS]
+        rows = [tuple(int(leaves[leaf][0]) if leaf in leaves else None for leaves in ordered) for leaf in COUNTERS]
         time_us, usage = (tuple(value or 0 for value in row) for row in rows[:2])
         readings[cpu] = CpuReading(cpu, None, tuple(infos), time_us, usage, rows[2], rows[3], rows[4])
     governor = about.get("current_governor_ro")
@@ -427,12 +424,12 @@ def parse_dump(text: str, path: Path) -> Dump:
 
 
 def read_dump(path: Path) -> Dump:
-    """As `parse_dump`, from a file of at most 64 MiB."""
+    """Return the dump of a file of at most 64 MiB."""
     return parse_dump(read_outside_text(path, 64 << 20), path)
 
 
 def check_pair(before: Dump, after: Dump) -> None:
-    """Refuse two dumps that are not two moments of one machine. Raises DataError with the line of `after`."""
+    """Raise DataError with the line of `after` if two dumps are not two moments of one machine."""
     old_cpus, new_cpus = before.snapshot.cpus, after.snapshot.cpus
     missing = sorted(set(old_cpus) ^ set(new_cpus))
     if missing:
@@ -445,22 +442,22 @@ def check_pair(before: Dump, after: Dump) -> None:
             line = min(line for (number, _, _), line in after.lines.items() if number == cpu)
             reason = f"CPU {cpu} has other idle states ({names[1]}) than before ({names[0]})"
             raise DataError(after.path, reason, line)
-        for leaf in _COUNTERS:
+        for leaf in COUNTERS:
             rows = [getattr(reading, "time_us" if leaf == "time" else leaf) for reading in (old, new)]
             for position, (then, now) in enumerate(zip(*rows, strict=True)):
                 if then is not None and now is not None and now < then:
-                    what = f"cpu{cpu}/cpuidle/{new.states[position].name}/{leaf}"
+                    name = f"cpu{cpu}/cpuidle/{new.states[position].name}/{leaf}"
                     line = after.lines[cpu, position, leaf]
                     raise DataError(
                         after.path,
-                        f"{what} went backwards ({now} after {then})",
+                        f"{name} went backwards ({now} after {then})",
                         line,
                         hint="are the two dumps in order, and from one boot of one machine?",
                     )
 
 
 def zero_counters(dump: Dump) -> Snapshot:
-    """The same CPUs with all counters at 0: what a single dump is compared with."""
+    """Return the same CPUs with all counters at 0, for the comparison with a single dump."""
 
     def zero(counters: tuple[int | None, ...]) -> tuple[int | None, ...]:
         return tuple(None if value is None else 0 for value in counters)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the system beneath the server did between two moments: disks, network, faults, interrupts, waiting for a CPU."""
+"""System activity between two moments: disks, network, faults, interrupts, and waiting for a CPU."""
 
 from __future__ import annotations
 
@@ -12,16 +12,177 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from powerprof.measure import cpufreq, disks
+from powerprof.measure import cpufreq
 from powerprof.measure.perf_events import TYPE_SOFTWARE, open_counter, read_counter
 from powerprof.measure.procfs import Stat, read_stat
-from powerprof.model.records import CpuLoad, DeviceInterrupts, OsRates
+from powerprof.model.records import CpuLoad, DeviceInterrupts, DiskRates, OsRates
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import try_text
 from powerprof.system.paths import is_this_host, procfs, sysfs
+from powerprof.system.reader_process import link_of, process_of, shared
+
+# Block devices by /proc/diskstats (Documentation/admin-guide/iostats.rst), and the device with a server's files.
+
+_SECTOR_BYTES = 512  # /proc/diskstats counts sectors of 512 bytes
+_VIRTUAL_DISKS = re.compile(r"^(loop|ram|zram|dm-|md|sr|fd)")
+_FIELDS = 14  # up to the weighted time; discards and flushes came later
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCounters:
+    """The counters of one device since it appeared. Times are ms; `weighted_ms` is summed over requests."""
+
+    number: str  # MAJOR:MINOR
+    reads: int
+    read_sectors: int
+    read_ms: int
+    writes: int
+    written_sectors: int
+    write_ms: int
+    busy_ms: int
+    weighted_ms: int
+
+
+def parse_disks(text: str | None) -> dict[str, DiskCounters] | None:
+    """Return every device by name, including partitions and virtual devices. None without a text."""
+    if text is None:
+        return None
+    disks = {}
+    for line in text.splitlines():
+        words = line.split()
+        try:
+            numbers = [int(word) for word in words[3:_FIELDS]]
+        except ValueError:
+            continue
+        if len(numbers) == _FIELDS - 3:
+            reads, _, read, read_ms, writes, _, written, write_ms, _, busy, weighted = numbers
+            device = f"{words[0]}:{words[1]}"
+            disks[words[2]] = DiskCounters(device, reads, read, read_ms, writes, written, write_ms, busy, weighted)
+    return disks
+
+
+def whole_disks(disks: Iterable[str]) -> set[str]:
+    """Return the names that are whole disks: neither partitions, which repeat their disk, nor made of others."""
+    try:
+        blocks = {entry.name for entry in (sysfs() / "block").iterdir()}
+    except OSError:
+        blocks = None
+    return {name for name in disks if not _VIRTUAL_DISKS.match(name) and (blocks is None or name in blocks)}
+
+
+def devices_of(pids: Iterable[int]) -> frozenset[str]:
+    """Return MAJOR:MINOR of the devices under the working directories of these processes.
+
+    Database servers work in their data directory. A directory on no device (tmpfs, a network's file system) is left
+    out, and so is an unreadable one.
+    """
+    return frozenset(device for pid in pids if (device := _find_device(procfs() / str(pid))) is not None)
+
+
+def _find_device(process: Path) -> str | None:
+    directory = link_of(process / "cwd")
+    if directory is None:
+        return None
+    longest, mount = -1, None
+    for line in (try_text(process / "mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        words, rest = left.split(), right.split()
+        if len(words) < 5 or len(rest) < 2:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), words[4])
+        # Of two mounts at one place the later one covers the first.
+        if (directory == point or directory.startswith(point.rstrip("/") + "/")) and len(point) >= longest:
+            longest, mount = len(point), (words[2], rest[1])
+    if mount is None:
+        return None
+    device, source = mount
+    if device.startswith("0:"):  # a file system of several devices, such as btrfs, has no device number
+        name = shared().real_path(process_of(process), source).name if source.startswith("/dev/") else ""
+        return try_text(sysfs() / "class/block" / name / "dev") if name else None
+    return device
+
+
+def compute_disk_rates(
+    before: Mapping[str, DiskCounters],
+    after: Mapping[str, DiskCounters],
+    seconds: float,
+    wanted: Iterable[str],
+    of_server: frozenset[str] = frozenset(),
+) -> list[DiskRates]:
+    """Return the rates of the `wanted` devices and of those with the numbers `of_server`.
+
+    A device that appeared or was reset between the readings is left out. So is an idle one, unless it has the server's
+    files.
+    """
+    rates = []
+    chosen = set(wanted) | {name for name, disk in after.items() if disk.number in of_server}
+    for name in sorted(chosen & set(before) & set(after)):
+        old, new = before[name], after[name]
+        is_server = new.number in of_server
+        reads, writes = new.reads - old.reads, new.writes - old.writes
+        read_ms, write_ms = new.read_ms - old.read_ms, new.write_ms - old.write_ms
+        if reads < 0 or writes < 0 or (not is_server and not reads and not writes and new.busy_ms == old.busy_ms):
+            continue
+        rates.append(
+            DiskRates(
+                name=name,
+                of_server=is_server,
+                reads_hz=reads / seconds,
+                writes_hz=writes / seconds,
+                read_bytes_hz=(new.read_sectors - old.read_sectors) * _SECTOR_BYTES / seconds,
+                write_bytes_hz=(new.written_sectors - old.written_sectors) * _SECTOR_BYTES / seconds,
+                read_ms=read_ms / reads if reads else None,
+                write_ms=write_ms / writes if writes else None,
+                service_ms=(read_ms + write_ms) / (reads + writes) if reads + writes else None,
+                queue_count=(new.weighted_ms - old.weighted_ms) / 1e3 / seconds,
+                # Rounding to jiffies may exceed the window's length.
+                busy_percent=min(100.0, (new.busy_ms - old.busy_ms) / 10 / seconds),
+            )
+        )
+    return rates
+
+
+def join_disk_rates(
+    first: Sequence[DiskRates], first_s: float, second: Sequence[DiskRates], second_s: float
+) -> list[DiskRates]:
+    """Return two consecutive windows as one: rates weighted by time, times of requests by requests."""
+    both = {disk.name: [(disk, first_s)] for disk in first}
+    for disk in second:
+        both.setdefault(disk.name, []).append((disk, second_s))
+    return [_join_disk(parts, first_s + second_s) for _, parts in sorted(both.items())]
+
+
+def _join_disk(parts: Sequence[tuple[DiskRates, float]], total_s: float) -> DiskRates:
+    def rate(values: Iterable[float | None]) -> float:
+        return sum((value or 0.0) * s for value, (_, s) in zip(values, parts, strict=True)) / total_s
+
+    def per_operation(values: Iterable[float | None], operations: Sequence[float]) -> float | None:
+        known = [(value, count) for value, count in zip(values, operations, strict=True) if value is not None and count]
+        return sum(value * n for value, n in known) / sum(n for _, n in known) if known else None
+
+    disks = [disk for disk, _ in parts]
+    reads, writes = [disk.reads_hz * s for disk, s in parts], [disk.writes_hz * s for disk, s in parts]
+    return DiskRates(
+        name=disks[0].name,
+        of_server=any(disk.of_server for disk in disks),
+        reads_hz=rate(disk.reads_hz for disk in disks),
+        writes_hz=rate(disk.writes_hz for disk in disks),
+        read_bytes_hz=rate(disk.read_bytes_hz for disk in disks),
+        write_bytes_hz=rate(disk.write_bytes_hz for disk in disks),
+        read_ms=per_operation((disk.read_ms for disk in disks), reads),
+        write_ms=per_operation((disk.write_ms for disk in disks), writes),
+        service_ms=per_operation(
+            (disk.service_ms for disk in disks), [r + w for r, w in zip(reads, writes, strict=True)]
+        ),
+        queue_count=rate(disk.queue_count for disk in disks),
+        busy_percent=rate(disk.busy_percent for disk in disks),
+    )
+
+
+# All system counters.
 
 _MIGRATIONS = 4  # PERF_COUNT_SW_CPU_MIGRATIONS, include/uapi/linux/perf_event.h
-# Vectors of one device have suffixes behind its name: virtio1-req.0, eth0-TxRx-3, nvme0q12.
+# The suffixes of one device's vectors: virtio1-req.0, eth0-TxRx-3, nvme0q12.
 _VECTOR = re.compile(
     r"(?P<device>.*?\w)(?:[-_](?:tx|rx|txrx|req|input|output|event|config|comp|queue|[a-z]+_vq)\b.*|(?<=\d)q\d+)$",
     re.IGNORECASE,
@@ -31,10 +192,10 @@ _MOST_DEVICES = 20
 
 @dataclass(frozen=True)
 class OsReading:
-    """The counters at one moment of CLOCK_MONOTONIC. `run_delay_ns` is how long tasks have waited for each CPU."""
+    """The counters at one moment of CLOCK_MONOTONIC. `run_delay_ns` is the time that tasks waited for each CPU."""
 
     at_s: float
-    disks: dict[str, disks.DiskCounters] | None = None
+    disks: dict[str, DiskCounters] | None = None
     network: tuple[int, int, int] | None = None
     faults: tuple[int, int] | None = None
     run_delay_ns: dict[int, int] | None = None
@@ -46,19 +207,19 @@ class OsReading:
 
 
 class Migrations:
-    """Counts how often tasks moved to another CPU, all over the host; None where the kernel does not let us."""
+    """Counts task migrations between CPUs of the whole host. Empty if the kernel refuses it."""
 
     def __init__(self, cpus: Sequence[int]) -> None:
         self._descriptors: list[int] = []
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8  # the others are for what the windows are for
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 8  # the rest is for the measurement itself
         try:
-            for cpu in cpus if is_this_host() and len(cpus) <= most else ():
+            for cpu in cpus if is_this_host() and len(cpus) <= limit else ():
                 self._descriptors.append(open_counter(TYPE_SOFTWARE, _MIGRATIONS, cpu))
         except OSError:
             self.close()
 
     def total(self) -> int | None:
-        """Since they were opened; a CPU that has gone counts no more."""
+        """Return the migrations since the counters were opened. A CPU that is gone adds nothing."""
         try:
             counts = [read_counter(descriptor) for descriptor in self._descriptors]
         except OSError:
@@ -66,21 +227,21 @@ class Migrations:
         return sum(count for count in counts if count is not None) if counts else None
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors.clear()
 
 
 def networks_of(pids: Iterable[int]) -> tuple[Path, ...]:
-    """Return the interface counters of each network other than ours that one of these processes is in."""
-    found: dict[str, Path] = {}
+    """Return the interface counters of each network namespace of these processes other than ours."""
+    networks: dict[str, Path] = {}
     for process in (procfs() / str(pid) for pid in pids):
         with suppress(OSError):
-            found.setdefault(os.readlink(process / "ns/net"), process / "net/dev")
+            networks.setdefault(os.readlink(process / "ns/net"), process / "net/dev")
     with suppress(OSError):
-        found.pop(os.readlink(procfs() / "self/ns/net"), None)
-    return tuple(found.values())
+        networks.pop(os.readlink(procfs() / "self/ns/net"), None)
+    return tuple(networks.values())
 
 
 def read_counters(
@@ -89,7 +250,7 @@ def read_counters(
     clocks: cpufreq.PerfClocks | None = None,
     networks: Sequence[Path] = (),
 ) -> OsReading:
-    """This moment's counters, with those of further `networks` (see `networks_of`); what cannot be read is None."""
+    """Return the counters of this moment, with further `networks` (see `networks_of`). Unreadable ones are None."""
     base = root or procfs()
     try:
         stat = read_stat(base)
@@ -97,8 +258,8 @@ def read_counters(
         stat = None
     return OsReading(
         time.monotonic(),
-        disks.parse_disks(try_text(base / "diskstats")),
-        _network([base / "net/dev", *networks]),
+        parse_disks(try_text(base / "diskstats")),
+        _sum_networks([base / "net/dev", *networks]),
         parse_faults(try_text(base / "vmstat")),
         parse_run_delay(try_text(base / "schedstat")),
         parse_pressure(try_text(base / "pressure/cpu")),
@@ -109,17 +270,17 @@ def read_counters(
     )
 
 
-def _network(places: Sequence[Path]) -> tuple[int, int, int] | None:
-    """Sum the counters of several networks; None if one is unknown."""
-    counters = [counts for place in places if (counts := parse_network(try_text(place))) is not None]
-    if len(counters) < len(places):
+def _sum_networks(files: Sequence[Path]) -> tuple[int, int, int] | None:
+    """Return the sum of the counters of several networks. None if one is unknown."""
+    counters = [counts for file in files if (counts := parse_network(try_text(file))) is not None]
+    if len(counters) < len(files):
         return None
     received, sent, packets = (sum(column) for column in zip(*counters, strict=True))
     return received, sent, packets
 
 
 def parse_network(text: str | None) -> tuple[int, int, int] | None:
-    """Bytes received, bytes sent, packets both ways, over all interfaces, loopback too: local clients use it."""
+    """Return bytes received, bytes sent and packets both ways, over all interfaces. Local clients use loopback."""
     if text is None:
         return None
     received = sent = packets = 0
@@ -134,7 +295,7 @@ def parse_network(text: str | None) -> tuple[int, int, int] | None:
 
 
 def parse_faults(text: str | None) -> tuple[int, int] | None:
-    """Page faults, and those that had to read."""
+    """Return the page faults, and those that had to read."""
     if text is None:
         return None
     values = dict(line.split(None, 1) for line in text.splitlines() if len(line.split()) == 2)
@@ -145,58 +306,58 @@ def parse_faults(text: str | None) -> tuple[int, int] | None:
 
 
 def parse_run_delay(text: str | None) -> dict[int, int] | None:
-    """Nanoseconds that tasks have waited for each CPU (Documentation/scheduler/sched-stats.rst)."""
-    waited = {}
+    """Return the nanoseconds that tasks waited for each CPU (Documentation/scheduler/sched-stats.rst)."""
+    waits = {}
     for line in (text or "").splitlines():
         words = line.split()
         if words and re.fullmatch(r"cpu\d+", words[0]) and len(words) >= 10 and words[8].isdigit():
-            waited[int(words[0][3:])] = int(words[8])
-    return waited or None
+            waits[int(words[0][3:])] = int(words[8])
+    return waits or None
 
 
 def parse_pressure(text: str | None) -> int | None:
-    """Microseconds in which at least one task waited for it."""
+    """Return the microseconds in which at least one task waited for the resource."""
     match = re.search(r"^some .*total=(\d+)", text or "", re.MULTILINE)
     return int(match[1]) if match else None
 
 
 def compute_os_rates(before: OsReading, after: OsReading, of_server: frozenset[str] = frozenset()) -> OsRates:
-    """The rates between two readings; `of_server` are the numbers of the devices that hold the server's files."""
+    """Return the rates between two readings. `of_server` are the numbers of the devices with the server's files."""
     seconds = after.at_s - before.at_s
     if seconds <= 0:
         return OsRates()
     whole: set[str] = set()
-    each = []
+    disks: list[DiskRates] = []
+    is_known = before.disks is not None and after.disks is not None
     if before.disks is not None and after.disks is not None:
-        whole = disks.whole_disks(set(before.disks) & set(after.disks))
-        each = disks.compute_disk_rates(before.disks, after.disks, seconds, whole, of_server)
-    of_whole = [disk for disk in each if disk.name in whole]
-    known = before.disks is not None and after.disks is not None
+        whole = whole_disks(set(before.disks) & set(after.disks))
+        disks = compute_disk_rates(before.disks, after.disks, seconds, whole, of_server)
+    of_whole = [disk for disk in disks if disk.name in whole]
     net: list[float | None] = [None] * 3
     if before.network is not None and after.network is not None:
         net = [(new - old) / seconds for old, new in zip(before.network, after.network, strict=True)]
     faults: list[float | None] = [None] * 2
     if before.faults is not None and after.faults is not None:
         faults = [(new - old) / seconds for old, new in zip(before.faults, after.faults, strict=True)]
-    waited = _waited(before.run_delay_ns, after.run_delay_ns, seconds)
+    waits = _waiting_tasks(before.run_delay_ns, after.run_delay_ns, seconds)
     return OsRates(
-        disk_reads_hz=sum((disk.reads_hz for disk in of_whole), 0.0) if known else None,
-        disk_writes_hz=sum((disk.writes_hz for disk in of_whole), 0.0) if known else None,
-        disk_read_bytes_hz=sum((disk.read_bytes_hz for disk in of_whole), 0.0) if known else None,
-        disk_write_bytes_hz=sum((disk.write_bytes_hz for disk in of_whole), 0.0) if known else None,
-        disk_busy_percent=max((disk.busy_percent for disk in of_whole), default=0.0) if known else None,
+        disk_reads_hz=sum((disk.reads_hz for disk in of_whole), 0.0) if is_known else None,
+        disk_writes_hz=sum((disk.writes_hz for disk in of_whole), 0.0) if is_known else None,
+        disk_read_bytes_hz=sum((disk.read_bytes_hz for disk in of_whole), 0.0) if is_known else None,
+        disk_write_bytes_hz=sum((disk.write_bytes_hz for disk in of_whole), 0.0) if is_known else None,
+        disk_busy_percent=max((disk.busy_percent for disk in of_whole), default=0.0) if is_known else None,
         network_receive_bytes_hz=net[0],
         network_send_bytes_hz=net[1],
         network_packets_hz=net[2],
         page_faults_hz=faults[0],
         major_faults_hz=faults[1],
-        waiting_tasks=sum(waited.values()) if waited is not None else None,
+        waiting_tasks=sum(waits.values()) if waits is not None else None,
         cpu_pressure_percent=_rate(before.pressure_us, after.pressure_us, 1e4 * seconds),
         io_pressure_percent=_rate(before.io_pressure_us, after.io_pressure_us, 1e4 * seconds),
         migrations_hz=_rate(before.migrations, after.migrations, seconds),
-        disks=each,
-        interrupts=_interrupts(before.stat, after.stat, seconds),
-        cpus=_loads(before.stat, after.stat, waited or {}),
+        disks=disks,
+        interrupts=_device_interrupts(before.stat, after.stat, seconds),
+        cpus=_cpu_loads(before.stat, after.stat, waits or {}),
         frequencies=cpufreq.compute_frequencies(before.frequencies, after.frequencies)
         if before.frequencies and after.frequencies
         else None,
@@ -207,13 +368,15 @@ def _rate(before: int | None, after: int | None, seconds: float) -> float | None
     return None if before is None or after is None else (after - before) / seconds
 
 
-def _waited(before: dict[int, int] | None, after: dict[int, int] | None, seconds: float) -> dict[int, float] | None:
+def _waiting_tasks(
+    before: dict[int, int] | None, after: dict[int, int] | None, seconds: float
+) -> dict[int, float] | None:
     if before is None or after is None:
         return None
     return {cpu: (after[cpu] - before[cpu]) / 1e9 / seconds for cpu in sorted(set(before) & set(after))}
 
 
-def _loads(before: Stat | None, after: Stat | None, waited: Mapping[int, float]) -> list[CpuLoad]:
+def _cpu_loads(before: Stat | None, after: Stat | None, waits: Mapping[int, float]) -> list[CpuLoad]:
     loads = []
     for cpu in sorted(set(before.cpus) & set(after.cpus)) if before and after else ():
         spent = {
@@ -223,31 +386,31 @@ def _loads(before: Stat | None, after: Stat | None, waited: Mapping[int, float])
         }
         if total := sum(spent.values()):
             idle = spent.get("idle", 0.0) + spent.get("iowait", 0.0)
-            loads.append(CpuLoad(cpu=cpu, busy_percent=100 * (1 - idle / total), waiting_tasks=waited.get(cpu)))
+            loads.append(CpuLoad(cpu=cpu, busy_percent=100 * (1 - idle / total), waiting_tasks=waits.get(cpu)))
     return loads
 
 
-def _interrupts(before: Stat | None, after: Stat | None, seconds: float) -> list[DeviceInterrupts]:
-    """By device, most first. Those without a number (timers, other CPUs) are no device's."""
+def _device_interrupts(before: Stat | None, after: Stat | None, seconds: float) -> list[DeviceInterrupts]:
+    """Return interrupts by device, most frequent first. Those without a number (timers, other CPUs) have no device."""
     counts: dict[str, int] = {}
     for number, count in after.interrupts.items() if before and after else ():
-        came = count - before.interrupts.get(number, 0)  # type: ignore[union-attr]
-        actions = try_text(sysfs() / f"kernel/irq/{number}/actions") if came > 0 else None
+        delta = count - before.interrupts.get(number, 0)  # type: ignore[union-attr]
+        actions = try_text(sysfs() / f"kernel/irq/{number}/actions") if delta > 0 else None
         if actions:
             device = "+".join(dict.fromkeys(map(device_of, actions.split(","))))
-            counts[device] = counts.get(device, 0) + came
+            counts[device] = counts.get(device, 0) + delta
     most = sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_DEVICES]
     return [DeviceInterrupts(device=device, rate_hz=count / seconds) for device, count in most]
 
 
 def device_of(action: str) -> str:
-    """The device of an interrupt's handler as the kernel names it, without vector and queue."""
+    """Return the device in the kernel's name of an interrupt handler, without vector and queue."""
     match = _VECTOR.match(action)
     return match["device"] if match else action
 
 
 def join_os_rates(first: OsRates, first_s: float, second: OsRates, second_s: float) -> OsRates:
-    """Two windows that follow one another as one."""
+    """Return two consecutive windows as one."""
     total = first_s + second_s
 
     def mean(a: float | None, b: float | None) -> float | None:
@@ -255,17 +418,17 @@ def join_os_rates(first: OsRates, first_s: float, second: OsRates, second_s: flo
 
     lists = ("disks", "interrupts", "cpus", "frequencies")
     plain = [name for name in OsRates.__struct_fields__ if name not in lists]
-    came = {each.device: each.rate_hz * first_s for each in first.interrupts}
+    counts = {each.device: each.rate_hz * first_s for each in first.interrupts}
     for each in second.interrupts:
-        came[each.device] = came.get(each.device, 0.0) + each.rate_hz * second_s
+        counts[each.device] = counts.get(each.device, 0.0) + each.rate_hz * second_s
     loads = {load.cpu: load for load in first.cpus}
     both = [(loads[load.cpu], load) for load in second.cpus if load.cpu in loads]
     return OsRates(
         **{name: mean(getattr(first, name), getattr(second, name)) for name in plain},
-        disks=disks.join_disk_rates(first.disks, first_s, second.disks, second_s),
+        disks=join_disk_rates(first.disks, first_s, second.disks, second_s),
         interrupts=[
             DeviceInterrupts(device=device, rate_hz=count / total)
-            for device, count in sorted(came.items(), key=lambda item: (-item[1], item[0]))[:_MOST_DEVICES]
+            for device, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:_MOST_DEVICES]
         ],
         cpus=[
             CpuLoad(

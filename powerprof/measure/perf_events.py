@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""perf_event_open(2): one descriptor is one event, counted or sampled, on one CPU or in one process."""
+"""perf_event_open(2): one descriptor per event, counted or sampled, on one CPU or in one process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import reason_of, try_int
 
-# The call's number in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
+# The number of the call in the kernel's tables (arch/*/entry/syscalls, include/uapi/asm-generic/unistd.h).
 _SYSCALL = {"x86_64": 298, "aarch64": 241, "ppc64le": 319, "s390x": 331, "riscv64": 241, "i686": 336}
 _ATTR_SIZE = 64  # PERF_ATTR_SIZE_VER0: every kernel takes it
 _CLOEXEC = 8  # PERF_FLAG_FD_CLOEXEC
@@ -30,19 +30,19 @@ TYPE_TRACEPOINT = 2
 
 
 def open_counter(kind: int, config: int, cpu: int) -> int:
-    """A descriptor that counts from now on, over all processes. Raises OSError."""
+    """Return a descriptor that counts an event on a CPU from now on, over all processes. Raise OSError."""
     return open_event(struct.pack("=IIQ", kind, _ATTR_SIZE, config).ljust(_ATTR_SIZE, b"\0"), cpu=cpu)
 
 
 def open_sampler(kind: int, config: int, cpu: int, *, period: int = 0, frequency_hz: int = 0) -> int:
-    """As `open_counter`, with an overflow every `period` events, or `frequency_hz` times a second. Raises OSError."""
+    """Return a counter that overflows every `period` events, or `frequency_hz` times per second. Raise OSError."""
     flags = _FREQUENCY if frequency_hz else 0
     attributes = struct.pack("=IIQQQQQ", kind, _ATTR_SIZE, config, frequency_hz or period, 0, 0, flags)
     return open_event(attributes.ljust(_ATTR_SIZE, b"\0"), cpu=cpu)
 
 
 def open_event(attributes: bytes, *, pid: int = -1, cpu: int = -1) -> int:
-    """The event of a struct perf_event_attr. Raises OSError."""
+    """Return the descriptor of the event of a struct perf_event_attr. Raise OSError."""
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise OSError(38, f"perf_event_open is not known on {platform.machine()}")
@@ -65,12 +65,12 @@ def open_event(attributes: bytes, *, pid: int = -1, cpu: int = -1) -> int:
 
 
 def set_filter(descriptor: int, condition: str) -> None:
-    """Count only what fulfils this (Documentation/trace/events.rst, "Event filtering"). Raises OSError."""
+    """Count only events that meet a condition (Documentation/trace/events.rst, "Event filtering"). Raise OSError."""
     _control(descriptor, _SET_FILTER, ctypes.create_string_buffer(condition.encode()))
 
 
 def set_program(descriptor: int, program: int) -> None:
-    """Run a BPF program at every overflow. Raises OSError."""
+    """Run a BPF program at every overflow. Raise OSError."""
     _control(descriptor, _SET_PROGRAM, ctypes.c_int(program))
 
 
@@ -82,32 +82,30 @@ def _control(descriptor: int, request: int, argument: Any) -> None:
 
 
 def read_counter(descriptor: int) -> int | None:
-    """The count now; None where the CPU has gone (perf_read gives end of file). Raises OSError."""
+    """Return the count now. None if the CPU is gone (perf_read returns end of file). Raise OSError."""
     data = os.read(descriptor, 8)
     return struct.unpack("=Q", data)[0] if len(data) == 8 else None
 
 
-# A tracepoint's number, by which perf counts it. Mounts nothing where others could see it.
-#
-# Where tracefs is not mounted the file is read through a mount of our own that has no place in any tree
-# (fsopen(2), fsmount(2); Linux ≥ 5.2) and is gone with its descriptor.
+# The number of a tracepoint, which perf needs to count it. If tracefs is not mounted, the file is read through a
+# private mount outside any tree (fsopen(2), fsmount(2); Linux ≥ 5.2) that ends with its descriptor.
 
-# The new mount calls have the same numbers on every architecture.
+# The mount calls of Linux 5.2 have the same numbers on every architecture.
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 _CMD_CREATE = 6  # FSCONFIG_CMD_CREATE
 _TRACEFS_CLOEXEC = 1
 
 
 def tracepoint_number(name: str) -> int | None:
-    """The number of a tracepoint (`power/cpu_idle`); None where this process may not know it."""
+    """Return the number of a tracepoint (`power/cpu_idle`). None if this process may not read it."""
     for mounted in (paths.sysfs() / "kernel/tracing", paths.sysfs() / "kernel/debug/tracing"):
         number = try_int(mounted / "events" / name / "id")
         if number is not None:
             return number
-    return _through_own_mount(f"events/{name}/id") if paths.is_this_host() else None
+    return _read_through_own_mount(f"events/{name}/id") if paths.is_this_host() else None
 
 
-def _through_own_mount(file: str) -> int | None:
+def _read_through_own_mount(file: str) -> int | None:
     libc = ctypes.CDLL(None, use_errno=True)
     context = libc.syscall(ctypes.c_long(_FSOPEN), b"tracefs", ctypes.c_uint(_TRACEFS_CLOEXEC))
     if context < 0:
@@ -128,14 +126,15 @@ def _through_own_mount(file: str) -> int | None:
         os.close(mount)
 
 
-# How often each CPU left idle, by perf's count of the cpu_idle tracepoint: for hosts without a cpuidle driver.
+# Idle exits of each CPU by perf's count of the cpu_idle tracepoint, for hosts without a cpuidle driver.
 #
-# The idle loop fires it with or without a driver (kernel/sched/idle.c, default_idle_call). The counter is the kernel's:
-# nothing is compiled, recorded or read but one number a CPU, and it does not depend on our tracing. `idle_calls` of
-# /proc/timer_list is no such count: without a driver 6.1 shows about half of the idle periods there.
+# The idle loop fires the tracepoint with or without a driver (kernel/sched/idle.c, default_idle_call). The count is the
+# kernel's: it needs no compilation and no recording, only one number per CPU, and it does not depend on our tracing.
+# `idle_calls` of /proc/timer_list is no substitute: without a driver Linux 6.1 shows about half of the idle periods
+# there.
 #
-# It is tried on each CPU before it is believed: perf drops events of a task that it takes for being inside an event
-# already, and that mark can be stuck on one CPU's idle task (seen on 6.18, where `perf stat` shows 0 there as well).
+# A trial on each CPU comes first. perf drops events of a task that it takes to be inside an event already, and that
+# mark can be stuck on one CPU's idle task (seen on 6.18, where `perf stat` shows 0 too).
 
 _TRACEPOINT = "power/cpu_idle"
 _LEAVING = "state==4294967295"  # PWR_EVENT_EXIT, include/trace/events/power.h
@@ -143,8 +142,8 @@ _SWITCH, _TO_IDLE = "sched/sched_switch", "next_pid==0"
 _TRIAL_SLEEPS, _TRIAL_SLEEP_S = 3, 0.0001
 
 
-def _counting(number: int, cpu: int, condition: str) -> int:
-    """A descriptor that counts a tracepoint on one CPU where the condition holds. Raises OSError."""
+def _open_filtered(number: int, cpu: int, condition: str) -> int:
+    """Return a descriptor that counts a tracepoint on one CPU if the condition holds. Raise OSError."""
     descriptor = open_counter(TYPE_TRACEPOINT, number, cpu)
     try:
         set_filter(descriptor, condition)
@@ -158,15 +157,15 @@ class IdleEvents(Closeable):
     """Counts the idle exits of each CPU while the context is open."""
 
     def __init__(self, cpus: Iterable[int]) -> None:
-        """Begin to count. Raises CapabilityError where this process may not; CPUs that are gone are left out."""
+        """Begin to count. Raises CapabilityError if this process may not. CPUs that are gone are left out."""
         self._descriptors: dict[int, int] = {}
         number = tracepoint_number(_TRACEPOINT) if paths.is_this_host() else None
         if number is None:
             raise CapabilityError(f"the tracepoint {_TRACEPOINT} cannot be counted: no tracefs here", "run as root")
         try:
             for cpu in cpus:
-                self._descriptors[cpu] = _counting(number, cpu, _LEAVING)
-            self._try()
+                self._descriptors[cpu] = _open_filtered(number, cpu, _LEAVING)
+            self._check_counting()
         except OSError as error:
             self.close()
             raise CapabilityError(
@@ -176,14 +175,14 @@ class IdleEvents(Closeable):
             self.close()
             raise
 
-    def _try(self) -> None:
-        """Sleep for instants on each CPU: where it switched to the idle task it must be seen to leave idle."""
+    def _check_counting(self) -> None:
+        """Sleep briefly on each CPU. If it switches to the idle task without an idle exit, raise CapabilityError."""
         switch = tracepoint_number(_SWITCH)
         with restore_affinity():
             for cpu in self._descriptors:
                 if switch is None or not pin_to_cpu(cpu):
                     continue
-                switches = _counting(switch, cpu, _TO_IDLE)
+                switches = _open_filtered(switch, cpu, _TO_IDLE)
                 before = self.read_cpu(cpu)
                 try:
                     for _ in range(_TRIAL_SLEEPS):
@@ -204,11 +203,13 @@ class IdleEvents(Closeable):
         self._descriptors.clear()
 
     def read_cpu(self, cpu: int) -> int | None:
-        """One CPU's exits since the counter was opened; None where it has gone. Cheapest on that CPU itself."""
+        """Return one CPU's exits since the counter was opened. None if the CPU is gone. It is cheapest on that CPU
+        itself.
+        """
         descriptor = self._descriptors.get(cpu)
         return None if descriptor is None else read_counter(descriptor)
 
     def read(self) -> dict[int, int]:
-        """All CPUs' exits."""
+        """Return all CPUs' exits."""
         counts = {cpu: self.read_cpu(cpu) for cpu in self._descriptors}
         return {cpu: count for cpu, count in counts.items() if count is not None}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parses PowerTOP's CSV report.
+"""PowerTOP's CSV report, and its run as a residency source.
 
-The report is a text of sections made for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14):
-blocks of `Package;0`, `;Core 0`, `CPU;0;CPU;2` and below them `STATE;percent;average ms` for each CPU side by
-side. States of CPUs are what the kernel requested; `C6 (pc6)`, `C7 (cc7)` are what the hardware did.
+The report is a text of sections for people (src/report/report-formatter-csv.cpp of PowerTOP 2.14): blocks of
+`Package;0`, `;Core 0`, `CPU;0;CPU;2`, followed by `STATE;percent;average ms` for each CPU side by side. States of CPUs
+are the kernel's requests; `C6 (pc6)` and `C7 (cc7)` are the hardware's residency.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.measure.clock import is_polling
-from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, numbered_lines, parse_number
 from powerprof.model.records import AchievedResidency, StateResidency, Window
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, printable
@@ -32,7 +32,7 @@ _USAGE = re.compile(r"\s*([\d.]+) (us|ms)/s\s*")
 
 @dataclass
 class CpuStates:
-    """One CPU's column: percent and average residency (None where not printed) by state; PowerTOP's own C0."""
+    """One CPU's column: percent and average residency in ms (None if not printed) by state, and PowerTOP's own C0."""
 
     active_percent: float | None = None
     states: dict[str, tuple[float, float | None]] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class CpuStates:
 
 @dataclass(frozen=True)
 class PowertopCause:
-    """A row of the overview: events a second that PowerTOP credits with ending idle, CPU time in ms a second."""
+    """A row of the overview: idle exits per second by PowerTOP's count, and CPU time in ms per second."""
 
     category: str
     description: str
@@ -63,15 +63,13 @@ class PowertopReport:
 
 @loader
 def parse_powertop(text: str, path: Path | str) -> PowertopReport:
-    """Parse PowerTOP's CSV. Raises DataError(path, reason, line) where it is none or damaged."""
+    """Return the report of PowerTOP's CSV. Raise DataError(path, reason, line) for another or a damaged text."""
     version: str | None = None
     wakeups: float | None = None
     idle: list[tuple[int, str]] = []
     overview: list[tuple[int, str]] = []
     section = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if len(line) > _LONGEST:
-            raise DataError(path, "line too long", number)
+    for number, line in numbered_lines(text, path, _LONGEST):
         if line.startswith(" *  *  *"):
             section = line.strip(" *")
         elif line.startswith("PowerTOP Version;"):
@@ -84,30 +82,22 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
             overview.append((number, line))
     if not idle:
         raise DataError(path, "no PowerTOP idle state report in it")
-    cpus, hardware = _idle_states(idle, path)
+    cpus, hardware = _parse_idle_states(idle, path)
     if not cpus:
         raise DataError(path, "no CPU in PowerTOP's idle state report", idle[0][0])
-    return PowertopReport(str(path), version, wakeups, cpus, hardware, _causes(overview, path))
+    return PowertopReport(str(path), version, wakeups, cpus, hardware, _parse_causes(overview, path))
 
 
 def is_hardware_state(name: str) -> bool:
-    """`C6 (pc6)`, `C7 (cc7)`: counted by the hardware. A guest's package block repeats the requested states."""
+    """Return whether the hardware counts a state: `C6 (pc6)`, `C7 (cc7)`. A guest's package block repeats requests."""
     return _HARDWARE.fullmatch(name) is not None
 
 
 def _number(text: str, path: Path | str, line: int, most: float = 1e9) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0.0 <= value <= most:
+    value = parse_number(text, 0.0, most)
+    if value is None:
         raise DataError(path, f"not a figure from 0 to {most:g} ({text.strip()[:30]!r})", line)
     return value
-
-
-def _plain(text: str) -> str:
-    """A command line as it may be printed: processes choose theirs, also with control sequences in it."""
-    return printable(text).strip()
 
 
 def _state_name(cell: str, path: Path | str, line: int) -> str:
@@ -121,11 +111,11 @@ def _percent(cell: str, path: Path | str, line: int) -> float:
     match = _PERCENT.fullmatch(cell)
     if match is None:
         raise DataError(path, f"not a percentage ({cell.strip()[:30]!r})", line)
-    # PowerTOP overshoots by its clocks' difference; far more is damage.
+    # PowerTOP overshoots by the difference of its clocks. A larger excess is damage.
     return _number(match[1], path, line, most=110.0)
 
 
-def _idle_states(
+def _parse_idle_states(
     lines: list[tuple[int, str]], path: Path | str
 ) -> tuple[dict[int, CpuStates], dict[tuple[Scope, str], dict[str, float]]]:
     cpus: dict[int, CpuStates] = {}
@@ -138,7 +128,7 @@ def _idle_states(
         if not line.strip("; _"):
             continue
         if cells[0] == "CPU":
-            columns, block = _cpu_columns(cells, cpus, path, number), None
+            columns, block = _parse_cpu_header(cells, cpus, path, number), None
         elif cells[0] == "Package" and len(cells) > 1:
             package = cells[1].strip()[:16]
             columns, block = [], hardware.setdefault(("package", package), {})
@@ -147,13 +137,13 @@ def _idle_states(
         elif cells[0] == "" and cells[1].startswith("GPU"):
             columns, block = [], None
         elif columns:
-            _state_row(cells, columns, path, number)
+            _parse_state_row(cells, columns, path, number)
         elif block is not None and len(cells) > 1:
             block[_state_name(cells[0], path, number)] = _percent(cells[1], path, number)
     return cpus, hardware
 
 
-def _cpu_columns(cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int) -> list[CpuStates]:
+def _parse_cpu_header(cells: list[str], cpus: dict[int, CpuStates], path: Path | str, line: int) -> list[CpuStates]:
     columns = []
     for word, cell in zip(cells[::2], cells[1::2], strict=False):
         if word.strip() != "CPU" or not re.fullmatch(r"\s*\d{1,6}\s*", cell):
@@ -164,7 +154,7 @@ def _cpu_columns(cells: list[str], cpus: dict[int, CpuStates], path: Path | str,
     return columns
 
 
-def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
+def _parse_state_row(cells: list[str], columns: list[CpuStates], path: Path | str, line: int) -> None:
     name, figures = _state_name(cells[0], path, line), cells[1:]
     if name == "C0 active":
         for column, cell in zip(columns, figures, strict=False):
@@ -180,7 +170,7 @@ def _state_row(cells: list[str], columns: list[CpuStates], path: Path | str, lin
         column.states[name] = (_percent(percent, path, line), ms)
 
 
-def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
+def _parse_causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
     causes = []
     for number, line in lines:
         cells = line.split(";")
@@ -190,10 +180,11 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
         wakeups = _number(cells[1], path, number) if cells[1].strip() else None
         scale = 1.0 if usage and usage[2] == "ms" else 1e-3
         pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
+        # Processes choose their command lines, which may contain control sequences.
         causes.append(
             PowertopCause(
-                _plain(cells[5])[:40],
-                _plain(pid[2] if pid else cells[6])[:200],
+                printable(cells[5]).strip()[:40],
+                printable(pid[2] if pid else cells[6]).strip()[:200],
                 int(pid[1]) if pid else None,
                 wakeups,
                 _number(usage[1], path, number) * scale if usage else None,
@@ -202,17 +193,17 @@ def _causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCau
     return tuple(causes)
 
 
-# PowerTOP as a residency source: `powertop --csv`, run as long as the window, and its report as a window.
+# PowerTOP as a residency source: `powertop --csv`, run as long as the window.
 
 
-def _state(report: PowertopReport, name: str) -> StateResidency:
+def _make_state(report: PowertopReport, name: str) -> StateResidency:
     cells = [cpu.states[name] for cpu in report.cpus.values() if name in cpu.states]
     percent = sum(cell[0] for cell in cells) / len(report.cpus)
-    # Entries go as percent ÷ average; their sum gives the average over the CPUs, where each is known.
+    # Entries are percent ÷ average. Their sum gives the average over the CPUs if each is known.
     used = [(share, ms) for share, ms in cells if share > 0]
     known = [(share, ms) for share, ms in used if ms]
-    complete = bool(known) and len(known) == len(used)
-    average = sum(share for share, _ in known) / sum(share / ms for share, ms in known) if complete else None
+    is_complete = bool(known) and len(known) == len(used)
+    average = sum(share for share, _ in known) / sum(share / ms for share, ms in known) if is_complete else None
     polling = is_polling(name, "")
     return StateResidency(
         name=name,
@@ -224,8 +215,8 @@ def _state(report: PowertopReport, name: str) -> StateResidency:
     )
 
 
-def _achieved(report: PowertopReport) -> list[AchievedResidency]:
-    """Means over all packages, cores and CPUs."""
+def _make_achieved(report: PowertopReport) -> list[AchievedResidency]:
+    """Return the means over all packages, cores and CPUs."""
     percents: dict[tuple[Literal["cpu", "core", "package"], str], list[float]] = {}
     for (scope, _), block in report.hardware.items():
         for name, percent in block.items():
@@ -241,13 +232,15 @@ def _achieved(report: PowertopReport) -> list[AchievedResidency]:
 
 
 def make_powertop_window(report: PowertopReport, started_at: str, window_s: float | None) -> Window:
-    """The report as a window: means over the CPUs. C0 is what the requested states leave of the time, as in
-    every source; PowerTOP's own `C0 active` (from APERF and MPERF, where they exist) is among the achieved
-    ones."""
+    """Return the report as a window of means over the CPUs.
+
+    C0 is the time that the requested states leave, as in every source. PowerTOP's own `C0 active` (from APERF and
+    MPERF, if they exist) is among the achieved residencies.
+    """
     names = list(dict.fromkeys(name for cpu in report.cpus.values() for name in cpu.states))
-    states = [_state(report, name) for name in names]
+    states = [_make_state(report, name) for name in names]
     idle = sum(state.residency_percent or 0.0 for state in states) if states else None
-    achieved = _achieved(report)
+    achieved = _make_achieved(report)
     version = f"PowerTOP {report.version}" if report.version else "PowerTOP"
     return Window(
         started_at=started_at,
@@ -265,9 +258,9 @@ def make_powertop_window(report: PowertopReport, started_at: str, window_s: floa
 
 
 class PowertopResidency:
-    """Runs `powertop --csv` as long as the window, in whole seconds.
+    """Runs `powertop --csv` as long as the window, in whole seconds. `report` has the causes too.
 
-    Raises CapabilityError where it is not installed or we are not root. `report` has the causes too.
+    Raises CapabilityError if it is not installed or this user is not root.
     """
 
     def __init__(self) -> None:

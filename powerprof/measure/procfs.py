@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What /proc says of a window: CPU accounting, interrupts, context switches, frequency, CPU time of
-processes.
-"""
+"""Figures of /proc: CPU accounting, interrupts, context switches, frequency, and CPU time of processes."""
 
 from __future__ import annotations
 
@@ -26,8 +24,11 @@ _CPUCLOCK_SCHED = 2  # include/linux/posix-timers.h: clock of a process = ~pid <
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """/proc/stat at CLOCK_MONOTONIC `at_ns`. Times are seconds since boot by CPU, in the kernel's field
-    names; `interrupts` are those that came by number.
+    """/proc/stat at CLOCK_MONOTONIC `at_ns`.
+
+    Attributes:
+        cpus: seconds since boot by CPU, in the kernel's field names.
+        interrupts: the non-zero counts by interrupt number.
     """
 
     at_ns: int
@@ -39,7 +40,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """How CPU time was spent between two `Stat`, in percent of the accounted time of the CPUs in both."""
+    """The use of CPU time between two `Stat`, in percent of the accounted time of the CPUs in both."""
 
     cpus: int
     window_s: float
@@ -53,7 +54,7 @@ class Accounting:
 
 
 def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
-    """Parse /proc/stat. Raises PowerprofError where it is none."""
+    """Return the figures of /proc/stat. Raise PowerprofError for another text."""
     cpus: dict[int, dict[str, float]] = {}
     counts = {"intr": 0, "ctxt": 0}
     interrupts: dict[int, int] = {}
@@ -75,17 +76,17 @@ def parse_stat(text: str, path: object, at_ns: int = 0) -> Stat:
 
 
 def read_stat(root: Path | None = None) -> Stat:
-    """This moment's /proc/stat. Raises PowerprofError."""
+    """Return this moment's /proc/stat. Raise PowerprofError."""
     path = (root or paths.procfs()) / "stat"
     at_ns = time.monotonic_ns()
     return parse_stat(files.read_text(path), path, at_ns)
 
 
 def compute_accounting(before: Stat, after: Stat) -> Accounting | None:
-    """What happened between two readings; None where no CPU was there at both or no time was accounted.
+    """Return the use of CPU time between two readings. None without a common CPU or without accounted time.
 
-    Idle includes iowait: an idle CPU with a request outstanding. Guest time is in user already (proc(5)).
-    The kernel may set idle and iowait back a little: a field never counts less than nothing.
+    Idle includes iowait: an idle CPU with an outstanding request. User already includes guest time (proc(5)). The
+    kernel may set idle and iowait back a little: a field never counts less than 0.
     """
     both = set(before.cpus) & set(after.cpus)
     spent = dict.fromkeys(_FIELDS, 0.0)
@@ -114,10 +115,10 @@ def compute_accounting(before: Stat, after: Stat) -> Accounting | None:
 
 
 def read_frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) -> float | None:
-    """The mean frequency of the CPUs now, from cpufreq or else /proc/cpuinfo; None where neither says.
+    """Return the mean frequency of the CPUs now, from cpufreq or else /proc/cpuinfo. None if neither shows it.
 
-    Some kernels interrupt the CPUs to answer: read it outside of the window. A guest's /proc/cpuinfo repeats
-    one constant figure (the TSC's), which says nothing of the frequency: None for it.
+    Some kernels interrupt the CPUs to answer: call it outside of windows. A guest's /proc/cpuinfo repeats one constant
+    figure (the TSC's), so the result is None there.
     """
     folder = (sysfs or paths.sysfs()) / "devices/system/cpu/cpufreq"
     frequencies = [files.try_int(path) for path in sorted(folder.glob("policy*/scaling_cur_freq"))]
@@ -139,10 +140,9 @@ def read_frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) ->
 
 
 def process_cpu_ns(pid: int) -> int | None:
-    """CPU time of a process with all its threads, living and ended, to the nanosecond; None where it has
-    gone.
+    """Return the CPU time of a process with all its threads, also ended ones, in nanoseconds. None if it is gone.
 
-    The clock of clock_getcpuclockid(3), which needs no privilege; running threads are counted up to now.
+    The clock of clock_getcpuclockid(3) needs no privilege and counts running threads up to now.
     """
     try:
         return time.clock_gettime_ns((~pid << 3) | _CPUCLOCK_SCHED)
@@ -151,36 +151,34 @@ def process_cpu_ns(pid: int) -> int | None:
 
 
 def own_peak_bytes() -> int | None:
-    """The most memory that this process held at once.
+    """Return the largest memory of this process so far.
 
-    Not getrusage(2)'s `ru_maxrss`, which a program inherits from the process that started it (fs/exec.c).
+    `ru_maxrss` of getrusage(2) is inherited from the parent process (fs/exec.c) and is not used.
     """
     peak = files.read_fields(Path("/proc/self/status")).get("VmHWM", "").split()
     return int(peak[0]) * 1024 if peak else None
 
 
 def children_cpu_s() -> float:
-    """CPU time of all that this process started, and that has ended and was waited for, with what that had started."""
+    """Return the CPU time of all ended children of this process that it waited for, with their own children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def list_children(pid: int) -> list[int]:
-    """The processes that its first thread started, in the order of their beginning; none where it is gone."""
+    """Return the processes that the first thread of a process started, in order of start. Empty if it is gone."""
     words = (files.try_text(paths.procfs() / str(pid) / f"task/{pid}/children") or "").split()
     return [int(word) for word in words if word.isdigit()]
 
 
 def reaped_cpu_ns(pid: int) -> int:
-    """What the processes used that a process has started and waited for, in steps of 10 ms. 0 where it is gone."""
+    """Return the CPU time of the children that a process has waited for, in steps of 10 ms. 0 if it is gone."""
     stat = process_stat(pid)
     return 0 if stat is None else stat.reaped_ticks * (1_000_000_000 // _USER_HZ)
 
 
 def family_cpu_ns(pid: int) -> int | None:
-    """As `process_cpu_ns`, with the processes that it started and those of them that have ended: a server that works
-    in processes.
-    """
+    """Return `process_cpu_ns` plus the time of a process's children, also ended ones. None if it is gone."""
     own = process_cpu_ns(pid)
     if own is None:
         return None
@@ -188,18 +186,20 @@ def family_cpu_ns(pid: int) -> int | None:
 
 
 class ProcessTimes:
-    """CPU time of named groups of processes between two calls, each with the processes that it started; powerprof
-    itself without, for those are the servers and clients."""
+    """CPU time of named groups of processes, each with its child processes.
+
+    powerprof itself counts without its children: these are the servers and clients.
+    """
 
     def __init__(self, groups: Mapping[str, Iterable[int]]) -> None:
         self._pids = {name: tuple(pids) for name, pids in groups.items()}
 
     def follow(self, name: str, pids: Iterable[int]) -> None:
-        """From the next call on, another group."""
+        """Add or replace a group from the next call on."""
         self._pids[name] = tuple(pids)
 
     def read(self) -> dict[str, dict[int, int]]:
-        """Nanoseconds by pid of each group; processes that have gone are absent."""
+        """Return nanoseconds by pid for each group. Processes that are gone are left out."""
         times_of: dict[str, dict[int, int]] = {}
         for name, pids in self._pids.items():
             times = ((pid, process_cpu_ns(pid) if pid == os.getpid() else family_cpu_ns(pid)) for pid in pids)
@@ -210,9 +210,7 @@ class ProcessTimes:
 def compute_process_times(
     before: Mapping[str, Mapping[int, int]], after: Mapping[str, Mapping[int, int]], wall_cpu_s: float | None
 ) -> tuple[list[ProcessTime], list[str]]:
-    """What each group used, in seconds and in percent of `wall_cpu_s` (all CPUs' wall time), and what is
-    missing.
-    """
+    """Return each group's CPU time in seconds and in percent of `wall_cpu_s` (all CPUs' wall time), and notes."""
     times, notes = [], []
     for name, old in before.items():
         new = after.get(name, {})
@@ -227,12 +225,12 @@ def compute_process_times(
     return times, notes
 
 
-# Interrupts that no tracepoint shows, by the kernel's own count in /proc/interrupts.
+# Interrupts without a tracepoint, by the kernel's own count in /proc/interrupts.
 #
 # Linux traces the vectors of x86 that belong to APIC and kernel (arch/x86/kernel/irq.c), and every interrupt with a
-# handler. It does not trace hypervisors' callbacks (Xen's events, Hyper-V's bus, page faults that KVM completes later),
-# Hyper-V's timer, posted interrupts and NMIs. They end idle periods too; what ended those is then seen by what they did
-# (a timer that expired, a softirq, a thread that was woken), or unknown.
+# handler. It does not trace callbacks of hypervisors (Xen's events, Hyper-V's bus, page faults that KVM completes
+# later), Hyper-V's timer, posted interrupts and NMIs. These end idle periods too. The cause of such an exit is then
+# seen by its effect (an expired timer, a softirq, a woken thread), or unknown.
 
 # The kernel's names of the rows: arch_show_interrupts().
 UNSEEN = {
@@ -246,24 +244,22 @@ UNSEEN = {
 }
 
 
-_TIMERS = ("LOC", "HVS")  # of x86, and those of Hyper-V instead
+_TIMERS = ("LOC", "HVS")  # x86, and Hyper-V
 
 
 def read_timer_interrupts() -> int | None:
-    """Interrupts of the CPUs' own timers since boot, over all CPUs; None where no row is known to be theirs."""
+    """Return the interrupts of the CPUs' own timers since boot, over all CPUs. None without a known row."""
     total = None
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
         name, _, rest = line.partition(":")
         if name.strip() in _TIMERS or "arch_timer" in rest:
-            figures = [whole(word) for word in rest.split()]
-            total = (total or 0) + sum(
-                figure for figure in takewhile(lambda one: one is not None, figures) if figure is not None
-            )
+            counts = takewhile(lambda count: count is not None, (whole(word) for word in rest.split()))
+            total = (total or 0) + sum(count for count in counts if count is not None)
     return total
 
 
 def read_unseen_counts() -> dict[str, int]:
-    """How many of each there were since boot, over all CPUs; rows that this machine lacks are left out."""
+    """Return the count of each kind since boot, over all CPUs. Rows that this machine lacks are left out."""
     counts = {}
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
         name, colon, rest = line.partition(":")
@@ -274,6 +270,6 @@ def read_unseen_counts() -> dict[str, int]:
 
 
 def count_unseen(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How many came meanwhile, by what they are, of those that came."""
-    came = {UNSEEN[name]: count - before.get(name, 0) for name, count in after.items()}
-    return {name: count for name, count in came.items() if count > 0}
+    """Return the positive differences of two counts by the name of the interrupt."""
+    deltas = {UNSEEN[name]: count - before.get(name, 0) for name, count in after.items()}
+    return {name: count for name, count in deltas.items() if count > 0}

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From two readings of the idle counters to residencies: pure arithmetic.
+"""Residencies from two readings of the idle counters, and the sources of these readings.
 
-    C0                   = wall time − Σ time in states that do not poll  (polling is a busy loop and counts as running)
+    C0                   = wall time − Σ time in states that do not poll  (polling is a busy loop and counts as
+        running)
     residency of a state = its time / wall time                           (all of them and C0 sum to 100 %)
     average residency    = its time / its entries
     wake-ups             = Σ entries of all states, polling ones too      (each entry ends with one idle exit)
 
-The exits that reading the counters caused (`forced`) are taken out of entries and wake-ups and reported
-beside them. Without wall time only shares of the idle time are known.
+The exits that reading the counters caused (`forced`) are subtracted from entries and wake-ups and reported separately.
+Without wall time only shares of the idle time are known.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from powerprof.system.files import loader, read_outside_text
 
 @dataclass
 class _StateTotal:
-    """The sums of one state, by its name, over all CPUs that have it."""
+    """The sums of one state, by its name, over all CPUs with this state."""
 
     polling: bool
     time_us: int = 0
@@ -52,12 +53,12 @@ class _StateTotal:
     def add(self, before: CpuReading, after: CpuReading, index: int, forced: int) -> None:
         self.time_us += after.time_us[index] - before.time_us[index]
         self.entries += max(0, after.usage[index] - before.usage[index] - forced)
-        self.above = _plus(self.above, before.above[index], after.above[index])
-        self.below = _plus(self.below, before.below[index], after.below[index])
-        self.rejected = _plus(self.rejected, before.rejected[index], after.rejected[index])
+        self.above = _add_delta(self.above, before.above[index], after.above[index])
+        self.below = _add_delta(self.below, before.below[index], after.below[index])
+        self.rejected = _add_delta(self.rejected, before.rejected[index], after.rejected[index])
 
 
-def _plus(total: int | None, before: int | None, after: int | None) -> int | None:
+def _add_delta(total: int | None, before: int | None, after: int | None) -> int | None:
     return None if total is None or before is None or after is None else total + after - before
 
 
@@ -72,7 +73,7 @@ class _Sums:
 
 
 def find_inconsistency(before: CpuReading, after: CpuReading) -> str | None:
-    """Why these two readings of one CPU cannot be subtracted; None where they can."""
+    """Return the reason why two readings of one CPU cannot be subtracted. None if they can."""
     if before.states != after.states:
         return "its set of idle states changed"
     for index, state in enumerate(before.states):
@@ -83,12 +84,12 @@ def find_inconsistency(before: CpuReading, after: CpuReading) -> str | None:
 
 
 def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
-    """The residencies between two snapshots. `elapsed_s` is the wall time where the snapshots carry none.
+    """Return the residencies between two snapshots. `elapsed_s` is the wall time if the snapshots carry none.
 
-    CPUs that are not in both, or whose counters cannot be subtracted, are left out, and `notes` say so.
+    CPUs missing in one of them, or with counters that cannot be subtracted, are left out with a note.
     """
     notes = list(dict.fromkeys((*before.notes, *after.notes)))
-    sums = _sum(before, after, elapsed_s, notes)
+    sums = _sum_cpus(before, after, elapsed_s, notes)
     if not sums.cpus:
         return Window(
             started_at=started_at,
@@ -107,7 +108,7 @@ def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, ela
     if raw_c0 is None:
         notes.append("no wall time: percentages are shares of the idle time, C0 is unknown")
     if sums.unresolved:
-        notes.append(_bound(sums))
+        notes.append(_note_unresolved(sums))
     entries = sum(total.entries for total in sums.totals.values())
     return Window(
         started_at=started_at,
@@ -116,7 +117,7 @@ def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, ela
         c0_percent=c0,
         idle_percent=None if c0 is None else 100.0 - c0,
         wakeups_hz=None if not window_s else entries / window_s,
-        states=_states(sums.totals, sums.wall_us, window_s, idle_us),
+        states=_make_states(sums.totals, sums.wall_us, window_s, idle_us),
         residual_percent=None if raw_c0 is None else max(0.0, -raw_c0),
         edge_exits_count=sums.forced,
         percent_of="idle_time" if raw_c0 is None else "wall_time",
@@ -124,7 +125,7 @@ def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, ela
     )
 
 
-def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list[str]) -> _Sums:
+def _sum_cpus(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list[str]) -> _Sums:
     sums = _Sums()
     both = sorted(set(before.cpus) & set(after.cpus))
     changed = sorted(set(before.cpus) ^ set(after.cpus))
@@ -137,19 +138,19 @@ def _sum(before: Snapshot, after: Snapshot, elapsed_s: float | None, notes: list
         if reason:
             notes.append(f"CPU {cpu}: {reason}: left out")
             continue
-        resolved = old.resolved and new.resolved
-        if not resolved and old.usage == new.usage:
+        is_resolved = old.resolved and new.resolved
+        if not is_resolved and old.usage == new.usage:
             silent.append(cpu)
             continue
-        _add(sums, old, new, elapsed_s, resolved)
+        _add_cpu(sums, old, new, elapsed_s, is_resolved)
     if silent:
-        # Its counters stand still whether it slept all the time or ran all the time: they cannot tell which.
-        which = format_cpu_list(silent)
-        notes.append(f"CPU {which} entered and left no idle state (asleep or busy throughout): left out")
+        # The counters stand still if the CPU slept or ran throughout: they cannot distinguish the two.
+        cpus = format_cpu_list(silent)
+        notes.append(f"CPU {cpus} entered and left no idle state (asleep or busy throughout): left out")
     return sums
 
 
-def _add(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None, resolved: bool) -> None:
+def _add_cpu(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None, is_resolved: bool) -> None:
     sums.cpus.append(old.cpu)
     wall_us = None if elapsed_s is None else elapsed_s * 1e6
     if wall_us is None and old.at_ns is not None and new.at_ns is not None:
@@ -160,22 +161,22 @@ def _add(sums: _Sums, old: CpuReading, new: CpuReading, elapsed_s: float | None,
         forced = new.forced[index] if new.forced else 0
         sums.forced += forced
         total.add(old, new, index, forced)
-    if not resolved:
+    if not is_resolved:
         sums.unresolved.append(old.cpu)
         exits = sum(new.usage) - sum(old.usage)
         sums.unresolved_us += 2.0 * (sum(new.time_us) - sum(old.time_us)) / max(1, exits)
 
 
-def _bound(sums: _Sums) -> str:
-    """Each edge may hide or show one open period: about one average residency of that CPU."""
-    which = f"{len(sums.unresolved)} CPUs" if len(sums.unresolved) > 1 else f"CPU {sums.unresolved[0]}"
-    text = f"idle periods open at the edges of {which} are not resolved"
+def _note_unresolved(sums: _Sums) -> str:
+    """Return a note with the bound of the error: each edge may hide one period of about average length."""
+    cpus = f"{len(sums.unresolved)} CPUs" if len(sums.unresolved) > 1 else f"CPU {sums.unresolved[0]}"
+    text = f"idle periods open at the edges of {cpus} are not resolved"
     if not sums.wall_us:
         return text
     return f"{text}: about ±{100.0 * sums.unresolved_us / sums.wall_us:.2g} points of C0"
 
 
-def _states(
+def _make_states(
     totals: Mapping[str, _StateTotal], wall_us: float | None, window_s: float | None, idle_us: int
 ) -> list[StateResidency]:
     base_us = wall_us or float(idle_us)
@@ -205,23 +206,23 @@ def _rate(count: int | None, window_s: float | None) -> float | None:
 
 
 def merge_notes(*lists: Notes) -> Notes:
-    """Notes of several parts, without repetitions."""
+    """Return the notes of several parts without repetitions."""
     return list(dict.fromkeys(note for notes in lists for note in notes))
 
 
-# Where a window's residency comes from: one small class a source, all with start, finish and close.
+# The sources of a window's residency.
 #
-# `cpuidle` is what the kernel requested, to the microsecond; `procfs` knows idle and running only; `powertop`
-# and `turbostat` are those programs, run for the length of the window.
+# `cpuidle` counts the kernel's requests to the microsecond. `procfs` knows only idle and running. `powertop` and
+# `turbostat` run those programs for the length of the window.
 
 _NO_DRIVER = "no cpuidle driver: idle states are unknown, C0 is /proc/stat's"
 SourceName = Literal["cpuidle", "procfs", "powertop", "turbostat"]
 
 
 class ResidencySource(Protocol):
-    """Measures one window at a time: `stop` is its end, which may come before the announced duration is over.
+    """Measures one window at a time. `stop` ends it, possibly before the announced duration.
 
-    `finish` says afterwards what was between; what that costs is in no window.
+    `finish` returns the window afterwards. Its own cost is in no window.
     """
 
     def start(self, duration_s: float | None) -> None: ...
@@ -234,7 +235,7 @@ class ResidencySource(Protocol):
 
 
 class CpuidleResidency:
-    """The kernel's idle counters, with the idle periods that are open at the edges resolved."""
+    """The kernel's idle counters, with open idle periods at the edges resolved."""
 
     def __init__(self, reader: CpuidleReader) -> None:
         self._reader = reader
@@ -257,9 +258,9 @@ class CpuidleResidency:
 
 
 class ProcfsResidency:
-    """/proc/stat: idle and running in units of 10 ms, no idle states. Open idle periods are in it already.
+    """/proc/stat: idle and running time in units of 10 ms, without idle states. It includes open idle periods.
 
-    `events` count the wake-ups, where they can be counted.
+    `events` counts the wake-ups, if possible.
     """
 
     def __init__(self, notes: tuple[str, ...] = (), events: IdleEvents | None = None) -> None:
@@ -270,17 +271,17 @@ class ProcfsResidency:
         self._exits: tuple[dict[int, int], dict[int, int]] = ({}, {})
 
     def start(self, duration_s: float | None) -> None:
-        self._exits = (self._count(), {})
+        self._exits = (self._count_exits(), {})
         self._before, self._after = procfs.read_stat(), None
 
     def stop(self) -> None:
         self._after = procfs.read_stat()
-        self._exits = (self._exits[0], self._count())
+        self._exits = (self._exits[0], self._count_exits())
 
-    def _count(self) -> dict[int, int]:
+    def _count_exits(self) -> dict[int, int]:
         return {} if self._events is None else self._events.read()
 
-    def _wakeups(self) -> int | None:
+    def _count_wakeups(self) -> int | None:
         before, after = self._exits
         both = set(before) & set(after)
         return sum(after[cpu] - before[cpu] for cpu in both) if both else None
@@ -294,7 +295,7 @@ class ProcfsResidency:
         if spent is None:
             notes.append("/proc/stat stood still: C0 is unknown")
         idle = None if spent is None else spent.idle_percent
-        window_s, wakeups = (after.at_ns - self._before.at_ns) / 1e9, self._wakeups()
+        window_s, wakeups = (after.at_ns - self._before.at_ns) / 1e9, self._count_wakeups()
         return Window(
             started_at=started_at,
             window_s=window_s,
@@ -315,16 +316,16 @@ class ProcfsResidency:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError where there is no such source."""
+    """Raise UsageError for an unknown source."""
     if name not in get_args(SourceName):
         raise UsageError(f"no residency source {name!r}", f"one of: {', '.join(get_args(SourceName))}")
 
 
 def open_source(name: str) -> ResidencySource:
-    """The source of that name; /proc/stat in place of cpuidle where the host has no driver, which notes say.
+    """Return the source of that name. Without a cpuidle driver /proc/stat replaces cpuidle, with a note.
 
-    Raises UsageError for an unknown name, CapabilityError (exit 3) where the program is missing,
-    PowerprofError where counters cannot be read.
+    Raise UsageError for an unknown name, CapabilityError (exit 3) without the program, PowerprofError for unreadable
+    counters.
     """
     if name == "cpuidle":
         reader = CpuidleReader()
@@ -344,22 +345,18 @@ def open_source(name: str) -> ResidencySource:
             "unset them, or --residency-source cpuidle",
         )
     if name == "powertop":
-        from powerprof.measure.powertop import PowertopResidency
-
-        return PowertopResidency()
-    from powerprof.measure.turbostat import TurbostatResidency
-
-    return TurbostatResidency()
+        return powertop.PowertopResidency()
+    return turbostat.TurbostatResidency()
 
 
-# Recorded residency: cpuidle dumps, a turbostat log or a PowerTOP report of another machine, as a window.
+# Recorded residency of another machine: cpuidle dumps, a turbostat log or a PowerTOP report.
 
 _LIMIT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
 class ResidencyRecording:
-    """A window of another machine, and the idle driver that it named."""
+    """A window of another machine, and the idle driver in its recording."""
 
     window: Window
     driver: str | None
@@ -369,10 +366,9 @@ class ResidencyRecording:
 def read_recording(
     before: Path, after: Path | None, *, source: str | None, elapsed_s: float | None, read_at: str
 ) -> ResidencyRecording:
-    """Two cpuidle dumps, or one file: a dump (its figures since boot), a turbostat log, a PowerTOP report.
+    """Return the window of two cpuidle dumps, or of one file: a dump since boot, a turbostat log, a PowerTOP report.
 
-    `source` None: whatever a single file looks like. Raises UsageError where the options do not fit,
-    DataError where a file is damaged.
+    With `source` None the content decides. Raise UsageError for options that do not fit, DataError for a damaged file.
     """
     if after is None and source != "cpuidle":
         text = read_outside_text(before, _LIMIT_BYTES)
@@ -391,10 +387,10 @@ def read_recording(
     if source in ("turbostat", "powertop", "procfs"):
         takes = "no recordings" if source == "procfs" else "one recording"
         raise UsageError(f"--residency-source {source} takes {takes}", "two files are two cpuidle dumps")
-    return _dumps(before, after, elapsed_s, read_at)
+    return _read_dumps(before, after, elapsed_s, read_at)
 
 
-def _dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> ResidencyRecording:
+def _read_dumps(before: Path, after: Path | None, elapsed_s: float | None, read_at: str) -> ResidencyRecording:
     first = read_dump(before)
     second = first if after is None else parse_dump(read_outside_text(after, _LIMIT_BYTES), after)
     check_pair(first, second)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One window of measuring: an edge, sleep to an absolute deadline (`measure/window.py`), an edge.
+"""One window: an edge, sleep to an absolute deadline (`measure/window.py`), an edge.
 
-Nothing is polled in between, unless a meter's counter would wrap: the tool's own wake-ups are the noise of
-the measurement. What is costly to read (/proc/stat, frequencies, meters) is read outside of the two edges.
+Nothing is polled in between, unless a meter's counter could wrap: the tool's own wake-ups are the noise of the
+measurement. Costly readings (/proc/stat, frequencies, meters) are outside of the two edges.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from powerprof import __version__
-from powerprof.measure import cpufreq, disks, oslayer, procfs
+from powerprof.measure import cpufreq, oslayer, procfs
 from powerprof.measure.clock import Meters
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, open_source
@@ -31,7 +31,7 @@ from powerprof.system.closeable import Closeable
 from powerprof.system.errors import Interrupted, PowerprofError
 
 _WAITED_S = 0.1
-# The groups of processes that are servers, whose files' devices are listed separately.
+# Groups of processes that are servers. The devices of their files are listed separately.
 _SERVERS = ("server", "mysqld")
 _SHORTER = "interrupted: the window is shorter than asked"
 _SHARES = ("user_percent", "system_percent", "irq_percent", "steal_percent")
@@ -39,7 +39,7 @@ _ACCOUNTED = (*_SHARES, "interrupts_hz", "context_switches_hz")
 
 
 class WindowInterrupted(Interrupted):
-    """SIGINT or SIGTERM arrived during a window; `partial` is what was measured until then."""
+    """SIGINT or SIGTERM ended a window early. `partial` is the window until then."""
 
     def __init__(self, message: str, partial: Window) -> None:
         super().__init__(message)
@@ -47,14 +47,14 @@ class WindowInterrupted(Interrupted):
 
 
 def format_now(ago_s: float = 0.0) -> str:
-    """This moment, or the one so long ago, as RFC 3339 in UTC, to the millisecond."""
+    """Return this moment, or an earlier one, as RFC 3339 in UTC with milliseconds."""
     return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class WindowMeter(Closeable, WindowPart):
     """Measures windows over the same open counters. A context manager.
 
-    `groups` names sets of processes whose CPU time is wanted. `parts` are it and its meters, for a runner.
+    `groups` names sets of processes to account. `parts` are this meter and its energy meters, for a runner.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class WindowMeter(Closeable, WindowPart):
         self._announced_s: float | None = None
         self._started_at = ""
         servers = [pid for name in _SERVERS for pid in (groups or {}).get(name, ())]
-        self._of_server, self._networks = disks.devices_of(servers), oslayer.networks_of(servers)
+        self._of_server, self._networks = oslayer.devices_of(servers), oslayer.networks_of(servers)
         self._migrations: oslayer.Migrations | None = None
         self._clocks: cpufreq.PerfClocks | None = None
         self._system: oslayer.OsReading | None = None
@@ -85,30 +85,30 @@ class WindowMeter(Closeable, WindowPart):
             self._clocks.close()
 
     def follow(self, name: str, pids: Iterable[int]) -> None:
-        """Another group, of processes that were not there yet."""
+        """Add or replace a group of processes."""
         self._processes.follow(name, pids)
 
     def open(self) -> None:
-        if self._migrations is None and _has_proc():
+        if self._migrations is None and _has_own_procfs():
             cpus = online_cpus()
             self._migrations, self._clocks = oslayer.Migrations(cpus), cpufreq.PerfClocks(cpus)
 
     def begin(self) -> None:
         self._started_at, self._system = format_now(), self._read_system()
         self._source.start(self._announced_s)
-        # Within the edges: C0 begins on each CPU when its counters are read, and what reading the next one's costs us
-        # would be nobody's share of it.
+        # Inside the edges: C0 of each CPU begins when its counters are read. Otherwise no group is charged for reading
+        # the next CPU's counters.
         self._times = self._processes.read(), {}
 
     def end(self) -> None:
-        times, asked_s = self._processes.read(), time.monotonic()
+        times, stop_s = self._processes.read(), time.monotonic()
         self._source.stop()
-        if time.monotonic() - asked_s > _WAITED_S:  # for a program that measures in whole seconds
+        if time.monotonic() - stop_s > _WAITED_S:  # it waited for a program that measures whole seconds
             times = self._processes.read()
         self._times = self._times[0], times
 
     def collect(self, passed: PassedWindow) -> Window:
-        """What happened between the edges. Raises PowerprofError where the source cannot tell."""
+        """Return the window between the edges. Raise PowerprofError if the source cannot measure it."""
         energy, meter_notes = self._meters.collect()
         window = self._source.finish(self._started_at)
         wall_cpu_s = window.window_s * window.cpus if window.window_s else None
@@ -124,7 +124,7 @@ class WindowMeter(Closeable, WindowPart):
             energy=energy,
             processes=processes,
             notes=merge_notes(window.notes, notes, passed.notes, meter_notes, [_SHORTER] if passed.interrupted else []),
-            frequency_mhz=window.frequency_mhz or (procfs.read_frequency_mhz() if _has_proc() else None),
+            frequency_mhz=window.frequency_mhz or (procfs.read_frequency_mhz() if _has_own_procfs() else None),
             system=oslayer.compute_os_rates(before, after, self._of_server) if before and after else None,
             tool_cpu_s=passed.tool_cpu_s,
             tool_wakeups_count=passed.tool_wakeups_count,
@@ -132,21 +132,22 @@ class WindowMeter(Closeable, WindowPart):
         )
 
     def _read_system(self) -> oslayer.OsReading | None:
-        if not _has_proc():
+        if not _has_own_procfs():
             return None
         return oslayer.read_counters(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
 
     def open_window(self) -> None:
-        """Begin a window in which the caller does something; not for powertop and turbostat, which must know when it
-        ends."""
+        """Begin a window for work of the caller. PowerTOP and turbostat cannot serve it: they need its length in
+        advance.
+        """
         self.running = OpenWindow(*self.parts)
 
     def close_window(self) -> Window:
-        """End it, and say what happened in between. Raises PowerprofError where a counter cannot be read."""
+        """End the window and return it. Raise PowerprofError for an unreadable counter."""
         return self.collect(self.running.end())
 
     def measure(self, duration_s: float) -> Window:
-        """One window of `duration_s`. Raises WindowInterrupted, or Interrupted where there is nothing of it."""
+        """Return one window of `duration_s`. Raise WindowInterrupted, or Interrupted if nothing of it is usable."""
         self._announced_s = duration_s
         passed = run_window(duration_s, *self.parts)
         try:
@@ -158,18 +159,18 @@ class WindowMeter(Closeable, WindowPart):
         return window
 
     def repeat(self, count: int, duration_s: float, what: str, say: Say) -> Iterator[Window]:
-        """`count` windows, one after the other, each announced. Raises WindowInterrupted as `measure` does."""
+        """Yield `count` consecutive windows, each with an announcement. Raise WindowInterrupted like `measure`."""
         for number in range(1, count + 1):
             say(f"{what}: window {number} of {count}, {duration_s:g} s")
             yield self.measure(duration_s)
 
 
-def _has_proc() -> bool:
-    """Whether /proc belongs to the same host as sysfs: the running kernel is never mixed into a recorded one."""
+def _has_own_procfs() -> bool:
+    """Return whether /proc belongs to the host of sysfs: recorded files are never mixed with the running kernel's."""
     return paths.is_this_host() or str(paths.procfs()) != "/proc"
 
 
-# Repeated windows put together: means, and 95 % intervals where the repetition gives one.
+# Means of repeated windows, with 95 % intervals if there are several.
 
 _METRICS: tuple[str, ...] = (
     "c0_percent",
@@ -187,13 +188,13 @@ _METRICS: tuple[str, ...] = (
 def estimate(
     values: Iterable[float | None], floor: float | None = None, ceiling: float | None = None
 ) -> Estimate | None:
-    """As `interval` over the known values; None where there is none."""
+    """Return the `interval` of the known values. None without one."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return interval(known, floor, ceiling) if known else None
 
 
 def interval(values: Sequence[float], floor: float | None = None, ceiling: float | None = None) -> Estimate:
-    """The mean with Student's 95 % interval, within what is possible. One value alone has none."""
+    """Return the mean with Student's 95 % interval, within the possible range. A single value has no interval."""
     bounds = bounded_interval(values, floor, ceiling)
     return Estimate(mean=fmean(values), low=bounds.low if bounds else None, high=bounds.high if bounds else None)
 
@@ -203,8 +204,8 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _state(name: str, windows: Sequence[Window]) -> StateResidency:
-    """The mean of one state over all windows: one that a window does not have was not entered in it."""
+def _average_state(name: str, windows: Sequence[Window]) -> StateResidency:
+    """Return the mean of one state over all windows. A window without the state did not enter it."""
     states = [state for window in windows for state in window.states if state.name == name]
 
     def mean(pick: Callable[[StateResidency], float | None]) -> float | None:
@@ -231,8 +232,8 @@ def _state(name: str, windows: Sequence[Window]) -> StateResidency:
     )
 
 
-def _system(windows: Sequence[Window]) -> OsRates | None:
-    """What the system did in all of them; None where one does not know."""
+def _join_system(windows: Sequence[Window]) -> OsRates | None:
+    """Return the system rates over all windows. None if one window lacks them."""
     known = [(window.system, window.window_s) for window in windows if window.system and window.window_s]
     if not known or len(known) < len(windows):
         return None
@@ -243,15 +244,15 @@ def _system(windows: Sequence[Window]) -> OsRates | None:
 
 
 def average_states(windows: Sequence[Window]) -> list[StateResidency]:
-    """The states of all windows by name, in the order in which they are first seen."""
+    """Return the means of all states by name, in order of first occurrence."""
     names = dict.fromkeys(state.name for window in windows for state in window.states)
-    return [_state(name, windows) for name in names]
+    return [_average_state(name, windows) for name in names]
 
 
 def make_phase(name: str, windows: Sequence[Window]) -> Phase:
-    """Put the windows of a phase together; energy and causes are not this module's. `windows` is not empty.
+    """Return the summary of the windows of a phase, which is not empty. Energy and causes are added elsewhere.
 
-    `intervals` holds the estimates by the name of the figure, a state's as `residency_percent:C1`.
+    `intervals` has the estimates by figure, those of states as `residency_percent:C1`.
     """
     intervals = {}
     for metric in _METRICS:
@@ -273,7 +274,7 @@ def make_phase(name: str, windows: Sequence[Window]) -> Phase:
         wakeups_hz=_mean(window.wakeups_hz for window in windows),
         states=states,
         steal_percent=_mean(window.steal_percent for window in windows),
-        system=_system(windows),
+        system=_join_system(windows),
         intervals={key: value for key, value in intervals.items() if value is not None and value.low is not None},
         windows=list(windows),
         notes=merge_notes(*(window.notes for window in windows)),
@@ -281,7 +282,7 @@ def make_phase(name: str, windows: Sequence[Window]) -> Phase:
 
 
 def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False) -> Run:
-    """The record of a run that is one window: `powerprof residency`."""
+    """Return the record of a run of one window, as `powerprof residency` saves it."""
     wakeups = window.tool_wakeups_count
     return Run(
         id=None,
@@ -299,7 +300,7 @@ def make_run(window: Window, *, host: dict[str, Any], interrupted: bool = False)
     )
 
 
-# Pure: windows that follow one another, as one.
+# Consecutive windows as one. Pure.
 
 _RATES = (
     "c0_percent",
@@ -316,12 +317,12 @@ _RATES = (
 
 
 def join_windows(windows: Sequence[Window]) -> Window:
-    """At least one window, as one."""
+    """Return consecutive windows, at least one, as one."""
     return reduce(join_two_windows, windows)
 
 
 def join_two_windows(first: Window, second: Window) -> Window:
-    """Two windows that follow one another as one. Rates and shares are weighted by time, energies summed."""
+    """Return two consecutive windows as one. Rates and shares are weighted by time, energies are summed."""
     first_s, second_s = first.window_s or 0.0, second.window_s or 0.0
     total = first_s + second_s
     if not total:
@@ -338,10 +339,10 @@ def join_two_windows(first: Window, second: Window) -> Window:
         if other is not None and other.joules is not None and reading.joules is not None:
             joules = reading.joules + other.joules
         energy.append(msgspec.structs.replace(reading, joules=joules, watts=None if joules is None else joules / total))
-    more = {process.name: process for process in second.processes}
+    cpu_s_of = {process.name: process.cpu_s for process in second.processes}
     processes = []
     for process in first.processes:
-        cpu_s = process.cpu_s + (more[process.name].cpu_s if process.name in more else 0.0)
+        cpu_s = process.cpu_s + cpu_s_of.get(process.name, 0.0)
         share = 100 * cpu_s / (total * first.cpus) if first.cpus else None
         processes.append(msgspec.structs.replace(process, cpu_s=cpu_s, percent=share))
     others = {state.name: state for state in second.states}

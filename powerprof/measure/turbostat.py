@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads turbostat's text: header, and one table of system, package and CPU rows an interval.
+"""turbostat's text: a header, and one table of system, package and CPU rows per interval; its run as a residency
+source.
 
-turbostat prints the cells of a row from thread to core to package, and leaves away the core's and the
-package's on all but the first CPU of them: a short row is a prefix of the columns, not damage. `C6%` is what the
-kernel requested, `CPU%c6` and `Pkg%pc6` what the hardware did (turbostat(8)).
+turbostat prints the cells of a row from thread to core to package. It leaves out the core's and the package's cells on
+all but their first CPU: a short row is a prefix of the columns, not damage. `C6%` is the kernel's request, `CPU%c6` and
+`Pkg%pc6` are the hardware's residency (turbostat(8)).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from powerprof.measure.clock import is_polling
-from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, parse_number
 from powerprof.model.records import AchievedResidency, StateResidency, Window
 from powerprof.system.errors import CapabilityError, DataError
 from powerprof.system.files import loader
@@ -28,7 +29,7 @@ _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
 _FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,8})", re.I)
 _STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
 _MAX_COLUMNS = 512
-# turbostat's intervals stretch by milliseconds, on a busy host by tenths.
+# turbostat's intervals stretch by milliseconds, on a busy host by tenths of a second.
 _GAP = 1.5
 _MAX_LINE = 64 << 10
 _MAX_CELL = 40
@@ -36,7 +37,7 @@ _MAX_CELL = 40
 
 @dataclass(frozen=True)
 class TurbostatHeader:
-    """What turbostat prints before its first table; None where it printed nothing (`--quiet`)."""
+    """The header of turbostat before its first table. Fields are None if it printed none (`--quiet`)."""
 
     version: str | None = None
     interval_s: float | None = None
@@ -52,9 +53,9 @@ class TurbostatHeader:
 
 @dataclass(frozen=True)
 class TurbostatRow:
-    """One line of a table: its ids (None where it says `-` or has no such column) and its cells by column.
+    """One line of a table: its ids (None for `-` or a missing column) and its cells by column.
 
-    A column that the line leaves out, or whose figure is not finite, is absent from `values`.
+    `values` lacks columns that the line leaves out or whose figure is not finite.
     """
 
     line: int
@@ -66,7 +67,7 @@ class TurbostatRow:
 
 @dataclass(frozen=True)
 class TurbostatInterval:
-    """One table. `time_s`: epoch time at its end, `duration_s`: how long it measured; None where unknown."""
+    """One table. `time_s` is the epoch time at its end, `duration_s` its length. None if unknown."""
 
     time_s: float | None
     duration_s: float | None
@@ -76,7 +77,7 @@ class TurbostatInterval:
 
 @dataclass(frozen=True)
 class TurbostatLog:
-    """A whole log. `columns` are all of the table's, in its order; `notes` say what was left out."""
+    """A whole log. `columns` are those of the table in its order. `notes` name the parts left out."""
 
     path: str
     header: TurbostatHeader
@@ -85,17 +86,17 @@ class TurbostatLog:
     notes: tuple[str, ...] = ()
 
     def requested_states(self) -> tuple[str, ...]:
-        """Idle states as the kernel names them: those with a `NAME%` residency and a `NAME` count column."""
+        """Return the idle states by the kernel's names: those with a `NAME%` and a `NAME` count column."""
         names = set(self.columns)
         return tuple(c[:-1] for c in self.columns if c.endswith("%") and c[:-1] in names)
 
     def achieved_columns(self) -> tuple[str, ...]:
-        """Columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
+        """Return the columns of residency that the hardware counted: `CPU%c6`, `Pkg%pc6`, `Mod%c6`, ..."""
         return tuple(c for c in self.columns if re.fullmatch(r"(CPU|Mod|Die|Pkg?)%p?c\d+", c))
 
 
 def looks_like_turbostat(text: str) -> bool:
-    """Whether the text starts as turbostat's output does."""
+    """Return whether the text begins like turbostat's output."""
     head = text[:20000]
     if head.startswith("turbostat version"):
         return True
@@ -104,24 +105,24 @@ def looks_like_turbostat(text: str) -> bool:
 
 @loader
 def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
-    """Parse turbostat's stdout. Raises DataError(path, reason, line) where it is not an unbroken log.
+    """Return the log of turbostat's stdout. Raise DataError(path, reason, line) for a damaged log.
 
-    An unfinished last interval (turbostat was killed while it printed) is left out, and `notes` says so.
+    An unfinished last interval (turbostat was killed while it printed) is left out with a note.
     """
     lines = text.splitlines()
     begin = next((i for i, line in enumerate(lines) if _is_header(line.split())), None)
-    table = next((i for i, line in enumerate(lines) if line.count("\t") >= 3), None)
-    if table is not None and (begin is None or table < begin):
-        rows = lines[table][:1].isdigit()
-        reason = "figures before any table header" if rows else f"damaged table header ({lines[table][:24]!r})"
-        raise DataError(path, reason, table + 1)
+    first_row = next((i for i, line in enumerate(lines) if line.count("\t") >= 3), None)
+    if first_row is not None and (begin is None or first_row < begin):
+        is_figure = lines[first_row][:1].isdigit()
+        reason = "figures before any table header" if is_figure else f"damaged table header ({lines[first_row][:24]!r})"
+        raise DataError(path, reason, first_row + 1)
     if begin is None:
         raise DataError(path, "no turbostat table in it")
-    columns = _columns(lines[begin], path, begin + 1)
-    header = _header(lines[:begin])
-    groups = list(_groups(lines, begin, columns, path))
+    columns = _parse_columns(lines[begin], path, begin + 1)
+    header = _parse_header(lines[:begin])
+    groups = list(_split_intervals(lines, begin, columns, path))
     notes: list[str] = []
-    if groups and _unfinished(groups, text):
+    if groups and _is_unfinished(groups, text):
         groups.pop()
         notes.append("the last interval is cut off and was left out")
     if not groups:
@@ -130,10 +131,10 @@ def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
     intervals: list[TurbostatInterval] = []
     before: float | None = None
     for group in groups:
-        interval = _interval(group, before, header.interval_s, path)
+        interval = _make_interval(group, before, header.interval_s, path)
         before = interval.time_s
         intervals.append(interval)
-    intervals, gaps = _without_gaps(intervals, header.interval_s)
+    intervals, gaps = _limit_gaps(intervals, header.interval_s)
     if gaps:
         notes.append(f"{gaps} of its tables follow a gap, in which nothing was metered")
     return TurbostatLog(str(path), header, columns, tuple(intervals), tuple(notes))
@@ -147,7 +148,7 @@ def _cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.rstrip("\r\n").split("\t")] if "\t" in line else line.split()
 
 
-def _columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
+def _parse_columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
     columns = _cells(line)
     if len(columns) > _MAX_COLUMNS:
         raise DataError(path, f"damaged table header ({len(columns)} columns)", number)
@@ -159,7 +160,7 @@ def _columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _header(lines: list[str]) -> TurbostatHeader:
+def _parse_header(lines: list[str]) -> TurbostatHeader:
     fields: dict[str, str] = {}
     states: list[str] = []
     for line in lines:
@@ -182,10 +183,7 @@ def _header(lines: list[str]) -> TurbostatHeader:
             states.append(match[1])
     ids = [int(word, 16) for word in fields["fms"].split()] if "fms" in fields else [None] * 3
     family, model, stepping = ids
-    try:
-        interval_s: float | None = float(fields["interval"])
-    except (KeyError, ValueError):
-        interval_s = None
+    interval_s = parse_number(fields.get("interval", ""))
     return TurbostatHeader(
         fields.get("version"),
         interval_s,
@@ -200,15 +198,17 @@ def _header(lines: list[str]) -> TurbostatHeader:
     )
 
 
-def _groups(lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str) -> Iterator[list[TurbostatRow]]:
-    """Rows of one interval at a time: a header, the system's row or a CPU seen before begins the next."""
+def _split_intervals(
+    lines: list[str], begin: int, columns: tuple[str, ...], path: Path | str
+) -> Iterator[list[TurbostatRow]]:
+    """Yield the rows of one interval at a time. A header, a system row or a repeated CPU begins the next interval."""
     group: list[TurbostatRow] = []
-    seen: set[int | None] = set()
-    restarted = False
+    cpus: set[int | None] = set()
+    is_restarted = False
     for number, line in enumerate(lines[begin:], begin + 1):
-        # Started again, into the same file: its banner is over where its next table begins.
-        restarted = (restarted or line.startswith("turbostat version")) and tuple(_cells(line)) != columns
-        if restarted:
+        # turbostat was started again with the same file: skip its banner up to the next table.
+        is_restarted = (is_restarted or line.startswith("turbostat version")) and tuple(_cells(line)) != columns
+        if is_restarted:
             continue
         if len(line) > _MAX_LINE:
             raise DataError(path, "line too long", number)
@@ -216,18 +216,18 @@ def _groups(lines: list[str], begin: int, columns: tuple[str, ...], path: Path |
         if not any(cells):
             continue
         is_header = tuple(cells) == columns
-        row = None if is_header else _row(cells, columns, path, number)
-        if group and (row is None or row.cpu in seen or (row.cpu is None)):
+        row = None if is_header else _parse_row(cells, columns, path, number)
+        if group and (row is None or row.cpu is None or row.cpu in cpus):
             yield group
-            group, seen = [], set()
+            group, cpus = [], set()
         if row is not None:
             group.append(row)
-            seen.add(row.cpu)
+            cpus.add(row.cpu)
     if group:
         yield group
 
 
-def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: int) -> TurbostatRow:
+def _parse_row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: int) -> TurbostatRow:
     if len(cells) > len(columns):
         raise DataError(path, f"{len(cells)} figures under {len(columns)} columns", number)
     ids: dict[str, int | None] = {}
@@ -249,7 +249,7 @@ def _row(cells: list[str], columns: tuple[str, ...], path: Path | str, number: i
     return TurbostatRow(number, ids.get("Package"), ids.get("Core"), ids.get("CPU"), values)
 
 
-def _unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
+def _is_unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
     return len(groups) > 1 and (
         len(groups[-1]) < len(groups[-2])
         or (not text.endswith("\n") and len(groups[-1][-1].values) < len(groups[-2][-1].values))
@@ -257,31 +257,31 @@ def _unfinished(groups: list[list[TurbostatRow]], text: str) -> bool:
 
 
 def _check_widths(groups: list[list[TurbostatRow]], path: Path | str) -> None:
-    """The same CPU has the same cells in every interval: a row that lost some is damaged."""
+    """Raise DataError for a damaged row: the same CPU has the same cells in every interval."""
     width: dict[int | None, int] = {}
     for group in groups:
         for row in group:
             expected = width.setdefault(row.cpu, len(row.values))
-            # NaN cells (0/0 in IPC) are absent too: a few less is no damage, a torn row is.
+            # NaN cells (0/0 in IPC) are absent too. A few missing cells are no damage.
             if len(row.values) < expected - 2:
                 reason = f"damaged table (a row of {len(row.values)} figures, {expected} in the first one)"
                 raise DataError(path, reason, row.line)
 
 
-def _without_gaps(intervals: Sequence[TurbostatInterval], nominal: float | None) -> tuple[list[TurbostatInterval], int]:
-    """A table is of one interval: where much more time went by since the last one, tables are missing in between."""
+def _limit_gaps(intervals: Sequence[TurbostatInterval], nominal: float | None) -> tuple[list[TurbostatInterval], int]:
+    """Return the intervals, each at most of the usual length, and the number of those after a gap of missing tables."""
     known = sorted(i.duration_s for i in intervals if i.duration_s)
     usual = nominal or (known[len(known) // 2] if known else None)
     if usual is None:
         return list(intervals), 0
-    mended = [
+    limited = [
         replace(i, duration_s=usual) if i.duration_s is not None and i.duration_s > _GAP * usual else i
         for i in intervals
     ]
-    return mended, sum(a is not b for a, b in zip(mended, intervals, strict=True))
+    return limited, sum(a is not b for a, b in zip(limited, intervals, strict=True))
 
 
-def _interval(
+def _make_interval(
     group: list[TurbostatRow], before: float | None, nominal: float | None, path: Path | str
 ) -> TurbostatInterval:
     system = group[0] if group[0].cpu is None else None
@@ -293,17 +293,17 @@ def _interval(
     return TurbostatInterval(time_s, duration, system, tuple(row for row in group if row.cpu is not None))
 
 
-# turbostat as a residency source: runs it for one window, and turns its tables into a window.
+# turbostat as a residency source: run it for one window, and convert its tables to a window.
 #
-# `C6%` is what the kernel requested: those are the states, and with C0 they sum to 100. `Busy%`, `CPU%c6`,
-# `Pkg%pc6` are what the hardware did (turbostat(8)): they are the achieved ones.
+# `C6%` is the kernel's request: these are the states, and with C0 they sum to 100. `Busy%`, `CPU%c6` and `Pkg%pc6` are
+# the hardware's (turbostat(8)): they become the achieved residencies.
 
 
 def _mean(log: TurbostatLog, column: str) -> float | None:
-    """The column's mean over the intervals, each weighted by how long it was; None where it is in none."""
+    """Return the column's mean over the intervals, weighted by their length. None if no interval has it."""
     total = weights = 0.0
     for interval in log.intervals:
-        value = _of_system(interval, column)
+        value = _system_value(interval, column)
         if value is not None:
             weight = interval.duration_s or 1.0
             total += weight * value
@@ -311,19 +311,19 @@ def _mean(log: TurbostatLog, column: str) -> float | None:
     return total / weights if weights else None
 
 
-def _of_system(interval: TurbostatInterval, column: str) -> float | None:
+def _system_value(interval: TurbostatInterval, column: str) -> float | None:
     if interval.system is not None:
         return interval.system.values.get(column)
     values = [row.values[column] for row in interval.cpus if column in row.values]
     return sum(values) / len(values) if values else None
 
 
-def _states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
+def _make_states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
     states = []
     for name in log.requested_states():
         percent, entries = _mean(log, f"{name}%"), _entries_hz(log, name)
         polling = is_polling(name, "")
-        busy_ms = None if percent is None else percent / 100.0 * cpus * 1e3  # a second, over all CPUs
+        busy_ms = None if percent is None else percent / 100.0 * cpus * 1e3  # per second, over all CPUs
         states.append(
             StateResidency(
                 name=name,
@@ -338,7 +338,9 @@ def _states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
 
 
 def _entries_hz(log: TurbostatLog, name: str) -> float | None:
-    """Entries a second over all CPUs: the system row's count is their sum or, in other versions, their mean."""
+    """Return entries per second over all CPUs. The system row's count is a sum or, in other versions, a mean: it is not
+    used.
+    """
     count = seconds = 0.0
     for interval in log.intervals:
         values = [row.values[name] for row in interval.cpus if name in row.values]
@@ -349,45 +351,42 @@ def _entries_hz(log: TurbostatLog, name: str) -> float | None:
     return count / seconds if seconds else None
 
 
-def _scope(column: str) -> Literal["cpu", "core", "package"]:
-    return "package" if column.startswith("P") else "core"
-
-
 def make_turbostat_window(log: TurbostatLog, started_at: str) -> Window:
-    """The whole log as one window; C0 is what the requested states leave of the time."""
+    """Return the whole log as one window. C0 is the time that the requested states leave."""
     cpus = max((len(interval.cpus) for interval in log.intervals), default=0)
     lengths = [interval.duration_s for interval in log.intervals]
     window_s = sum(length for length in lengths if length) if all(lengths) else None
-    states = _states(log, cpus)
+    states = _make_states(log, cpus)
     shares = [state.residency_percent for state in states if not state.polling]
     idle = sum(share for share in shares if share is not None)
-    known = bool(shares) and None not in shares
+    is_known = bool(shares) and None not in shares
     rates = [state.entries_hz for state in states]
-    columns = (("Busy%", "cpu"), *((column, _scope(column)) for column in log.achieved_columns()))
+    scopes: dict[str, Literal["cpu", "core", "package"]] = {"Busy%": "cpu"}
+    scopes |= {column: "package" if column.startswith("P") else "core" for column in log.achieved_columns()}
     achieved = [
         AchievedResidency(scope=scope, name=column, residency_percent=mean)
-        for column, scope in columns
+        for column, scope in scopes.items()
         if (mean := _mean(log, column)) is not None
     ]
-    which = "states are what the kernel requested (C6%), achieved ones the hardware's (CPU%c6, Pkg%pc6)"
+    note = "states are what the kernel requested (C6%), achieved ones the hardware's (CPU%c6, Pkg%pc6)"
     return Window(
         started_at=started_at,
         window_s=window_s,
         cpus=cpus,
         states=states,
         achieved=achieved,
-        c0_percent=max(0.0, 100.0 - idle) if known else None,
-        idle_percent=min(100.0, idle) if known else None,
-        residual_percent=max(0.0, idle - 100.0) if known else None,
+        c0_percent=max(0.0, 100.0 - idle) if is_known else None,
+        idle_percent=min(100.0, idle) if is_known else None,
+        residual_percent=max(0.0, idle - 100.0) if is_known else None,
         wakeups_hz=sum(rate or 0.0 for rate in rates) if rates and None not in rates else None,
         frequency_mhz=_mean(log, "Bzy_MHz"),
         residency_source="turbostat",
-        notes=[*log.notes, which],
+        notes=[*log.notes, note],
     )
 
 
 class TurbostatResidency:
-    """Runs turbostat for one interval as long as the window. Raises CapabilityError where it cannot run here."""
+    """Runs turbostat for one interval as long as the window. Raises CapabilityError if it cannot run here."""
 
     def __init__(self) -> None:
         self._program = TimedProgram("turbostat", "linux-cpupower")

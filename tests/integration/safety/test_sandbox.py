@@ -382,7 +382,7 @@ _STARTERS = {
     "reversible/changed.py": "the keeper of settings",
     "energy/ipmi.py": "ipmitool",
     "energy/program_meters.py": "powertop and turbostat",
-    "measure/timed_program.py": "perf",
+    "measure/program_output.py": "perf",
     "stacks/demangle.py": "libstdc++'s demangler in a limited child",
     "system/reader_process.py": "the reader of memory",
     "tracing/bpf/objects.py": "the compiler",

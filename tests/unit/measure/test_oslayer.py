@@ -8,9 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.measure import disks, oslayer
-from powerprof.measure.disks import DiskCounters, devices_of, parse_disks, whole_disks
-from powerprof.measure.oslayer import OsReading, compute_os_rates, parse_network, parse_run_delay, read_counters
+from powerprof.measure import oslayer
+from powerprof.measure.oslayer import (
+    DiskCounters,
+    OsReading,
+    compute_os_rates,
+    devices_of,
+    parse_disks,
+    parse_network,
+    parse_run_delay,
+    read_counters,
+    whole_disks,
+)
 from powerprof.measure.procfs import parse_stat
 from powerprof.model.records import CpuLoad, DiskRates, OsRates
 
@@ -159,7 +168,7 @@ def test_two_windows_put_together_weigh_times_by_requests() -> None:
     both = oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(10.0, 50.0), 1.0)
     assert (both.migrations_hz, both.disks[0].reads_hz, both.disks[0].service_ms) == (20.0, 20.0, 20.0)
     # A window without a request has no time of one, and one in which the disk was not listed none of its requests.
-    alone = disks.join_disk_rates(window(30.0, 10.0).disks, 1.0, [], 2.0)
+    alone = oslayer.join_disk_rates(window(30.0, 10.0).disks, 1.0, [], 2.0)
     assert (alone[0].reads_hz, alone[0].service_ms) == (10.0, 10.0)
     assert oslayer.join_os_rates(window(30.0, 10.0), 1.0, window(0.0, None), 1.0).disks[0].service_ms == 10.0
 

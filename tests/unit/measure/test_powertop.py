@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure.powertop import PowertopReport, make_powertop_window, parse_powertop
-from powerprof.measure.timed_program import OUTPUT, Outcome, TimedProgram
+from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram
 from powerprof.system.errors import CapabilityError, DataError
 
 LINE = "_" * 68
