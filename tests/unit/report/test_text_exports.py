@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Markdown and CSV carry the record's figures, and nothing in a name becomes markup or a formula."""
+"""Tests for Markdown and CSV: exact figures, and names that are neither markup nor formulas."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,23 +15,12 @@ from msgspec.structs import replace
 from powerprof.attribution.offcpu import build_bpf_profile
 from powerprof.attribution.syscalls import build_syscall_profile
 from powerprof.energy.domains import EnergyResult, Total
-from powerprof.model.attribution import Attribution, Waking
 from powerprof.model.records import EnergyReading
-from powerprof.report import attribution as report
 from powerprof.report import comparison as compare
 from powerprof.report.exports import export, render_csv, render_html, render_markdown
 from powerprof.report.markdown import code_span, escape
 from powerprof.tracing.captures import CallSum, OffCpuTrace, SyscallTrace, ThreadSums
-from tests.unit.report.sample_records import (
-    HOSTILE,
-    attribution,
-    comparison,
-    diagnosis,
-    idle_run,
-    load_run,
-    on_cpu,
-    sweep,
-)
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, diagnosis, idle_run, load_run, sweep
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
@@ -59,72 +48,7 @@ def test_csv_of_a_run_has_phases_states_and_causes() -> None:
     assert all(row["value"] == "" for row in rows if row["figure"] == "average residency in POLL")
 
 
-def _busy(counts: Sequence[int]) -> Attribution:
-    """On a host that is busy with something else, where all that wakes the target finds a CPU running."""
-    record, window_s = attribution(), 10.0
-    ended = record.wakeups[0]
-    wakings = [
-        Waking(
-            origin=ended.origin,
-            wakings_count=count,
-            wakings_hz=count / window_s,
-            thread=ended.thread,
-            waker=None,
-            stack=[*ended.stack, replace(ended.stack[-1], function=f"place_{number}")],
-            stack_complete=True,
-        )
-        for number, count in enumerate(counts)
-    ]
-    return replace(record, wakeups=[], wakings_without_exit=wakings, wakings_window_s=window_s)
-
-
-def test_a_target_that_ended_nothing_is_shown_what_woke_it() -> None:
-    busy = _busy([250])
-    printed = "\n".join(report.render_terminal(busy))
-    said = "was woken 25.0 times a second, while CPUs ran anyway: 25.0 by mysys/statement_timer in "
-    assert said in " ".join(printed.split())
-    assert re.search(r"^ +25\.0 +mysys/statement_timer · its own timer$", printed, re.MULTILINE), printed
-    assert "timer_handler" in printed
-    for text in (render_html(busy), render_markdown(busy)):
-        assert "25.0" in text and "timer_handler" in text and "quieter host" in text
-    assert "quieter host" not in "\n".join(report.render_terminal(replace(busy, wakings_without_exit=[])))
-    assert not any("more" in line for line in report.render_terminal(busy))
-
-
-def test_wakings_of_one_thread_and_stack_are_one_row() -> None:
-    busy = _busy([250, 50])
-    first, second = busy.wakings_without_exit
-    twin = replace(second, stack=first.stack, origin="device", detail="virtio0")
-    one = replace(busy, wakings_without_exit=[first, twin])
-    printed = "\n".join(report.render_terminal(one))
-    assert re.search(r"^ +30\.0 +mysys/statement_timer · its own timer 83 %, a d", printed, re.MULTILINE), printed
-    assert render_markdown(one).count("timer_handler") == 1
-
-
-def test_rows_beyond_a_limit_are_counted_not_dropped() -> None:
-    busy = _busy(range(300, 170, -1))
-    left = f"{sum(range(171, 281)) / 10:,.1f}"
-    assert any(
-        re.fullmatch(rf" +{left} +110 more \(--top N, or --json\)", line) for line in report.render_terminal(busy)
-    )
-    assert "105 more rows with" in render_markdown(busy)
-    assert f"The JSON has 30 more rows with {sum(range(171, 201)):,} wakings." in render_html(busy)
-    record = attribution()
-    first = record.wakeups[0]
-    many = replace(
-        record,
-        wakeups=[
-            replace(first, count=2, rate_hz=0.2, stack=[replace(first.stack[0], function=f"f{number}")])
-            for number in range(101)
-        ],
-    )
-    assert "76 more rows with 152 idle exits." in render_markdown(many)
-    assert "The JSON has 1 more row with 2 idle exits." in render_html(many)
-    grouped = report.render_terminal(record, by="thread", top=1)
-    assert any(re.search(r"^ +\d+\.\d +43 +\d more \(--top N\)$", line) for line in grouped), grouped
-
-
-def test_csv_of_an_attribution_is_a_line_a_stack() -> None:
+def test_csv_of_an_attribution_has_one_line_per_stack() -> None:
     record = attribution()
     rows = rows_of(render_csv(record))
     assert [int(row["count"]) for row in rows] == [25, 10, 20, 9, 4]
@@ -132,7 +56,7 @@ def test_csv_of_an_attribution_is_a_line_a_stack() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_spreadsheet_runs_no_name_as_a_formula(name: str) -> None:
+def test_names_are_no_formulas_in_csv(name: str) -> None:
     record = attribution()
     thread = replace(record.wakeups[0].thread, server_name=None, comm=name)
     text = render_csv(replace(record, wakeups=[replace(record.wakeups[0], thread=thread, detail=name)]))
@@ -141,18 +65,18 @@ def test_a_spreadsheet_runs_no_name_as_a_formula(name: str) -> None:
     assert row["thread"].removeprefix("'") == name.replace("\x00", "\N{REPLACEMENT CHARACTER}")
 
 
-def test_a_spreadsheet_is_told_the_encoding() -> None:
+def test_csv_bom_begins_with_the_byte_order_mark() -> None:
     assert export(comparison(4), "csv").startswith(b"metric,")
     assert export(comparison(4), "csv-bom") == b"\xef\xbb\xbf" + export(comparison(4), "csv")
 
 
 @pytest.mark.parametrize("record", [idle_run, load_run, comparison, sweep, attribution])
-def test_every_row_of_a_table_is_as_long_as_its_head(record: Callable[[], Any]) -> None:
+def test_csv_lines_are_as_long_as_the_head(record: Callable[[], Any]) -> None:
     lengths = {len(row) for row in csv.reader(io.StringIO(render_csv(record()), newline=""))}
     assert len(lengths) == 1
 
 
-def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() -> None:
+def test_markdown_of_a_comparison_has_every_metric() -> None:
     record = comparison()
     text = render_markdown(record)
     first = text.splitlines()[0]
@@ -163,17 +87,8 @@ def test_markdown_of_a_comparison_begins_with_the_answer_and_has_every_metric() 
     assert "| 0.057 | 2.723 | +2.666 | +2.631 to +2.697 | +4,675 % |" in table[2] and "**worse**" in table[2]
 
 
-def test_markdown_of_a_run_and_of_an_attribution() -> None:
-    run = render_markdown(idle_run())
-    assert "| `mariadbd mysys/statement_timer` | `timer` | 400 ms | 2.5 | 17.4 |" in run
-    assert "143 classified + 1 unknown + 0 lost = 144 idle exits; cpuidle counted 145." in run
-    text = render_markdown(attribution())
-    assert text.startswith("**mariadbd (8123) wakes the CPUs 6.8 times a second (17.8")
-    assert "`poll ← handle_connections_sockets ← mysqld_main`" in text
-
-
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_in_markdown_is_one_code_span(name: str) -> None:
+def test_name_in_markdown_is_one_code_span(name: str) -> None:
     span = code_span(name)
     fence = re.match("`+", span)
     assert fence and span.endswith(fence[0])
@@ -183,13 +98,13 @@ def test_a_name_in_markdown_is_one_code_span(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_sentence_in_markdown_has_no_markup(name: str) -> None:
+def test_sentence_in_markdown_has_no_markup(name: str) -> None:
     text = escape(f"costs {name} more")
     assert not re.search(r"(?<!\\)[`*_<>\[\]|]", text)
     assert "\n" not in text and "@S" not in text and "://" not in text
 
 
-def test_a_sweep_has_a_line_a_metric_and_point_and_says_what_failed() -> None:
+def test_csv_and_markdown_of_a_sweep_report_failed_points() -> None:
     record = sweep()
     rows = rows_of(render_csv(record))
     rates = [row for row in rows if row["metric"] == "queries_hz"]
@@ -201,13 +116,7 @@ def test_a_sweep_has_a_line_a_metric_and_point_and_says_what_failed() -> None:
     assert "- clients 1024: the server refused connections" in text
 
 
-def test_markdown_of_a_load_has_its_metrics() -> None:
-    text = render_markdown(load_run())
-    assert text.startswith("**city:index: the server's CPU time per query is ")
-    assert "| energy per query, mJ, estimated | 0.230 | 0.220 to 0.240 |" in text
-
-
-def test_doubts_stand_beside_the_answer_in_every_form() -> None:
+def test_every_form_shows_the_doubts() -> None:
     record = comparison()
     verdict = replace(record.verdict, doubts=["steal 7 %", "idle baseline drift −3 points of C0"])
     doubted = replace(record, verdict=verdict)
@@ -223,7 +132,7 @@ def test_doubts_stand_beside_the_answer_in_every_form() -> None:
     assert "Caution" not in render_html(replace(record, verdict=replace(verdict, doubts=[])))
 
 
-def test_csv_of_a_diagnosis_is_a_line_a_finding() -> None:
+def test_csv_of_a_diagnosis_has_one_line_per_finding() -> None:
     record = diagnosis()
     rows = rows_of(render_csv(record))
     assert [(row["severity"], row["rule"]) for row in rows] == [(one.severity, one.rule) for one in record.findings]
@@ -233,7 +142,7 @@ def test_csv_of_a_diagnosis_is_a_line_a_finding() -> None:
     assert "- what ends it: innodb\\_log\\_writer\\_threads=OFF" in said
 
 
-def test_csv_of_energy_says_what_was_summed() -> None:
+def test_csv_of_energy_marks_the_summed_domains() -> None:
     readings = [
         EnergyReading(source="rapl", domain=name, kind="measured", joules=joules, watts=joules / 2, contained_in=inside)
         for name, joules, inside in (("package-0", 40.0, None), ("core", 30.0, "package-0"))
@@ -246,12 +155,7 @@ def test_csv_of_energy_says_what_was_summed() -> None:
     ]
 
 
-def test_csv_of_a_profile_is_a_line_a_function() -> None:
-    rows = rows_of(render_csv(on_cpu()))
-    assert [(row["function"], int(row["self_count"])) for row in rows][:2] == [("vfs_read", 20), ("row_search_mvcc", 3)]
-
-
-def test_csv_of_calls_and_of_threads_is_a_line_each_under_the_records_own_names() -> None:
+def test_csv_of_calls_and_threads_has_the_field_names_of_the_record() -> None:
     window: dict[str, Any] = {"pids": [7], "window_s": 2.0, "lost_count": 0, "notes": [], "interrupted": False}
     window |= {"tool_cpu_s": 0.01, "bpf_s": None}
     asked = CallSum(

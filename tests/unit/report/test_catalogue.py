@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `doctor --pid` prints, and how reports name the command for missing names."""
+"""Tests for the report of symbol files, and for notes that name the command for missing names."""
 
 from __future__ import annotations
 
 import msgspec
 
 from powerprof.attribution.symbols import SymbolFile, Symbols
-from powerprof.model.records import Cause, Note
-from powerprof.report import attribution
+from powerprof.model.records import Note
 from powerprof.report.catalogue import symbols_lines
 from powerprof.report.labels import texts, wrapped
-from tests.unit.report import sample_records
 
 COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof doctor --pid 123456 --fetch"
 FILE = SymbolFile(
@@ -31,7 +29,7 @@ RECORD = Symbols(
 )
 
 
-def test_the_share_of_wake_ups_comes_first_and_the_command_is_one_line() -> None:
+def test_answer_is_the_named_share_and_the_command_is_one_line() -> None:
     printed = symbols_lines(RECORD, 60)
     assert printed[:2] == [
         "20.0 % of 1,000 wake-ups of mariadbd are for a function with",
@@ -41,7 +39,7 @@ def test_the_share_of_wake_ups_comes_first_and_the_command_is_one_line() -> None
     assert printed[-1] == f"  {COMMAND}"
 
 
-def test_without_a_trace_nothing_is_said_of_wake_ups() -> None:
+def test_untraced_symbols_have_no_wakeup_figures() -> None:
     file = msgspec.structs.replace(FILE, wakeups_percent=None, unnamed_wakeups_percent=None, package=None)
     record = msgspec.structs.replace(RECORD, files=[file], wakeups_count=None, wakeups_named_percent=None, command=None)
     printed = symbols_lines(record, 80)
@@ -50,7 +48,7 @@ def test_without_a_trace_nothing_is_said_of_wake_ups() -> None:
     assert printed[-1] == "No package and no server is known to have the missing names."
 
 
-def test_a_note_keeps_its_command_whole() -> None:
+def test_note_keeps_its_command_on_one_line() -> None:
     (text,) = texts([Note("names_missing", {"percent": 43.2, "files": "mariadbd", "command": COMMAND})])
     printed = wrapped(text, 40)
     assert printed[-1] == f"  {COMMAND}"
@@ -58,20 +56,3 @@ def test_a_note_keeps_its_command_whole() -> None:
         "Note: 43 % of the frames have no name, in mariadbd: these files are stripped. To get the names:"
     )
     assert wrapped("plain", 40) == ["Note: plain."]
-
-
-def test_of_a_whole_system_kernel_threads_are_shown_by_their_work() -> None:
-    record = sample_records.attribution()
-    cause = Cause(
-        mechanism="timer",
-        name="delayed_work_timer_fn",
-        process="kernel",
-        pid=None,
-        thread="kworker vmstat_update",
-        wakeups_hz=2.0,
-        percent=1.0,
-        count=20,
-    )
-    target = msgspec.structs.replace(record.target, system=True)
-    printed = attribution.render_terminal(msgspec.structs.replace(record, target=target, other_causes=[cause]), 100)
-    assert "Other causes: kernel kworker vmstat_update 2.0/s." in printed

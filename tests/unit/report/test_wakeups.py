@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answer of an attribution: which function on which thread; and one cause for one thread at one place."""
+"""Tests for wake-up causes: grouping by thread and place, the answer, and the table of causes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from msgspec.structs import replace
 
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame
-from powerprof.report import attribution
-from powerprof.report.wakeups import answer_of, function_of, group_exits, period_of
+from powerprof.model.records import Cause, IdleRun, Mechanism
+from powerprof.report.idle import render_terminal
+from powerprof.report.table import Places
+from powerprof.report.wakeups import answer_of, causes_table, function_of, group_exits, period_of, same_sleepers
 from tests.unit.report import sample_records
 
 
@@ -25,7 +27,7 @@ def frames(*names: str | None, module: str = "mariadbd") -> list[StackFrame]:
     ]
 
 
-def test_the_first_sentence_names_function_and_thread() -> None:
+def test_answer_names_function_and_thread() -> None:
     assert answer_of(sample_records.attribution()).startswith(
         "mariadbd (8123) wakes the CPUs 6.8 times a second (17.8 % of all idle exits): "
         "2.5 by mysys/statement_timer in timer_handler, every 400 ms; 2.0 by innodb/thread_pool_thread in "
@@ -45,9 +47,7 @@ def test_the_first_sentence_names_function_and_thread() -> None:
         (frames(), None),
     ],
 )
-def test_the_function_is_the_programs_own_and_not_its_wrapper_of_a_wait(
-    stack: list[StackFrame], name: str | None
-) -> None:
+def test_function_belongs_to_the_program_and_does_not_only_wait(stack: list[StackFrame], name: str | None) -> None:
     assert function_of(stack) == name
 
 
@@ -65,10 +65,10 @@ def test_rows_of_one_thread_and_stack_are_one_cause() -> None:
     assert sum(cause.count for cause in causes) == sum(row.count for row in record.wakeups)
     assert causes[0].count == 30
     assert causes[0].why == "its own timer 83 %, a device: virtio0 17 %"
-    assert period_of(causes[0]) is None  # one row in six comes otherwise
+    assert period_of(causes[0]) is None  # one row in six has another origin
 
 
-def test_of_several_processes_each_thread_says_whose_it_is() -> None:
+def test_threads_of_several_processes_are_named_with_their_process() -> None:
     record = rows()
     several = [
         replace(row, thread=replace(row.thread, process=name))
@@ -79,12 +79,12 @@ def test_of_several_processes_each_thread_says_whose_it_is() -> None:
     assert "by redis: mysys/statement_timer in " in answer_of(whole)
 
 
-def test_a_target_that_woke_nothing_says_so() -> None:
+def test_answer_without_idle_exits() -> None:
     assert answer_of(replace(sample_records.attribution(), wakeups=[])) == "mariadbd (8123) woke no idle CPU in 10.0 s."
 
 
-def test_stacks_of_one_function_are_one_in_the_first_sentence() -> None:
-    """Two ways to wait in one function of one thread, 3.0/s and 2.0/s: 5.0 by that function."""
+def test_stacks_of_one_function_are_summed_in_the_answer() -> None:
+    """Two waits in one function of one thread, 3.0/s and 2.0/s, are 5.0/s by that function."""
     record = sample_records.attribution()
     first = record.wakeups[0]
     rows = [
@@ -110,26 +110,66 @@ def test_stacks_of_one_function_are_one_in_the_first_sentence() -> None:
         (")", ")"),
     ],
 )
-def test_parameters_are_left_out_and_nothing_else(name: str, short: str) -> None:
+def test_parameters_are_removed_from_function_names(name: str, short: str) -> None:
     assert text.without_parameters(name) == short
 
 
-def deep(count: int) -> list[StackFrame]:
-    return frames(*(f"a_function_with_a_long_name_{number:02}" for number in range(count)))
+def _cause(mechanism: Mechanism, rate: float, thread: str | None, name: str | None, process: str = "kernel") -> Cause:
+    return Cause(
+        mechanism=mechanism,
+        name=name,
+        process=process,
+        pid=0,
+        thread=thread,
+        wakeups_hz=rate,
+        percent=rate,
+        count=int(10 * rate),
+        c0_ms=rate,
+    )
 
 
-def test_a_deep_stack_ends_in_the_count_of_the_rest() -> None:
-    record = sample_records.attribution()
-    row = replace(record.wakeups[0], stack=deep(60), waker=None)
-    shown = attribution.render_terminal(replace(record, wakeups=[row]), 80)
-    stack = [line for line in shown[3:] if "a_function_with_a_long_name" in line]
-    assert len(stack) == 8 and stack[-1].endswith("_07 ← 52 more") and max(map(len, stack)) <= 80
-    few = attribution.render_terminal(replace(record, wakeups=[replace(row, stack=deep(8))]), 80)
-    assert sum(line.endswith("a_function_with_a_long_name_07") for line in few) == 1  # the outermost of eight is shown
+CAUSES = [
+    _cause("timer", 3.6, "rcu_preempt", "process_timeout"),
+    _cause("device", 2.0, "kworker ext4_end_io_rsv_work", "virtio1-req.0"),
+    _cause("ipi", 1.6, "rcu_preempt", "function call"),
+    _cause("tick", 1.1, "rcu_preempt", None),
+    _cause("timer", 0.5, None, "blk_stat_timer_fn"),
+    _cause("timer", 0.4, None, "kdamond_fn"),
+]
 
 
-def test_evidence_is_a_foot_of_three_lines() -> None:
-    shown = attribution.render_terminal(sample_records.attribution(), 80)
-    at = next(number for number, line in enumerate(shown) if " classified + " in line)
-    assert shown[at + 1].startswith("Complete stacks: ") and shown[at + 2].startswith("powerprof itself: ")
-    assert not any(" 0 ms" in line or " 0.000 J" in line for line in shown)
+def test_causes_of_one_thread_are_one_row() -> None:
+    assert [len(group) for group in same_sleepers(CAUSES)] == [3, 1, 1, 1]
+    run = _run()
+    index = next(number for number, phase in enumerate(run.phases) if phase.name == "clients")
+    table = causes_table(CAUSES, Places(run), f"/phases/{index}/causes", 2)
+    first, second = table.rows
+    cells = [first.words(key).text for key in ("rate", "percent", "why", "who", "c0")]
+    assert cells == ["6.3", "6.3", "timer, ipi, tick", "kernel", "6.30"]
+    assert second.words("rate").text == "2.0"
+    assert table.left_count == 2
+
+
+def test_names_are_not_cut_next_to_a_period() -> None:
+    sleeper = replace(
+        _cause("timer", 9.0, None, "hrtimer_wakeup", "a_process_of_16c"), process="mariadbd:worker12", period_ms=50.2
+    )
+    printed = render_terminal(_run(sleeper, *CAUSES), 80)
+    row = next(line for line in printed if "mariadbd:worker12" in line)
+    assert row.split() == ["9.0", "9.0", "timer", "mariadbd:worker12", "50.2", "ms"]
+    heading = next(line for line in printed if line.split()[:1] == ["/s"])
+    assert heading.split() == ["/s", "%", "why", "who", "every"]
+    assert any("device virtio1-req.0  kernel  kworker ext4_end_io" in line for line in printed)
+    assert max(map(len, printed)) <= 80
+
+
+def _run(*causes: Cause) -> IdleRun:
+    run = sample_records.idle_run()
+    traced = next(phase for phase in run.phases if phase.causes)
+    phases = [
+        replace(phase, causes=list(causes or CAUSES), conservation=traced.conservation)
+        if phase.name == "clients"
+        else phase
+        for phase in run.phases
+    ]
+    return replace(run, phases=phases)
