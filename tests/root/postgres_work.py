@@ -52,11 +52,11 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
     """
 
     def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-        *others, (command, text) = products.initialise(build, datadir)
+        *others, (command, text) = products.build_initialise_steps(build, datadir)
         return [*others, (command, text + "".join(f"{statement}\n" for statement in statements))]
 
     def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
-        return {products.HBA: products.postgres_files(build, account)[products.HBA] + hba}
+        return {products._HBA_FILE: products.write_postgres_files(build, account)[products._HBA_FILE] + hba}
 
     monkeypatch.setattr(products, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
     monkeypatch.setattr(template, "_shelf", lambda: None)

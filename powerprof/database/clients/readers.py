@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An account that may read and nothing else, for texts that are not ours: made for them, and dropped afterwards.
+"""Accounts that may only read, for statements of clients; created for this purpose and dropped afterwards.
 
-What a client sent may call functions, by views as well, and these run with the rights of who executes or explains the
-text: a read-only transaction keeps no SET GLOBAL away. So such a text goes only to an account whose only right is
-SELECT in the text's own schema. It may not even execute a stored function, and a text of one schema learns nothing of
-another, which its sender may not read.
+A client's statement may call functions, also through views. They run with the rights of the account that executes or
+explains the statement, and a read-only transaction does not prevent SET GLOBAL. Such a statement therefore runs only
+under an account whose only right is SELECT in the statement's own schema. It cannot execute stored functions, and a
+statement of one schema reveals nothing of another schema, which its sender may not read.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 
 _SUFFIX = ".account"
 _UNREACHABLE = (2002, 2003)
-# Sixteen characters: MySQL 5.6 takes no more.
-_HOST = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")
-_ACCOUNT = re.compile(rf"'pp_read_[0-9a-f]{{8}}'@'{_HOST.pattern}'")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.:%-]{1,255}")
+# The name has sixteen characters, the maximum of MySQL 5.6.
+_ACCOUNT = re.compile(rf"'pp_read_[0-9a-f]{{8}}'@'{_HOST_NAME.pattern}'")
 _READS = re.compile(r"GRANT (USAGE|SELECT|SHOW VIEW|SELECT, SHOW VIEW) ON ", re.IGNORECASE)
 _LIMITS = Limits(answer_s=5.0, rows=10_000, answer_bytes=4 << 20)
-_OWN = ("mysql", "sys", "performance_schema", "information_schema")
-_PASSWORD_POLICY = 1372  # strict_password_validation: no hash instead of a password
+_SYSTEM_SCHEMAS = ("mysql", "sys", "performance_schema", "information_schema")
+_PASSWORD_POLICY = 1372  # strict_password_validation refuses a hash instead of a password.
 _REASONS = {
     1044: "it cannot grant rights on that schema",
     1045: "it cannot create accounts",
@@ -51,24 +51,25 @@ _REASONS = {
     1819: "the server's password policy refuses it",
     1836: "the server is read only",
 }
-_INSTEAD = "name an account that has only SELECT with --explain-as FILE"
+_READ_ONLY_HINT = "name an account that has only SELECT with --explain-as FILE"
 
 
 class ReadOnlyAccount(Closeable):
-    """`with Reader(login, schema) as reader:` `reader.login` may SELECT in this schema, and nothing else.
+    """An account that may SELECT in one schema:
 
-    Without a schema, and in the server's own, it may SELECT nothing.
+    `with ReadOnlyAccount(login, schema) as reader:` provides `reader.login`.
 
-    It is `login` itself where that may no more. Else an account is made by `login`, with a random name and a random
-    password, for connections from the same place, outside of the binary log; it is dropped at the end. As long as it is
-    used its maker holds a lock of its name: one whose lock is free was left by a powerprof that was killed, and the
-    next one drops it. Raises PowerprofError where no such account can be had.
+    Without a schema, and in the server's system schemas, it may SELECT nothing. The account is `login` if that has no
+    further rights. Otherwise `login` creates one, with a random name and password, for connections from the same host
+    and outside of the binary log. It is dropped at the end. Its maker holds a lock with its name: an account with a
+    free lock was left by a killed powerprof, and the next one drops it. Raises PowerprofError if no such account is
+    available.
     """
 
     def __init__(self, login: Login, schema: str | None) -> None:
         self.login = login
         self._maker = login
-        self._schema = None if (schema or "").lower() in _OWN else schema
+        self._schema = None if (schema or "").lower() in _SYSTEM_SCHEMAS else schema
         self._control: Sql | None = None
         self._made: str | None = None
         self._note: _AccountNote | None = None
@@ -82,33 +83,33 @@ class ReadOnlyAccount(Closeable):
         try:
             self.login = self._make(self._control)
         except StatementError as error:
-            # Never the server's own words: they may quote the password.
+            # The server's message is left out: it may quote the password.
             reason = _REASONS.get(error.number, f"error {error.number}")
             message = f"{self._maker.text} cannot make an account that only reads ({reason})"
-            raise PowerprofError(message, _INSTEAD) from None
+            raise PowerprofError(message, _READ_ONLY_HINT) from None
         with sql.connect(self.login, limits=_LIMITS) as connection:
             if not may_only_read(connection):
-                raise PowerprofError("the server gives a new account more rights than SELECT", _INSTEAD)
+                raise PowerprofError("the server gives a new account more rights than SELECT", _READ_ONLY_HINT)
 
     def _make(self, control: Sql) -> Login:
-        # Replicas and backups of the log need not know it.
+        # The account stays out of replicas and backups of the log.
         sql.execute(control, "SET SESSION sql_log_bin = 0", "SET SESSION wait_timeout = 2147483")
-        _sweep(control)
+        _drop_unlocked_accounts(control)
         name, password = f"pp_read_{secrets.token_hex(4)}", f"aA1-{secrets.token_urlsafe(24)}"
         host = str(sql.fetch_scalar(control, "SELECT SUBSTRING_INDEX(USER(), '@', -1)"))
-        account = f"'{name}'@'{host if _HOST.fullmatch(host) else '%'}'"
+        account = f"'{name}'@'{host if _HOST_NAME.fullmatch(host) else '%'}'"
         if sql.parse_count(sql.fetch_scalar(control, f"SELECT GET_LOCK('powerprof.{name}', 0)")) != 1:
-            raise PowerprofError("the server gives no lock for an account's name", _INSTEAD)
+            raise PowerprofError("the server gives no lock for an account's name", _READ_ONLY_HINT)
         with signals.uninterrupted():
             self._note = _AccountNote(self._maker, account)
-            _create(control, account, password)
+            _create_account(control, account, password)
             self._made = account
         if self._schema:
-            sql.execute(control, f"GRANT SELECT ON {_pattern(self._schema)}.* TO {account}")
+            sql.execute(control, f"GRANT SELECT ON {_quote_schema(self._schema)}.* TO {account}")
         return self._maker.with_account(name, password)
 
     def close(self) -> None:
-        """Drop the account that was made. Raises PowerprofError where it stays."""
+        """Drop the account if it was created. Raise PowerprofError if that fails."""
         made, self._made = self._made, None
         note, self._note = self._note, None
         control, self._control = self._control, None
@@ -130,8 +131,8 @@ class ReadOnlyAccount(Closeable):
                 sql.execute(control, f"DROP USER {account}")
                 return
         try:
-            with sql.connect(self._maker, limits=_LIMITS) as again:
-                sql.execute(again, "SET SESSION sql_log_bin = 0", f"DROP USER {account}")
+            with sql.connect(self._maker, limits=_LIMITS) as connection:
+                sql.execute(connection, "SET SESSION sql_log_bin = 0", f"DROP USER {account}")
         except PowerprofError as error:
             raise PowerprofError(
                 f"the account {account}, which only reads, is left ({error.message})", f"DROP USER {account}"
@@ -139,14 +140,15 @@ class ReadOnlyAccount(Closeable):
 
 
 def may_only_read(connection: Sql) -> bool:
-    """Whether the account of this connection has no right but SELECT and SHOW VIEW, no role, and may grant nothing."""
+    """Return whether the account of a connection has only SELECT and SHOW VIEW, without roles or grant option."""
     grants = [str(row[0]) for row in sql.fetch_rows(connection, "SHOW GRANTS", columns=1)]
     return bool(grants) and all(_READS.match(grant) and "WITH GRANT OPTION" not in grant for grant in grants)
 
 
-def _create(control: Sql, account: str, password: str) -> None:
+def _create_account(control: Sql, account: str, password: str) -> None:
     if read_version(control).startswith("MariaDB"):
-        # Its general log has statements as they were sent, MySQL's not: a hash of a random password lets nobody in.
+        # MariaDB's general log contains statements as sent, unlike MySQL's. The hash of a random password is useless
+        # to a reader of the log.
         once = hashlib.sha1(password.encode(), usedforsecurity=False).digest()
         twice = hashlib.sha1(once, usedforsecurity=False).hexdigest().upper()
         try:
@@ -158,16 +160,16 @@ def _create(control: Sql, account: str, password: str) -> None:
     sql.execute(control, f"CREATE USER {account} IDENTIFIED BY '{password}'")
 
 
-def _pattern(schema: str) -> str:
-    """A schema's name as GRANT reads it: `_` and `%` would stand for others as well."""
+def _quote_schema(schema: str) -> str:
+    """Return a schema's name for GRANT, in which `_` and `%` are wildcards."""
     return "`" + re.sub(r"([_%\\])", r"\\\1", schema).replace("`", "``") + "`"
 
 
-def _sweep(control: Sql) -> None:
-    """Drop what killed ones have left; what cannot be dropped does not keep us from our work."""
+def _drop_unlocked_accounts(control: Sql) -> None:
+    """Drop the accounts of killed processes. Ignore accounts that cannot be dropped."""
     left = sql.fetch_rows(
         control,
-        # Unlike mysql.user, which may be a view, nobody can replace this table.
+        # This table cannot be replaced, unlike mysql.user, which may be a view.
         "SELECT DISTINCT GRANTEE FROM information_schema.USER_PRIVILEGES WHERE GRANTEE LIKE '_pp\\_read\\_%'"
         " AND IS_FREE_LOCK(CONCAT('powerprof.', SUBSTRING(GRANTEE, 2, 16))) = 1",
         columns=1,
@@ -179,13 +181,14 @@ def _sweep(control: Sql) -> None:
 
 
 class _AccountNote:
-    """A file that names an account before it is made, for the next start of powerprof. Without it none is made.
+    """A file with the name of an account, for the next start of powerprof. It is written before the account is created.
 
-    It is locked as long as `handle` is open, so until this process ends.
+    The file is locked while `handle` is open, which is until this process ends. Raises PowerprofError if it cannot be
+    written; no account is created then.
     """
 
     def __init__(self, maker: Login, account: str) -> None:
-        # The account is in a table, so it outlasts the server's process.
+        # The account is in a table and therefore outlasts the server's process.
         self._place = paths.changed_dir(outlasts=True)
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
         login = {**maker.to_fields(), "password": "", "pid": None}
@@ -203,28 +206,28 @@ class _AccountNote:
             ) from error
 
     def remove(self) -> None:
-        """Remove the file: the account is dropped."""
+        """Remove the file after the account was dropped."""
         with suppress(OSError), paths.open_changed(self._place) as folder:
             folder.remove(self._name)
 
 
 def drop_left_accounts() -> list[str]:
-    """Drop the accounts that killed readers left, on the servers where they were made. Return messages.
+    """Drop the accounts of killed processes on their servers. Return messages.
 
-    Raise nothing: no command fails because another one was killed.
+    It raises nothing: no command fails because another one was killed.
     """
     messages: list[str] = []
     place = paths.changed_dir(outlasts=True)
-    # `put_back_left_behind` reports a folder that cannot be read.
+    # The start-up check of changed settings reports an unreadable folder.
     with suppress(OSError), paths.open_changed(place) as folder:
         for name in folder.names():
             if name.endswith(_SUFFIX):
-                messages += _sweep_noted(folder, name, place / name)
+                messages += _drop_noted_account(folder, name, place / name)
     return messages
 
 
-def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
-    """Drop the account of one note, if no living powerprof uses it. Return messages."""
+def _drop_noted_account(folder: Folder, name: str, file: Path) -> list[str]:
+    """Drop the account of one note if no running powerprof uses it. Return messages."""
     try:
         handle = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
     except OSError:
@@ -232,7 +235,7 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         note = json.loads(os.pread(handle, 1 << 16, 0) or "null")
-        if note is None:  # the writer was killed before it made the account
+        if note is None:  # The writer was killed before it created the account.
             folder.remove(name)
             return []
         login, account = Login.from_fields(note["login"]), str(note["account"])
@@ -247,28 +250,28 @@ def _sweep_noted(folder: Folder, name: str, file: Path) -> list[str]:
             login.password = read_password(login.options, login.account)
         with sql.connect(login, limits=_LIMITS) as control:
             sql.execute(control, "SET SESSION sql_log_bin = 0")
-            was_there = _is_account(control, account)
-            _sweep(control)
-            if _is_account(control, account):
-                return []  # the server has not closed the killed one's connection yet
+            was_present = _account_exists(control, account)
+            _drop_unlocked_accounts(control)
+            if _account_exists(control, account):
+                return []  # The server has not closed the connection of the killed process yet.
         folder.remove(name)
     except PowerprofError as error:
         if isinstance(error, StatementError) and error.number in _UNREACHABLE:
-            return []  # the server is down or removed: a later start tries again
+            return []  # The server is down or removed. A later start tries again.
         return [
             f"the account {account}, which a powerprof that was killed made, may still be on {login.text} and cannot "
             f"be dropped ({error.message}): DROP USER {account}; then remove {file}"
         ]
-    return [f"the account {account} on {login.text} is dropped: a powerprof that was killed left it"] * was_there
+    return [f"the account {account} on {login.text} is dropped: a powerprof that was killed left it"] * was_present
 
 
-def _is_account(control: Sql, account: str) -> bool:
+def _account_exists(control: Sql, account: str) -> bool:
     rows = sql.fetch_rows(control, "SELECT 1 FROM information_schema.USER_PRIVILEGES WHERE GRANTEE = %s", (account,))
     return bool(rows)
 
 
 def read_only_login(server: Login, file: Path) -> Login:
-    """An account that the user gives for this. Raises PowerprofError where it may do more than read."""
+    """Return the user's own read-only account from an option file. Raise PowerprofError if it may do more than read."""
     given = build_login(socket=Path("/"), defaults_file=file)
     account = server.with_account(given.user, given.password)
     account.account = given.account
@@ -280,17 +283,17 @@ def read_only_login(server: Login, file: Path) -> Login:
     return account
 
 
-# The plan of a statement that a client executed: EXPLAIN with its own values, by an account that only reads.
+# Plans of statements of clients, with their values, under a read-only account.
 
 _EXPLAINING_LIMITS = Limits(answer_s=3.0, waiting_s=6.0, rows=1000, answer_bytes=1 << 20)
-_MOST_STEPS = 20
-_MOST_NAME = 128
-_NO_ANSWER = range(2000, 3000)  # the client library's own numbers (errmsg.h)
+_MAX_STEPS = 20
+_MAX_NAME = 128
+_CLIENT_ERRORS = range(2000, 3000)  # the client library's own numbers (errmsg.h)
 
 
 @dataclass(frozen=True)
 class ExplainedStep:
-    """A row of EXPLAIN, as far as every server has it."""
+    """A row of EXPLAIN with the columns that all servers have."""
 
     table: str | None
     access: str | None
@@ -300,33 +303,36 @@ class ExplainedStep:
 
 
 def explain(login: Login, statement: str, schema: str | None) -> list[ExplainedStep]:
-    """The plan. Raises StatementError where the server refuses, PowerprofError where it cannot be reached.
+    """Return the plan. Raise StatementError if the server refuses, PowerprofError if it cannot be reached.
 
-    `login` is a reader's (`readers`): servers execute functions to make a plan, with the rights of who asks.
-    Servers before MariaDB 5.3 and MySQL 5.6 execute derived tables to explain them: 3 s are their limit.
+    `login` must be a `ReadOnlyAccount`: servers execute functions during planning with the rights of the caller.
+    Servers before MariaDB 5.3 and MySQL 5.6 execute derived tables to explain them. The limit is 3 s.
     """
     with sql.connect(login, limits=_EXPLAINING_LIMITS) as connection:
         if schema:
             sql.execute(connection, f"USE `{schema.replace('`', '``')}`")
-        _bounded(connection)
+        _limit_session(connection)
         number = sql.parse_count(sql.fetch_scalar(connection, "SELECT CONNECTION_ID()"))
         try:
-            return [_step(row) for row in sql.fetch_records(connection, f"EXPLAIN {statement}")[:_MOST_STEPS]]
+            return [_parse_step(row) for row in sql.fetch_records(connection, f"EXPLAIN {statement}")[:_MAX_STEPS]]
         except StatementError as error:
-            if error.number in _NO_ANSWER and number is not None:
-                _end(login, number)
+            if error.number in _CLIENT_ERRORS and number is not None:
+                _kill_statement(login, number)
             raise
 
 
-def _end(login: Login, number: int) -> None:
-    """What we no longer wait for the server would go on with."""
+def _kill_statement(login: Login, number: int) -> None:
+    """Kill a statement that timed out; the server would continue it."""
     with suppress(PowerprofError), sql.connect(login, limits=_EXPLAINING_LIMITS) as connection:
         sql.execute(connection, f"KILL {number}")
 
 
-def _bounded(connection: Sql) -> None:
-    """As far as the server knows how: no writing to where anybody may write (MySQL 5.6, MariaDB 10.0), 3 s at most, and
-    rows where the server's own habit is a tree (MySQL 9.7)."""
+def _limit_session(connection: Sql) -> None:
+    """Limit a session as far as the server's release can.
+
+    It may write nothing, not even to tables that everyone may write (MySQL 5.6, MariaDB 10.0), and a statement takes at
+    most 3 s. Plans are rows where the default is a tree (MySQL 9.7).
+    """
     for statement in (
         "SET SESSION TRANSACTION READ ONLY",
         "SET SESSION max_statement_time = 3",
@@ -340,14 +346,14 @@ def _bounded(connection: Sql) -> None:
                 raise PowerprofError(error.message, error.hint) from error
 
 
-def _step(row: dict[str, object]) -> ExplainedStep:
+def _parse_step(row: dict[str, object]) -> ExplainedStep:
     named = {name.lower(): value for name, value in row.items()}
 
     def word(name: str) -> str | None:
         value = named.get(name)
-        return printable(str(value)[:_MOST_NAME]) if value not in (None, "") else None
+        return printable(str(value)[:_MAX_NAME]) if value not in (None, "") else None
 
-    # Engines that search for themselves (NDB) show the condition that they were given, with its values.
+    # Engines that evaluate conditions themselves (NDB) show them with their values.
     extra = word("extra")
     shown = None if extra is None else extra.partition(" with pushed condition")[0]
     return ExplainedStep(word("table"), word("type"), word("key"), sql.parse_count(named.get("rows")), shown)

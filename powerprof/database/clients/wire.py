@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyMySQL's connection for servers that nobody vouches for: bounded in time and size, and careful with the password.
+"""Connections to untrusted servers, bounded in time and size, and careful with the password.
 
-PyMySQL believes a server: it waits as long as bytes drip in, keeps every row in memory, and sends the password itself
-to whoever asks for it (client/server protocol, "Authentication Method Switch"). Here a statement has a deadline, a
-conversation may have one, an answer has a size, and the password leaves as a challenge's answer only: itself it goes
-through TLS or a unix socket, and where the plugin is a plain one through TLS whose certificate was verified.
+PyMySQL trusts a server. It waits as long as bytes arrive, keeps every row in memory, and sends the password to any
+server that requests it (client/server protocol, "Authentication Method Switch"). Here each statement has a deadline, a
+conversation may have one, and an answer has a maximum size. The password is sent only as the answer to a challenge.
+Itself it is sent only through TLS or a unix socket, and for a plain plugin only through TLS with a verified
+certificate.
 """
 
 from __future__ import annotations
@@ -42,31 +43,25 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 
-# The process or account at the other end of a socket: another one may listen at a path or a port than intended.
-
-_INIT = 1
-
-
 def read_connection_listener(connection: Sql) -> int:
-    """As `listener`, of a connection by a unix socket."""
+    """Return the listener of a connection through a unix socket, as `read_listener`."""
     with socket.socket(fileno=os.dup(connection.fileno())) as channel:
         return read_listener(channel)
 
 
 def read_listener(channel: socket.socket) -> int:
-    """Who called listen() on the other end (SO_PEERCRED, unix(7)); 0 where its namespace hides it from us."""
+    """Return the process that called listen() on the other end (SO_PEERCRED, unix(7)); 0 if its namespace hides it."""
     pid, _, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return int(pid)
 
 
-def check_listener(found: int, pid: int | None) -> None:
-    """That the process that was found is `pid`, or one that started it: systemd listens for servers that it
-    activates, and a server may begin to listen before it puts itself into the background.
+def check_listener(listener_pid: int, pid: int | None) -> None:
+    """Raise ConnectionRefusedError unless the listener is process `pid` or one of its ancestors; None accepts any.
 
-    None: nobody in particular is meant. Raises ConnectionRefusedError.
+    systemd listens for servers that it activates, and a server may listen before it forks into the background.
     """
-    if pid is not None and found not in (pid, *_ancestors(pid)):
-        raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {found} listens there, not {pid}")
+    if pid is not None and listener_pid not in (pid, *_list_ancestors(pid)):
+        raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {listener_pid} listens there, not {pid}")
 
 
 def read_process_account(pid: int) -> int | None:
@@ -76,19 +71,19 @@ def read_process_account(pid: int) -> int | None:
 
 
 def check_account(channel: socket.socket, pid: int) -> None:
-    """Check that the other end of a TCP connection belongs to the account of process `pid` on this host.
+    """Raise ConnectionRefusedError unless the other end of a TCP connection belongs to the account of process `pid`.
 
-    The kernel shows every user the account of each socket, but not its process. Raise ConnectionRefusedError.
+    The kernel shows the account of each socket to every user, but not its process.
     """
     channel.recv(1, socket.MSG_PEEK)  # The server has accepted the connection: until then its account reads 0.
-    found, expected = _account_at_other_end(channel), read_process_account(pid)
-    if found is None or found != expected:
-        owner = "no account of this host" if found is None else f"account {found}"
+    account = _read_peer_account(channel)
+    if account is None or account != read_process_account(pid):
+        owner = "no account of this host" if account is None else f"account {account}"
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"{owner} answers there, not that of process {pid}")
 
 
-def _account_at_other_end(channel: socket.socket) -> int | None:
-    theirs, ours = _as_listed(channel.getpeername()), _as_listed(channel.getsockname())
+def _read_peer_account(channel: socket.socket) -> int | None:
+    theirs, ours = _list_forms(channel.getpeername()), _list_forms(channel.getsockname())
     for table in ("net/tcp", "net/tcp6"):
         for line in (try_text(paths.procfs() / table) or "").splitlines()[1:]:
             words = line.split()
@@ -97,8 +92,8 @@ def _account_at_other_end(channel: socket.socket) -> int | None:
     return None
 
 
-def _as_listed(address: tuple[str, int]) -> list[str]:
-    """Return an address and port as /proc/net/tcp and tcp6 list it: in words of the host's byte order."""
+def _list_forms(address: tuple[str, int]) -> list[str]:
+    """Return the forms of an address and port in /proc/net/tcp and tcp6: words in the host's byte order."""
     ip = ipaddress.ip_address(address[0].partition("%")[0])
     forms = [ip.packed, b"\0" * 10 + b"\xff\xff" + ip.packed] if ip.version == 4 else [ip.packed, ip.packed[12:]]
     return [
@@ -108,33 +103,33 @@ def _as_listed(address: tuple[str, int]) -> list[str]:
     ]
 
 
-def _ancestors(pid: int) -> list[int]:
-    """From its parent up. Whose parent has ended is a child of init, or of a subreaper."""
-    found: list[int] = []
-    while pid > _INIT and pid not in found[:-1]:
+def _list_ancestors(pid: int) -> list[int]:
+    """Return the ancestors, parent first. An orphan is a child of init or of a subreaper."""
+    ancestors: list[int] = []
+    while pid > 1 and pid not in ancestors[:-1]:
         parent = whole(read_fields(paths.procfs() / str(pid) / "status").get("PPid", ""))
         if not parent:
             break
-        found.append(parent)
+        ancestors.append(parent)
         pid = parent
-    return found
+    return ancestors
 
 
 _AUTH: Any = _auth
 _CHUNK_BYTES = 64 << 10
-_MOST_COLUMNS = 4096  # MySQL and MariaDB allow no more in a table
+_MAX_COLUMNS = 4096  # MySQL and MariaDB allow no more in a table
 _PLAIN = ("mysql_clear_password", "dialog")
 _HASHED = ("mysql_native_password", "client_ed25519")
 _SHA2 = ("caching_sha2_password", "sha256_password")
-_REFUSED = "put ssl-ca of the server into --defaults-file, or use an account of another plugin"
+_CA_ADVICE = "put ssl-ca of the server into --defaults-file, or use an account of another plugin"
 
 
-# What is overridden has no public name, and no types.
+# The overridden methods are private and have no types.
 _Connection: Any = Connection
 
 
 class BoundedConnection(_Connection):  # type: ignore[misc]
-    """A connection whose server may be anybody. `patience_s` is how long the next statement may take."""
+    """A connection to an untrusted server. `patience_s` is the time limit of the next statement."""
 
     family = "mysql"
     _rfile: Any
@@ -157,16 +152,16 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         self._left_s = limits.waiting_s
         self._received = bytearray()
         self._received_from: Any = None
-        self._begin(connect_s)
+        self._start_answer(connect_s)
         plugins = dict.fromkeys(_PLAIN, _Plain) | {"caching_sha2_password": _CachingSha2, "sha256_password": _Sha256}
-        # Keys and certificates that an option file names are read here: by who may read them.
+        # Keys and certificates of an option file are read with the account's rights.
         with known_as(account):
             super().__init__(local_infile=False, auth_plugin_map=plugins, defer_connect=True, **options)
         if not defer_connect:
             self.connect()
 
     def connect(self, sock: Any = None) -> None:
-        """Connect, on this host as the login's account: the server asks the kernel who that is (SO_PEERCRED)."""
+        """Connect as the login's account on this host: the server reads it from the kernel (SO_PEERCRED)."""
         if sock is None and self.unix_socket:
             sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -207,22 +202,22 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
 
     @property
     def is_verified(self) -> bool:
-        """TLS, and the server's certificate was checked."""
+        """Whether the connection uses TLS with a verified certificate."""
         return isinstance(self._sock, ssl.SSLSocket) and self._sock.context.verify_mode == ssl.CERT_REQUIRED
 
     @property
     def is_private(self) -> bool:
-        """TLS or a unix socket: nobody but the server hears it."""
+        """Whether the connection uses TLS or a unix socket, so that only the server receives its data."""
         return bool(self._secure)
 
     def fileno(self) -> int:
-        """The socket's descriptor. Raises OperationalError where it was given up."""
+        """Return the descriptor of the socket. Raise OperationalError if the connection was closed."""
         if self._sock is None:
             raise err.OperationalError(CR.CR_SERVER_LOST, "a client was closed while it was opened")
         return int(self._sock.fileno())
 
     def detach(self) -> int | None:
-        """A copy of the descriptor, which outlives this object; None under TLS, whose keys are outside the kernel."""
+        """Return a copy of the descriptor that outlives this object; None under TLS, whose keys it lacks."""
         if isinstance(self._sock, ssl.SSLSocket):
             return None
         copy = os.dup(self.fileno())
@@ -230,12 +225,12 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         return copy
 
     def close(self) -> None:
-        """Also of a connection that was given up: it is closed already."""
+        """Close the connection, even after an error has closed it."""
         with contextlib.suppress(err.Error):
             super().close()
 
     def _force_close(self) -> None:
-        # PyMySQL's own has a bare `except`, where an interrupt was lost for good: powerprof then ran on to its end.
+        # PyMySQL's version has a bare `except` that swallowed interrupts: powerprof then ran to its end.
         rfile, sock = self._rfile, self._sock
         self._rfile = self._sock = None
         for channel in (rfile, sock):
@@ -243,26 +238,26 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
                 with contextlib.suppress(Exception):
                     channel.close()
 
-    # What a destructor raises is dropped with a word to sys.unraisablehook, where an interrupt is raised again.
+    # Exceptions of a destructor go to sys.unraisablehook, which raises an interrupt again.
     __del__ = _force_close
 
-    def _begin(self, patience_s: float) -> None:
+    def _start_answer(self, patience_s: float) -> None:
         self._granted_s = min(patience_s, self._left_s)
         self._until_s = time.monotonic() + self._granted_s
         self._left_bytes = self._limits.answer_bytes
-        self._left_columns = _MOST_COLUMNS
-        # A packet is read in two parts; beside the rows there are columns and their ends.
-        self._left_reads = 2 * (self._limits.rows + _MOST_COLUMNS + 8)
+        self._left_columns = _MAX_COLUMNS
+        # A packet is read in two parts. Besides rows there are columns and end markers.
+        self._left_reads = 2 * (self._limits.rows + _MAX_COLUMNS + 8)
 
     def _execute_command(self, command: int, sql: Any) -> None:
-        self._begin(self.patience_s)
+        self._start_answer(self.patience_s)
         super()._execute_command(command, sql)
 
     def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
         if packet_type is FieldDescriptorPacket:
             self._left_columns -= 1
             if self._left_columns < 0:
-                self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer has more than {_MOST_COLUMNS} columns")
+                self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer has more than {_MAX_COLUMNS} columns")
         return super()._read_packet(packet_type)
 
     def _read_bytes(self, num_bytes: int) -> bytes:
@@ -273,7 +268,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
             self._refuse(CR.CR_NET_PACKET_TOO_LARGE, f"the server's answer is larger than {most}")
         if self._sock is not self._received_from:
             if self._received:
-                # What came before TLS began is not from the peer of TLS.
+                # Data before TLS may come from another sender.
                 self._refuse(CR.CR_SSL_CONNECTION_ERROR, "the server sent data before TLS was established")
             self._received_from = self._sock
         while len(self._received) < num_bytes:
@@ -286,7 +281,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         began_s = time.monotonic()
         left_s = self._until_s - began_s
         if left_s <= 0 or self._sock is None:
-            self._refuse(CR.CR_SERVER_LOST, f"the server did not answer in {self._limits_text()}")
+            self._refuse(CR.CR_SERVER_LOST, f"the server did not answer in {self._describe_limit()}")
         self._sock.settimeout(left_s)
         self._current_timeout = left_s
         try:
@@ -301,18 +296,18 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
             self._refuse(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
         self._received += part
 
-    def _limits_text(self) -> str:
+    def _describe_limit(self) -> str:
         return f"{self._limits.waiting_s:g} s in all" if self._left_s <= 0 else f"{self._granted_s:.0f} s"
 
     def _refuse(self, number: int, reason: str) -> NoReturn:
-        """Close: what would come next belongs to an answer that was given up."""
+        """Close the connection and raise: further data would belong to the abandoned answer."""
         self._received.clear()
         self._force_close()
         raise err.OperationalError(number, reason)
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         if plugin_name.decode("ascii", "replace") not in (*_PLAIN, *_HASHED, *_SHA2):
-            # mysql_old_password among them: its hash is broken in seconds.
+            # This refuses mysql_old_password, whose hash is broken in seconds.
             raise err.OperationalError(
                 CR.CR_AUTH_PLUGIN_CANNOT_LOAD,
                 f"the server asks for the authentication plugin {plugin_name.decode('ascii', 'replace')[:40]}",
@@ -326,12 +321,12 @@ class _Plugin:
 
     def refuse(self) -> NoReturn:
         raise err.OperationalError(
-            CR.CR_AUTH_PLUGIN_ERR, f"the server asks for the password itself, which anybody could read: {_REFUSED}"
+            CR.CR_AUTH_PLUGIN_ERR, f"the server asks for the password itself, which anybody could read: {_CA_ADVICE}"
         )
 
 
 class _Plain(_Plugin):
-    """The password as it is: only to a server whose certificate was verified."""
+    """A plugin that sends the password itself, only to a server with a verified certificate."""
 
     def authenticate(self, packet: Any) -> Any:
         if not self.connection.is_verified:
@@ -343,28 +338,31 @@ class _Plain(_Plugin):
 
 
 class _CachingSha2(_Plugin):
-    """A hash; the password itself where the server has forgotten it. Never by a key that the server chooses."""
+    """A plugin that sends a hash, or the password itself if the server has no cached hash.
+
+    It never uses the server's key.
+    """
 
     def authenticate(self, packet: Any) -> Any:
         if packet.is_extra_auth_data() and packet.get_all_data()[1:2] == b"\x04":
-            self._itself()
+            self._check_private()
         if packet.is_auth_switch_request() and not self.connection.is_private and self.connection.password:
-            return self._switched(packet)
+            return self._answer_switch(packet)
         return _AUTH.caching_sha2_password_auth(self.connection, packet)
 
-    def _switched(self, packet: Any) -> Any:
+    def _answer_switch(self, packet: Any) -> Any:
         salt = packet.read_all().removesuffix(b"\0")
         self.connection.write_packet(_AUTH.scramble_caching_sha2(self.connection.password, salt))
-        # Its answer comes back here as extra data.
+        # The server's answer is passed to this plugin as extra data.
         return self.connection._read_packet()
 
-    def _itself(self) -> None:
+    def _check_private(self) -> None:
         if not self.connection.is_private:
             self.refuse()
 
 
 class _Sha256(_Plugin):
-    """The password itself, always."""
+    """A plugin that always sends the password itself."""
 
     def authenticate(self, packet: Any) -> Any:
         if not self.connection.is_private and self.connection.password:
@@ -372,28 +370,24 @@ class _Sha256(_Plugin):
         return _AUTH.sha256_password_auth(self.connection, packet)
 
 
-# Connections to PostgreSQL: psycopg's door to libpq, PostgreSQL's own client library, which every server brings along.
-#
-# Its higher floor has no limit to what an answer may hold, and no time in which it has to come.
-
-# ALTER DATABASE and ALTER ROLE set defaults of a session, and the owner of a database may use the former. Start-up
-# options take precedence: names resolve in pg_catalog alone, the role stays the login's, and no library is loaded.
+# ALTER DATABASE and ALTER ROLE set session defaults, and a database's owner may use the former. Start-up options take
+# precedence: names resolve in pg_catalog alone, the role stays that of the login, and no library is loaded.
 SAFE_OPTIONS = "-c search_path= -c role=none -c local_preload_libraries="
-# Only a superuser may add this one, and only PostgreSQL 17 and later know it: event triggers can run at a login there.
+# Event triggers can run at a login in PostgreSQL 17 and later. Only a superuser may set this option.
 NO_LOGIN_TRIGGERS = f"{SAFE_OPTIONS} -c event_triggers=off"
 _LOG = "the server's error log says why"
 _SQLSTATE = ord("C")  # PG_DIAG_SQLSTATE, postgres_ext.h
 
 
-def _connect(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
+def _connect_postgres(login: Login, parameters: dict[str, str], patience_s: float) -> PGconn:
     try:
         from psycopg import conninfo, pq
     except ImportError as error:
         raise CapabilityError(f"PostgreSQL's client library is not there ({error})", "apt install libpq5") from None
     if login.socket is None or not process_of(login.socket):
         return pq.PGconn.connect(conninfo.make_conninfo("", **parameters).encode())
-    # The path belongs to another process, and the library would look it up itself: it connects to a socket of ours,
-    # whose descriptor becomes that of the connection.
+    # The path belongs to another process, and the library would resolve it itself. Let it connect to a socket of
+    # powerprof, and replace that descriptor by a connection of the reader process.
     try:
         channel = shared().connect(login.socket)
     except OSError as error:
@@ -416,9 +410,10 @@ def _connect(login: Login, parameters: dict[str, str], patience_s: float) -> PGc
 
 
 class PostgresConnection(Closeable):
-    """One connection, as much of Python's database interface as `sql` uses; every value comes as text.
+    """A connection to PostgreSQL with the part of Python's database interface that `sql` uses. Every value is text.
 
-    Raises StatementError where the server refuses it, CapabilityError without the library.
+    It uses psycopg's interface to libpq. psycopg's own connections limit neither the size nor the time of an answer.
+    Raises StatementError if the server refuses, CapabilityError without the library.
     """
 
     family: Family = "postgresql"
@@ -426,13 +421,13 @@ class PostgresConnection(Closeable):
     def __init__(self, login: Login, patience_s: float, limits: Limits) -> None:
         self._limits = limits
         self.patience_s = patience_s
-        # Everything that the environment or a service file could set otherwise is set here.
+        # Set every parameter that the environment or a service file could set otherwise.
         parameters = {
             "host": str(login.socket.parent) if login.socket else login.host or "127.0.0.1",
-            # The name of a socket ends with it: .s.PGSQL.5432
+            # The name of a socket ends with the port: .s.PGSQL.5432
             "port": login.socket.suffix.lstrip(".") if login.socket else str(login.port or 5432),
             "user": login.user,
-            # One that is empty would be looked for in the home directory.
+            # libpq would search the home directory for an empty password.
             "password": login.password or "none",
             "dbname": login.database or "postgres",
             "sslmode": "disable" if login.socket else "prefer",
@@ -442,9 +437,9 @@ class PostgresConnection(Closeable):
             "application_name": "powerprof",
             "connect_timeout": str(max(2, round(patience_s))),
         }
-        self._handle: PGconn | None = _connect(login, parameters, patience_s)
+        self._handle: PGconn | None = _connect_postgres(login, parameters, patience_s)
         if self._handle.status != 0:  # CONNECTION_OK
-            reason = _message(self._handle.error_message)
+            reason = _clean_message(self._handle.error_message)
             self.close()
             raise StatementError(
                 f"cannot connect to {login.text} ({reason})", "does it run, and let this account in?", 0
@@ -459,56 +454,56 @@ class PostgresConnection(Closeable):
                 ) from None
 
     def cursor(self) -> Cursor:
-        """What runs statements; one at a time."""
+        """Return a cursor; one statement at a time."""
         return Cursor(self)
 
     def fileno(self) -> int:
-        """The socket."""
-        return self._alive().socket
+        """Return the descriptor of the socket."""
+        return self._open_handle().socket
 
     def detach(self) -> int | None:
-        """None: the library says good-bye when its object goes."""
+        """Return None: the library closes the connection with its object."""
         return None
 
     def close(self) -> None:
-        """Say good-bye; does nothing the second time."""
+        """Close the connection. A second call does nothing."""
         if self._handle is not None:
             self._handle.finish()
             self._handle = None
 
     _force_close = close
 
-    def _alive(self) -> PGconn:
+    def _open_handle(self) -> PGconn:
         if self._handle is None:
             raise StatementError("the connection was closed", _LOG, 0)
         return self._handle
 
-    def ask(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
-        """Column names and rows of the last result. Raises StatementError."""
+    def run(self, statement: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        """Return column names and rows of the last result. Raise StatementError."""
         from psycopg import pq
         from psycopg.errors import OperationalError
 
-        handle = self._alive()
+        handle = self._open_handle()
         answer: tuple[list[str], list[tuple[str | None, ...]]] = ([], [])
         refused: StatementError | None = None
         deadline_s = time.monotonic() + self.patience_s
         try:
             handle.send_query(statement.encode())
-            while result := self._next(handle, deadline_s):
+            while result := self._wait_for_result(handle, deadline_s):
                 if result.status == pq.ExecStatus.TUPLES_OK:
-                    answer = self._rows(result)
+                    answer = self._read_rows(result)
                 elif result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.EMPTY_QUERY):
-                    code, reason = result.error_field(_SQLSTATE), _message(result.error_message)
+                    code, reason = result.error_field(_SQLSTATE), _clean_message(result.error_message)
                     refused = StatementError(f"{reason}{f' [{code.decode()}]' if code else ''}", None, 1)
         except OperationalError as error:
             self.close()
-            raise StatementError(_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
+            raise StatementError(_clean_message(str(error).encode()) or "the connection was lost", _LOG, 0) from None
         if refused is not None:
             raise refused
         return answer
 
-    def _next(self, handle: PGconn, deadline_s: float) -> PGresult | None:
-        """The next result; waited for in the kernel, by turns, so that a signal is heard."""
+    def _wait_for_result(self, handle: PGconn, deadline_s: float) -> PGresult | None:
+        """Return the next result. The wait returns to Python now and then, so that signals are handled."""
         while handle.is_busy():
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -518,7 +513,7 @@ class PostgresConnection(Closeable):
             handle.consume_input()
         return handle.get_result()
 
-    def _rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
+    def _read_rows(self, result: PGresult) -> tuple[list[str], list[tuple[str | None, ...]]]:
         if result.ntuples > self._limits.rows:
             raise StatementError(f"the server's answer is larger than {self._limits.rows:,} rows", None, 0)
         columns = range(result.nfields)
@@ -540,14 +535,14 @@ class Cursor:
         self.description: list[tuple[str]] | None = None
 
     def execute(self, statement: str, arguments: Sequence[Any] | None = None) -> None:
-        """Run it. There are no arguments: a statement with values is written by `dialects`, which quotes them."""
+        """Run a statement without arguments. `sql` writes and quotes the values of statements for PostgreSQL."""
         if arguments:
             raise StatementError("statements with arguments are not for PostgreSQL here", None, 1)
-        names, self._rows = self._connection.ask(statement)
+        names, self._rows = self._connection.run(statement)
         self.description = [(name,) for name in names]
 
     def fetchall(self) -> list[tuple[str | None, ...]]:
-        """All rows."""
+        """Return all rows."""
         return self._rows
 
     def __enter__(self) -> Cursor:
@@ -557,5 +552,5 @@ class Cursor:
         self._rows = []
 
 
-def _message(text: bytes | None) -> str:
+def _clean_message(text: bytes | None) -> str:
     return printable(" ".join((text or b"").decode("utf-8", "replace").split()))[:300].removeprefix("ERROR: ")

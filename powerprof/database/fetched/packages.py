@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of other releases as Debian built them: packages of a suite, unpacked into a root of their own.
+"""Packages of other releases: Debian packages unpacked into their own root, and archives of Maven Central.
 
-All are built alike and run from their own libraries, so that what differs between them is the release.
+All Debian builds are built alike and run with their own libraries, so that only the releases differ.
 """
 
 from __future__ import annotations
@@ -31,21 +31,25 @@ from powerprof.system import fetching, paths, programs
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
 
-# Packages of another Debian suite, had by the host's own apt with lists of its own: signatures, hashes, dependencies
-# and the network are its business, and nothing is installed.
+# The host's own apt downloads packages of another suite with separate lists. It handles signatures, digests,
+# dependencies and the network, and installs nothing.
 #
-# What is pinned is the archive's key and the suite's name, which is part of what is signed. A version cannot be: the
-# archive drops it at the next point release. So the packages that were had are recorded by version and SHA-256.
+# The archive's key and the suite's name, which is signed too, are pinned. Versions are not: the archive drops a version
+# at the next point release. The manifest records version and SHA-256 of the downloaded packages.
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_ARCHIVE = "http://deb.debian.org/debian"
-_VARIABLE = "POWERPROF_DEBIAN_MIRROR"
-_TOTAL_S = 1800.0
-_MOST_BYTES = 400 << 20
+_DEBIAN = "http://deb.debian.org/debian"
+_MIRROR_VARIABLE = "POWERPROF_DEBIAN_MIRROR"
+_DOWNLOAD_S = 1800.0
+_MAX_BYTES = 400 << 20
 # 'http://…/x_1%3a2_amd64.deb' x_1%3a2_amd64.deb 123 SHA256:…
-_LINE = re.compile(r"'(https?://\S+|file:/\S+)' ([A-Za-z0-9][\w.+%~-]{1,200}\.deb) (\d{1,12}) SHA256:([0-9a-f]{64})")
-# Of the host's own configuration: how it reaches the network, and whether it takes lists that are out of date.
-_PASSED = re.compile(r'Acquire::(http|https|Retries|Check-Valid-Until|Check-Date)(::[A-Za-z0-9_.:/-]+)? "[^"\n]*";')
+_URI_LINE = re.compile(
+    r"'(https?://\S+|file:/\S+)' ([A-Za-z0-9][\w.+%~-]{1,200}\.deb) (\d{1,12}) SHA256:([0-9a-f]{64})"
+)
+# Options of the host that are adopted: access to the network, and whether outdated lists are accepted.
+_HOST_OPTION = re.compile(
+    r'Acquire::(http|https|Retries|Check-Valid-Until|Check-Date)(::[A-Za-z0-9_.:/-]+)? "[^"\n]*";'
+)
 _CONFIGURATION = """
 Dir::Etc::main "/dev/null";
 Dir::Etc::parts "/dev/null";
@@ -67,7 +71,7 @@ APT::Install-Recommends "false";
 
 @dataclass(frozen=True)
 class WantedPackage:
-    """A package that is wanted: its file, and what that must be."""
+    """A package to download: its file, size and digest."""
 
     file_name: str
     size_bytes: int
@@ -75,42 +79,42 @@ class WantedPackage:
 
     @property
     def name_and_version(self) -> tuple[str, str]:
-        """`libc6`, `2.36-9`."""
+        """Name and version, such as `libc6`, `2.36-9`."""
         name, version, *_ = urllib.parse.unquote(self.file_name).split("_")
         return name, version
 
 
 def read_mirror_address() -> str:
-    """Where Debian's packages are had: $POWERPROF_DEBIAN_MIRROR, else deb.debian.org. Raises UsageError."""
-    chosen = os.environ.get(_VARIABLE) or _ARCHIVE
+    """Return the mirror of Debian: $POWERPROF_DEBIAN_MIRROR, else deb.debian.org. Raise UsageError."""
+    chosen = os.environ.get(_MIRROR_VARIABLE) or _DEBIAN
     if not re.fullmatch(r"https?://[A-Za-z0-9._~:/%+-]{1,200}", chosen):
-        raise UsageError(f"{_VARIABLE}={chosen!r} is not an http(s) address", _ARCHIVE)
+        raise UsageError(f"{_MIRROR_VARIABLE}={chosen!r} is not an http(s) address", _DEBIAN)
     return chosen.rstrip("/")
 
 
 class Suite:
-    """One suite's packages, in a folder of the tree. Raises CapabilityError where the host has no apt or no key."""
+    """The packages of one suite, in a folder of the tree. Raises CapabilityError if the host has no apt or no key."""
 
     def __init__(self, suite: str, tree: RunTree) -> None:
         self._apt = programs.need("apt-get", "apt")
         if not KEYRING.is_file():
             raise CapabilityError(f"{KEYRING} is not there", "apt install debian-archive-keyring")
         self._suite = suite
-        # apt's downloads are made by an account without rights, which has to come here.
+        # apt downloads with an unprivileged account, which must enter this folder.
         tree.path.chmod(0o711)
         self._place = place = tree.path / "apt"
         for name in ("state/lists/partial", "cache/archives/partial"):
             (place / name).mkdir(0o755, parents=True)
         (place / "status").touch()
         (place / "sources.list").write_text(f"deb [signed-by={KEYRING}] {read_mirror_address()} {suite} main\n")
-        (place / "apt.conf").write_text(_CONFIGURATION.format(place=place) + "\n".join(_passed()) + "\n")
+        (place / "apt.conf").write_text(_CONFIGURATION.format(place=place) + "\n".join(_read_host_options()) + "\n")
 
-    def wanted(self, packages: Sequence[str]) -> list[WantedPackage]:
-        """These packages and all that they need, by the signed lists. Raises PowerprofError."""
+    def list_wanted(self, packages: Sequence[str]) -> list[WantedPackage]:
+        """Return these packages and all their dependencies from the signed lists. Raise PowerprofError."""
         self._run("update")
-        check_room_in(self._place, _MOST_BYTES)
+        check_room_in(self._place, _MAX_BYTES)
         output = self._run("install", "--print-uris", "--yes", *packages)
-        listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _LINE.findall(output)]
+        listed = [WantedPackage(name, int(size), sha256) for _, name, size, sha256 in _URI_LINE.findall(output)]
         if not listed:
             raise PowerprofError(
                 f"Debian's {self._suite} has not what is needed ({', '.join(packages)})",
@@ -119,10 +123,9 @@ class Suite:
         return sorted(listed, key=lambda package: package.file_name)
 
     def download(self, packages: Sequence[str], wanted: Sequence[WantedPackage], shelf: Path) -> list[Path]:
-        """Their files, which apt compares with the signed lists.
+        """Return the downloaded files. apt compares them with the signed lists.
 
-        What is whole when this ends early is put on `shelf`, and taken from there the next time. Raises PowerprofError,
-        DataError.
+        After an interruption complete files are kept on `shelf` for the next attempt. Raises PowerprofError, DataError.
         """
         archives = self._place / "cache/archives"
         for package in wanted:
@@ -133,9 +136,9 @@ class Suite:
             self._run("install", "--download-only", "--yes", *packages)
         except BaseException:
             for package in wanted:
-                had = archives / package.file_name
-                if had.is_file() and _sha256(had) == package.sha256:
-                    shutil.copyfile(had, shelf / package.file_name)
+                file = archives / package.file_name
+                if file.is_file() and _sha256(file) == package.sha256:
+                    shutil.copyfile(file, shelf / package.file_name)
             raise
         return [archives / package.file_name for package in wanted]
 
@@ -144,7 +147,7 @@ class Suite:
         proxies = {name: os.environ[name] for name in ("http_proxy", "https_proxy", "no_proxy") if name in os.environ}
         done = programs.run(
             [self._apt, "-q", "-o", "APT::Update::Error-Mode=any", *words],
-            timeout_s=_TOTAL_S,
+            timeout_s=_DOWNLOAD_S,
             env={**environment, **proxies},
             check=False,
         )
@@ -153,14 +156,14 @@ class Suite:
             raise PowerprofError(
                 f"cannot have packages of Debian's {self._suite} from {read_mirror_address()} "
                 f"({' / '.join(errors[:3])[:300] or done.tail()})",
-                f"check the network, or set {_VARIABLE}",
+                f"check the network, or set {_MIRROR_VARIABLE}",
             )
         return done.stdout
 
 
-def _passed() -> list[str]:
+def _read_host_options() -> list[str]:
     done = programs.run([programs.need("apt-config", "apt"), "dump"], check=False)
-    return [line for line in done.stdout.splitlines() if _PASSED.fullmatch(line)]
+    return [line for line in done.stdout.splitlines() if _HOST_OPTION.fullmatch(line)]
 
 
 def _sha256(path: Path) -> str:
@@ -168,22 +171,21 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Unpack what lies below /usr in a Debian package that apt has verified. None of its scripts is read or run.
-
-# Directories below /usr in releases that have no merged /usr yet (Debian 11).
+# Directories that belong below /usr, in releases without a merged /usr (Debian 11).
 _MERGED = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-# Read by people or by Perl, neither of which runs there.
-_LEFT_OUT = (
+# Documentation, and files of Perl, which does not run in the root.
+_SKIPPED = (
     *(f"usr/share/{name}" for name in ("bug", "doc", "info", "lintian", "locale", "man", "perl", "perl5")),
     *("usr/games", "usr/include", "usr/local", "usr/src"),
 )
-_LEFT_OUT_PARTS = frozenset({"perl", "perl5", "perl-base"})
+_SKIPPED_PARTS = frozenset({"perl", "perl5", "perl-base"})
 
 
 def unpack_package(package: Path, root: Path) -> None:
     """Unpack the files below /usr into `root`, without owners, set-user-id bits and devices.
 
-    Raises DataError for a damaged package, PowerprofError if the file system has no room.
+    apt has verified the package. None of its scripts is read or run. Raises DataError for a damaged package,
+    PowerprofError if the file system has no room.
     """
     words: list[str | Path] = [programs.need("dpkg-deb", "dpkg"), "--fsys-tarfile", package]
     try:
@@ -191,8 +193,8 @@ def unpack_package(package: Path, root: Path) -> None:
             assert child.stdout is not None  # noqa: S101  for the type checker
             with tarfile.open(fileobj=child.stdout, mode="r|") as archive:
                 for member in archive:
-                    _take(member, archive, root)
-            # The padding at its end: dpkg-deb would fail to write it.
+                    _unpack_entry(member, archive, root)
+            # Read the padding at the end: dpkg-deb would fail to write it.
             child.stdout.read()
         if child.returncode != 0:
             raise DataError(package.name, "damaged package (dpkg-deb cannot unpack it)")
@@ -204,22 +206,22 @@ def unpack_package(package: Path, root: Path) -> None:
         ) from error
 
 
-def _take(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path) -> None:
-    place = _kept(member.name)
+def _unpack_entry(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path) -> None:
+    place = _find_place(member.name)
     if place is None:
         return
     target = root / place
-    _make_folder(target if member.isdir() else target.parent)
+    _make_open_folder(target if member.isdir() else target.parent)
     if member.issym():
-        # Relative, so that the link works both inside the root and from outside.
+        # A relative link works inside the root and from outside.
         text = member.linkname
         name = text if text.startswith("/") else posixpath.join(posixpath.dirname(member.name), text)
-        kept = _kept(name)
-        # /etc/alternatives and other links that scripts make are missing.
+        kept = _find_place(name)
+        # Links to /etc/alternatives and other targets that scripts create are skipped.
         if kept is not None:
             target.symlink_to(posixpath.relpath(kept, posixpath.dirname(place)))
     elif member.islnk():
-        source = _kept(member.linkname)
+        source = _find_place(member.linkname)
         if source is not None:
             os.link(root / source, target)
     elif member.isreg():
@@ -230,33 +232,33 @@ def _take(member: tarfile.TarInfo, archive: tarfile.TarFile, root: Path) -> None
             target.chmod(0o755 if member.mode & 0o111 else 0o644)
 
 
-def _kept(name: str) -> str | None:
-    """Return the place below the root, with /usr merged; None for files that are left out."""
+def _find_place(name: str) -> str | None:
+    """Return the place below the root, with /usr merged; None for skipped files."""
     path = posixpath.normpath(name).lstrip("/")
     parts = path.split("/")
     if parts[0] in _MERGED:
         path, parts = f"usr/{path}", ["usr", *parts]
     left_out = any(
-        path == left_out or path.startswith(left_out + "/") for left_out in _LEFT_OUT
-    ) or _LEFT_OUT_PARTS & set(parts)
+        path == left_out or path.startswith(left_out + "/") for left_out in _SKIPPED
+    ) or _SKIPPED_PARTS & set(parts)
     return path if parts[0] == "usr" and len(parts) > 1 and not left_out else None
 
 
-def _make_folder(path: Path) -> None:
-    """Make a folder and its parents with mode 0755, whatever the umask is: the server's account must enter."""
+def _make_open_folder(path: Path) -> None:
+    """Create a folder and its parents with mode 0755 under any umask: the server's account must enter."""
     if not path.is_dir():
-        _make_folder(path.parent)
+        _make_open_folder(path.parent)
         path.mkdir()
         path.chmod(0o755)
 
 
 MANIFEST = "packages.json"
-# initdb and mariadb-install-db start a shell and these: of a root that is only a server's they are no dependencies.
+# initdb and mariadb-install-db start a shell and these programs, which are no dependencies of a server package.
 TOOLS = ("coreutils", "dash", "grep", "hostname", "sed")
 
 
 class UnpackedPackage(msgspec.Struct, frozen=True, kw_only=True):
-    """A package that was unpacked."""
+    """An unpacked package."""
 
     name: str
     version: str
@@ -264,7 +266,7 @@ class UnpackedPackage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The packages of a root: for people, in `packages.json` next to it."""
+    """The packages of a root, for people, in `packages.json` next to it."""
 
     suite: str
     packages: list[UnpackedPackage]
@@ -272,7 +274,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class DebianPackages:
-    """A server of a suite: its packages, and the program in them that says to be of that family and version."""
+    """A server of a suite: its packages, and the program with the expected family and version."""
 
     suite: str
     packages: tuple[str, ...]
@@ -283,34 +285,34 @@ class DebianPackages:
 
     @property
     def origin(self) -> str:
-        """Where it comes from, for people."""
+        """The mirror and suite."""
         return f"{read_mirror_address()} ({self.suite})"
 
     def bring(self, place: Path, tree: RunTree, say: Say) -> None:
-        """Download, check and unpack into `place`, which must not exist. Raises PowerprofError."""
+        """Download, check and unpack into `place`, which must not exist. Raise PowerprofError."""
         shelf = paths.cache_folder("packages")
         asked = (*self.packages, *TOOLS)
         say(f"reading the lists of Debian's {self.suite}")
         suite = Suite(self.suite, tree)
-        wanted = suite.wanted(asked)
+        wanted = suite.list_wanted(asked)
         say(f"downloading {len(wanted)} packages, {sum(package.size_bytes for package in wanted) / 1e6:.0f} MB")
         files = suite.download(asked, wanted, shelf)
         say("unpacking")
         (place / "root").mkdir(0o755, parents=True)
         for file in files:
             unpack_package(file, place / "root")
-        had = []
+        unpacked = []
         for package in wanted:
             name, version = package.name_and_version
-            had.append(UnpackedPackage(name=name, version=version, sha256=package.sha256))
-        manifest = Manifest(suite=self.suite, packages=had)
+            unpacked.append(UnpackedPackage(name=name, version=version, sha256=package.sha256))
+        manifest = Manifest(suite=self.suite, packages=unpacked)
         (place / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
         for package in wanted:
             (shelf / package.file_name).unlink(missing_ok=True)
         shutil.rmtree(tree.path / "apt")
 
     def load_build(self, place: Path) -> ServerBuild:
-        """The program. Raises PowerprofError where it does not run here, DataError where it is of another version."""
+        """Return the program. Raise PowerprofError if it does not run here, DataError for another version."""
         find = products.find_postgres_build if self.family == "postgresql" else builds.find_build
         build = find(self.binary, root=place / "root")
         if (build.family, build.version[: len(self.version)]) != (self.family, self.version):
@@ -318,15 +320,13 @@ class DebianPackages:
         return build
 
 
-# A file of Maven Central: downloaded, compared with its SHA-256, and trusted from then on.
-
-_CENTRAL = "https://repo.maven.apache.org/maven2"
-_ARCHIVE_VARIABLE = "POWERPROF_MAVEN_INDEX"
+_MAVEN_CENTRAL = "https://repo.maven.apache.org/maven2"
+_INDEX_VARIABLE = "POWERPROF_MAVEN_INDEX"
 
 
 @dataclass(frozen=True)
 class Artifact:
-    """A jar by its Maven coordinates, and what it must be."""
+    """A jar with its Maven coordinates, size and digest."""
 
     group: str
     name: str
@@ -336,13 +336,13 @@ class Artifact:
 
     @property
     def file_name(self) -> str:
-        """As the repository calls it."""
+        """The name of the file in the repository."""
         return f"{self.name}-{self.version}.jar"
 
 
 @dataclass(frozen=True)
 class ArchiveMember:
-    """A file or (with a final /) a folder of the archive and its place; `inner.jar!path` lies in a jar within."""
+    """A file, or with a final / a folder, of an archive and its target. `inner.jar!path` is in a nested jar."""
 
     source: str
     target: str
@@ -350,18 +350,15 @@ class ArchiveMember:
 
 
 def read_repository_address() -> str:
-    """The repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raises UsageError for what is no address."""
-    chosen = os.environ.get(_ARCHIVE_VARIABLE) or _CENTRAL
+    """Return the repository: $POWERPROF_MAVEN_INDEX, else Maven Central. Raise UsageError for an invalid address."""
+    chosen = os.environ.get(_INDEX_VARIABLE) or _MAVEN_CENTRAL
     if urllib.parse.urlsplit(chosen).scheme not in ("http", "https"):
-        raise UsageError(f"{_ARCHIVE_VARIABLE}={chosen!r} is not an http(s) address", _CENTRAL)
+        raise UsageError(f"{_INDEX_VARIABLE}={chosen!r} is not an http(s) address", _MAVEN_CENTRAL)
     return chosen.rstrip("/")
 
 
 def download_artifact(artifact: Artifact, tree: RunTree) -> Path:
-    """The jar, in the tree, checked.
-
-    Raises PowerprofError where it cannot be had, DataError where it is another file than expected.
-    """
+    """Return the verified jar in the tree. Raise PowerprofError if the download fails, DataError for another digest."""
     place = tree.path / "download"
     place.mkdir(0o700)
     check_room_in(place, 2 * artifact.size_bytes)
@@ -371,13 +368,12 @@ def download_artifact(artifact: Artifact, tree: RunTree) -> Path:
     )
     try:
         with path.open("xb") as file:
-            fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_TOTAL_S)
+            fetching.fetch(address, file.fileno(), limit_bytes=artifact.size_bytes, total_s=_DOWNLOAD_S)
     except OSError as error:
         raise PowerprofError(
-            f"cannot download {address} ({str(error)[:200]})", f"check the network, or set {_ARCHIVE_VARIABLE}"
+            f"cannot download {address} ({str(error)[:200]})", f"check the network, or set {_INDEX_VARIABLE}"
         ) from error
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = _sha256(path)
     if digest != artifact.sha256:
         raise DataError(
             path.name,
@@ -388,7 +384,7 @@ def download_artifact(artifact: Artifact, tree: RunTree) -> Path:
 
 
 def unpack_archive(jar: Path, members: tuple[ArchiveMember, ...], target: Path) -> None:
-    """Unpack the named members of a checked archive below `target`, which must not exist.
+    """Unpack the named members of a verified archive below `target`, which must not exist.
 
     Raises PowerprofError if the file system has no room.
     """
@@ -399,9 +395,9 @@ def unpack_archive(jar: Path, members: tuple[ArchiveMember, ...], target: Path) 
                 nested, bang, path = member.source.partition("!")
                 if bang:
                     with zipfile.ZipFile(io.BytesIO(outer.read(nested))) as inner:
-                        _archive_take(inner, member, path, target)
+                        _unpack_member(inner, member, path, target)
                 else:
-                    _archive_take(outer, member, nested, target)
+                    _unpack_member(outer, member, nested, target)
     except OSError as error:
         raise PowerprofError(
             f"cannot unpack into {target} ({reason_of(error)})",
@@ -409,7 +405,7 @@ def unpack_archive(jar: Path, members: tuple[ArchiveMember, ...], target: Path) 
         ) from error
 
 
-def _archive_take(archive: zipfile.ZipFile, member: ArchiveMember, prefix: str, target: Path) -> None:
+def _unpack_member(archive: zipfile.ZipFile, member: ArchiveMember, prefix: str, target: Path) -> None:
     for info in archive.infolist():
         is_it = info.filename.startswith(prefix) if prefix.endswith("/") else info.filename == prefix
         if info.is_dir() or not is_it:

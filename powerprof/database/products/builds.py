@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server a binary is, and what differs between families and versions in starting it."""
+"""Server programs: their product and version, and the commands that start families and versions differently."""
 
 from __future__ import annotations
 
@@ -19,14 +19,19 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 Family = Literal["mariadb", "mysql", "postgresql"]
 _TITLES = {"mariadb": "MariaDB", "mysql": "MySQL", "postgresql": "PostgreSQL"}
 
-# Libraries that old generic builds want and Debian 12 does not install by itself.
+# Libraries of old generic builds that Debian 12 does not install by default.
 _PACKAGES = {"libaio.so.1": "libaio1", "libncurses.so.5": "libncurses5", "libtinfo.so.5": "libtinfo5"}
 
 
 @dataclass(frozen=True)
 class ServerBuild:
-    """A server program. `basedir`: it is not a system one; `template`: its empty data came with it; `root`: it is of
-    another release, and all its paths are below that folder, in which it is run."""
+    """A server program.
+
+    Attributes:
+        basedir: Its base directory if it is not a system program.
+        template: The empty data that came with it.
+        root: The folder of another release in which it runs; all its paths are below.
+    """
 
     binary: Path
     family: Family
@@ -38,13 +43,13 @@ class ServerBuild:
 
     @property
     def name(self) -> str:
-        """As people write it: `MariaDB 10.11.19`."""
+        """Product and version, such as `MariaDB 10.11.19`."""
         parts = self.version[:2] if self.family == "postgresql" else self.version
         return f"{_TITLES[self.family]} {'.'.join(map(str, parts))}"
 
     @property
     def names_threads(self) -> bool:
-        """True where performance_schema.threads carries THREAD_OS_ID (MySQL 5.7.5, MariaDB 10.5)."""
+        """Whether performance_schema.threads contains THREAD_OS_ID (MySQL 5.7.5, MariaDB 10.5)."""
         return self.version >= ((10, 5, 0) if self.family == "mariadb" else (5, 7, 5))
 
     def sandbox(self, folder: Path | None = None) -> Sandbox:
@@ -54,9 +59,9 @@ class ServerBuild:
 
     @property
     def key(self) -> str:
-        """Names the template: it changes with the binary."""
+        """The name of its template, which changes with the program."""
         info = on_host(self.binary, self.root).stat()
-        # What is fetched is moved once, after it was tried: where a root or a base directory lies is not what it is.
+        # A fetched server is moved after its trial: the place of its root or base directory is not part of the key.
         place = self.binary if self.root is not None else self.binary.resolve()
         if self.basedir is not None and place.is_relative_to(self.basedir.resolve()):
             place = place.relative_to(self.basedir.resolve())
@@ -66,12 +71,12 @@ class ServerBuild:
 
 
 def on_host(path: Path, root: Path | None) -> Path:
-    """Where this host has a file of a program that is run in `root`."""
+    """Return the place on this host of a file of a program that runs in `root`."""
     return path if root is None else root / path.relative_to("/")
 
 
 def check_program(file: Path, wanted: str = "mariadbd or mysqld") -> None:
-    """Raises PowerprofError where there is no program; `wanted` is what the hint asks for."""
+    """Raise PowerprofError if there is no such program; the hint names `wanted`."""
     if not os.path.isfile(file) or not os.access(file, os.X_OK):  # noqa: PTH113 - Path's raises where a name is too long
         reason = "not an executable file" if os.path.lexists(file) else "no such file"
         raise PowerprofError(f"cannot start the server {file} ({reason})", f"name a {wanted}")
@@ -80,9 +85,9 @@ def check_program(file: Path, wanted: str = "mariadbd or mysqld") -> None:
 def find_build(
     binary: Path | None = None, basedir: Path | None = None, template: Path | None = None, root: Path | None = None
 ) -> ServerBuild:
-    """The server to start: `binary` (of `root`), or one below `basedir`, or mariadbd or mysqld of this host.
+    """Return the server to start: `binary` (of `root`), one below `basedir`, or this host's mariadbd or mysqld.
 
-    Raises CapabilityError where there is none or a library is missing, PowerprofError where it does not run.
+    Raises CapabilityError if there is none or a library is missing, PowerprofError if it does not run.
     """
     if binary is None and basedir is not None:
         names = ("bin/mariadbd", "sbin/mariadbd", "bin/mysqld", "sbin/mysqld", "libexec/mysqld")
@@ -99,13 +104,13 @@ def find_build(
     return _identify(ServerBuild(binary, "mysql", (0, 0, 0), "", basedir, template, root))
 
 
-def _identify(asked: ServerBuild) -> ServerBuild:
-    # Not as root, whoever wrote it. From its own folder: the account may be unable to come there by the whole path.
-    owner, binary = find_server_account(), asked.binary
-    program = [f"./{binary.name}" if asked.root is None else str(binary), "--no-defaults", "--version"]
-    near = binary.absolute().parent if asked.root is None else None
+def _identify(build: ServerBuild) -> ServerBuild:
+    # Run it as the server's account, and from its own folder: the account may be unable to use the whole path.
+    owner, binary = find_server_account(), build.binary
+    program = [f"./{binary.name}" if build.root is None else str(binary), "--no-defaults", "--version"]
+    near = binary.absolute().parent if build.root is None else None
     try:
-        done = sandbox.run(program, asked.sandbox(), timeout_s=30, place=near)
+        done = sandbox.run(program, build.sandbox(), timeout_s=30, place=near)
     except PowerprofError as error:
         reason = error.message.replace(program[0], str(binary))
         hint = f"servers run as {account_name(owner)}: may that user run it?" if owner is not None else None
@@ -120,16 +125,16 @@ def _identify(asked: ServerBuild) -> ServerBuild:
         )
     version = (int(numbers[1]), int(numbers[2]), int(numbers[3]))
     family: Family = "mariadb" if "mariadb" in text.lower() else "mysql"
-    if asked.template is None and family == "mysql" and version < (5, 7, 6):
+    if build.template is None and family == "mysql" and version < (5, 7, 6):
         raise CapabilityError(
             f"{binary} is MySQL {'.'.join(map(str, version))}: its empty data directory must come with it",
             "fetch it: powerprof servers fetch mysql-5.5.9",
         )
-    return dataclasses.replace(asked, family=family, version=version, text=text)
+    return dataclasses.replace(build, family=family, version=version, text=text)
 
 
 def raise_missing_library(output: str, binary: Path) -> None:
-    """Raises CapabilityError where the loader's message says that a library is missing."""
+    """Raise CapabilityError if the loader's message reports a missing library."""
     missing = re.search(r"error while loading shared libraries: (\S+):", output)
     if missing:
         package = _PACKAGES.get(missing[1])
@@ -140,10 +145,10 @@ def raise_missing_library(output: str, binary: Path) -> None:
 
 
 def build_initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
-    """The command that makes an empty data directory. Raises CapabilityError where its program is absent."""
+    """Return the command that creates an empty data directory. Raise CapabilityError if its program is absent."""
     base = [f"--basedir={build.basedir}"] if build.basedir else []
-    # A small redo log makes a small template; the server makes one of the size it is set to when it starts.
-    # MySQL 9 has the setting no more.
+    # A small redo log makes a small template. At its start the server creates one of the configured size.
+    # MySQL 9 no longer has the setting.
     small = "--loose-innodb-log-file-size=16M"
     if build.family == "mysql":
         return [str(build.binary), "--no-defaults", *base, f"--datadir={datadir}", small, "--initialize-insecure"]
@@ -158,7 +163,7 @@ def build_initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
         script = programs.which(names[0]) or programs.which(names[1])
     if script is None:
         raise CapabilityError("mariadb-install-db is not installed", "apt install mariadb-server")
-    # root by unix_socket: only root of this host can use it; powerprof has an account of its own.
+    # Root logs in by unix_socket, which only root of this host can use. powerprof has its own account.
     return [
         str(script),
         "--no-defaults",
@@ -167,7 +172,7 @@ def build_initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
         small,
         "--skip-test-db",
         "--skip-name-resolve",
-        # A host whose own name does not resolve (a container, a minimal guest) is no reason to refuse.
+        # The host's own name may not resolve (containers, minimal guests).
         "--force",
         "--auth-root-authentication-method=socket",
         "--auth-root-socket-user=root",
@@ -175,7 +180,7 @@ def build_initialise_command(build: ServerBuild, datadir: Path) -> list[str]:
 
 
 def write_account_sql(build: ServerBuild, user: str, password: str) -> str:
-    """Statements for --init-file, one per line, that make powerprof's own account (locally only)."""
+    """Return the statements for --init-file, one per line, that create powerprof's account for local connections."""
     lines = ["SET SESSION sql_log_bin=0;"]
     for host in ("localhost", "127.0.0.1"):
         if build.family == "mysql" and build.version < (5, 7, 6):
@@ -187,7 +192,7 @@ def write_account_sql(build: ServerBuild, user: str, password: str) -> str:
         lines.append(f"CREATE USER IF NOT EXISTS '{user}'@'{host}' IDENTIFIED {how}BY '{password}';")
         lines.append(f"GRANT ALL PRIVILEGES ON *.* TO '{user}'@'{host}' WITH GRANT OPTION;")
     if build.family == "mysql":
-        # MySQL's empty data let everybody in as root, and 5.5 without any name at all.
+        # MySQL's empty data admit everyone as root, and those of 5.5 without any name.
         if build.version < (5, 7, 6):
             lines.append(f"DELETE FROM mysql.user WHERE user <> '{user}';")  # noqa: S608 - a constant of ours
             lines.append("FLUSH PRIVILEGES;")

@@ -1,5 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between the servers that powerprof starts, as one table: MariaDB and MySQL, PostgreSQL."""
+"""Differences between MariaDB, MySQL and PostgreSQL as private servers, and the rule for their settings.
+
+Each setting of a private server has one of three kinds. A reserved setting is powerprof's own, or would make the
+server less private. A tuning setting is harmless. With any other setting the author of a workload could run code: it
+needs the caller's trust, as does every setting that is not listed here, because new releases add settings.
+
+mariadbd accepts any unambiguous abbreviation of an option, `-` for `_`, and any number of the prefixes skip-, disable-,
+enable-, maximum-, loose- and autoset- (mysys/my_getopt.c). A name is therefore judged by all its possible meanings.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +31,10 @@ from powerprof.system import programs
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.processes import server_names
 
-# Settings of private servers: the words of a command line, and the one decision about each name.
-#
-# A setting is reserved (powerprof sets it, or it would make the server less private), or it only tunes, or the author
-# of a workload could run code with it. The last kind needs the caller's trust, and so does every setting that is not
-# listed here: a new release of a server may add one.
-#
-# mariadbd accepts any unambiguous abbreviation of an option, `-` for `_`, and any number of the prefixes skip-,
-# disable-, enable-, maximum-, loose- and autoset- (mysys/my_getopt.c). So a name is judged by everything that it could
-# mean.
-
 Setting = str | int | float | bool | None | Sequence[str]
 
-# powerprof sets these: where the server keeps its files, who may reach it, as whom it runs.
-_OURS = (
+# powerprof sets these: places of files, access, account.
+_RESERVED = (
     "admin_address",
     "admin_port",
     "basedir",
@@ -70,17 +68,17 @@ _OURS = (
     "tmpdir",
     "user",
 )
-# Families of reserved settings: another port, or programs and libraries for the server to run.
-_FAMILIES = ("mysqlx_", "wsrep_", "admin_ssl", "admin_tls")
-_BEFORE = ("skip_", "disable_", "enable_", "maximum_", "loose_", "autoset_")
-_SETTINGS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-# Places of files, listening, programs and libraries of PostgreSQL.
+# Families of reserved settings: another port, or programs and libraries that the server runs.
+_RESERVED_FAMILIES = ("mysqlx_", "wsrep_", "admin_ssl", "admin_tls")
+_PREFIXES = ("skip_", "disable_", "enable_", "maximum_", "loose_", "autoset_")
+_MYSQL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+# Reserved in PostgreSQL: places of files, listening, programs and libraries.
 _POSTGRESQL_RESERVED = re.compile(
     r"command|librar|directory|_file|_path|listen|socket|^port$|ssl|conninfo|include|provider|log_dest|logging|syslog"
     r"|^log_filename|^restore|^archive|shared_memory_type|event_source|krb|tablespace"
 )
-# Settings that only tune. A family is listed only if no member of it loads code in any release; then an abbreviation
-# within the family is harmless too. Members that are paths remain, so no value may contain a slash.
+# Tuning settings. A family is listed only if no member loads code in any release, so that an abbreviation within the
+# family is harmless too. Some members are paths: no value may contain a slash.
 _MYSQL_TUNING = re.compile(
     r"(?:analyze|aria|auto_increment|binlog|column_compression|deadlock|delayed|gtid|histogram|idle|innodb|join|key"
     r"|log_slow|long|max|metadata_locks|min|mrr|myisam|net|optimizer|performance_schema|query|range|read|replica"
@@ -120,22 +118,22 @@ _TUNING_VARIABLES = frozenset(
 
 
 def format_settings(settings: Mapping[str, Setting]) -> list[str]:
-    """A my.cnf fragment as options: True is ON, None the bare option, a sequence the option repeated.
+    """Return a my.cnf fragment as options: True becomes ON, None the bare option, and a sequence repeats the option.
 
     Raises UsageError for an invalid name or value, and for a reserved setting.
     """
     words = []
     for name, value in settings.items():
-        if not _SETTINGS_NAME.fullmatch(name):
+        if not _MYSQL_NAME.fullmatch(name):
             raise UsageError(
                 f"{name!r} is not the name of a server setting", "mariadbd --verbose --help lists those that there are"
             )
-        ours = find_reserved_setting(name, "mysql")
-        if ours is not None:
-            same = name.lower().replace("-", "_") == ours
+        reserved = find_reserved_setting(name, "mysql")
+        if reserved is not None:
+            same = name.lower().replace("-", "_") == reserved
             raise UsageError(
                 f"the server setting {name} is powerprof's own and cannot be changed",
-                "leave it out" if same else f"it could mean {ours}; write the setting you mean in full",
+                "leave it out" if same else f"it could mean {reserved}; write the setting you mean in full",
             )
         for item in value if isinstance(value, Sequence) and not isinstance(value, str) else [value]:
             text = {True: "ON", False: "OFF"}[item] if isinstance(item, bool) else str(item)
@@ -148,21 +146,24 @@ def format_settings(settings: Mapping[str, Setting]) -> list[str]:
 
 
 def find_reserved_setting(name: str, family: Family) -> str | None:
-    """Return the reserved setting that the server could take `name` for, or None. No trust allows these."""
+    """Return the reserved setting that a name could mean; None if there is none.
+
+    Trust does not allow reserved settings.
+    """
     if family == "postgresql":
         return name if _POSTGRESQL_RESERVED.search(name.lower()) else None
-    for meaning in _meanings(name):
-        for ours in _OURS:
-            if ours.startswith(meaning):
-                return ours
-        for prefix in _FAMILIES:
+    for meaning in _list_meanings(name):
+        for reserved in _RESERVED:
+            if reserved.startswith(meaning):
+                return reserved
+        for prefix in _RESERVED_FAMILIES:
             if meaning.startswith(prefix) or prefix.startswith(meaning):
                 return prefix.rstrip("_")
     return None
 
 
 def does_setting_need_trust(name: str, value: Setting, family: Family) -> bool:
-    """Return whether the author of a workload could run code with this setting, as far as is known here.
+    """Return whether the author of a workload could run code with this setting, as far as is known.
 
     A reserved setting needs no trust, because it is refused.
     """
@@ -172,7 +173,7 @@ def does_setting_need_trust(name: str, value: Setting, family: Family) -> bool:
         return True
     if family == "postgresql":
         return not _POSTGRESQL_TUNING.fullmatch(name.lower())
-    return not any(_MYSQL_TUNING.fullmatch(meaning) for meaning in _meanings(name))
+    return not any(_MYSQL_TUNING.fullmatch(meaning) for meaning in _list_meanings(name))
 
 
 def does_variable_need_trust(name: str) -> bool:
@@ -180,109 +181,112 @@ def does_variable_need_trust(name: str) -> bool:
     return name not in _TUNING_VARIABLES
 
 
-def _meanings(name: str) -> Iterator[str]:
+def _list_meanings(name: str) -> Iterator[str]:
     """Yield the name with underscores, then each rest after one more prefix is removed.
 
-    mariadbd also accepts `CACHE.OPTION` for any option, so each rest after a dot is such a name as well.
+    mariadbd also accepts `CACHE.OPTION` for any option, so each rest after a dot is another such name.
     """
     for start in (0, *(dot.end() for dot in re.finditer(r"\.", name))):
         rest = name[start:].lower().replace("-", "_")
         yield rest
-        while (prefix := next((word for word in _BEFORE if rest.startswith(word)), None)) is not None:
+        while (prefix := next((word for word in _PREFIXES if rest.startswith(word)), None)) is not None:
             rest = rest.removeprefix(prefix)
             yield rest
 
 
-# mariadbd and mysqld as a private server: the account, its files, the command line.
+# MariaDB and MySQL.
 
-INIT_SQL = "init.sql"
-SOCKET = "mysqld.sock"
+_INIT_SQL = "init.sql"
+_MYSQL_SOCKET = "mysqld.sock"
 _USER = "powerprof"
 _SPARE_CONNECTIONS = 24
 
 
-def login(directory: Path) -> Login:
-    """powerprof's account: a random password even though the socket is private, for a loopback port is open to every
-    user of the host."""
-    return Login(user=_USER, password=secrets.token_urlsafe(24), socket=directory / SOCKET)
+def build_mysql_login(directory: Path) -> Login:
+    """Return powerprof's account with a random password: every user of the host can reach a loopback port."""
+    return Login(user=_USER, password=secrets.token_urlsafe(24), socket=directory / _MYSQL_SOCKET)
 
 
-def files(build: ServerBuild, account: Login) -> Mapping[str, str]:
-    """A password in SQL that is read from a private file shows on no command line."""
-    return {INIT_SQL: builds.write_account_sql(build, account.user, account.password)}
+def write_mysql_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+    """Return the file that creates the account. A password in a private file is on no command line."""
+    return {_INIT_SQL: builds.write_account_sql(build, account.user, account.password)}
 
 
-def words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
-    """The command line after the program: as built, but for what was asked and what makes it private.
+def build_mysql_words(
+    build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path
+) -> list[str]:
+    """Return the command line after the program: the requested settings, then those that make the server private.
 
-    That comes last: of two settings of the same name the last one holds, however the first was spelt.
+    The last of two settings with the same name applies, in any spelling.
     """
     argv = ["--no-defaults", "--skip-name-resolve"]
     if build.names_threads:
-        # Elsewhere it would cost memory and name no thread.
+        # On other builds it would use memory and name no thread.
         argv.append("--performance-schema=ON")
     if connections > 100:
         argv += [
             f"--max-connections={connections + _SPARE_CONNECTIONS}",
             f"--open-files-limit={connections + SPARE_FILES}",
-            # Thousands arrive at once and none may be turned away (listen(2), net.core.somaxconn).
+            # Thousands of clients connect at once, and none may be refused (listen(2), net.core.somaxconn).
             "--back-log=1024",
         ]
     return [
         *argv,
         *format_settings(settings),
         f"--datadir={directory}/data",
-        f"--socket={directory}/{SOCKET}",
+        f"--socket={directory}/{_MYSQL_SOCKET}",
         f"--pid-file={directory}/mysqld.pid",
         f"--tmpdir={directory / 'tmp'}",
-        f"--init-file={directory}/{INIT_SQL}",
-        # What statements of a workload may not do to files of this host: INTO OUTFILE, LOAD DATA, DATA DIRECTORY.
+        f"--init-file={directory}/{_INIT_SQL}",
+        # Statements of a workload may not use files of this host: INTO OUTFILE, LOAD DATA, DATA DIRECTORY.
         f"--secure-file-priv={directory / 'tmp'}",
         "--local-infile=OFF",
         "--loose-skip-symbolic-links",
-        # MySQL's second protocol listens everywhere by default.
+        # MySQL's second protocol listens on all addresses by default.
         "--loose-mysqlx=OFF",
     ]
 
 
-def thread_names(connect: Callable[[], Sql], pid: int) -> dict[int, str]:
-    """As performance_schema has them."""
+def _read_mysql_names(connect: Callable[[], Sql], pid: int) -> dict[int, str]:
+    """Return the names of performance_schema."""
     with connect() as connection:
         return sql.read_thread_names(connection, pid)
 
 
-def network(port: int | None, address: str) -> list[str]:
-    """Where it listens beside its socket."""
+def build_mysql_network(port: int | None, address: str) -> list[str]:
+    """Return the options for TCP."""
     return ["--skip-networking"] if port is None else [f"--port={port}", f"--bind-address={address}"]
 
 
-# PostgreSQL as a private server: finding it, its empty data, its files and its command line.
+# PostgreSQL.
 
-HBA = "hba.conf"
-_PACKAGED = Path("/usr/lib/postgresql")
-# Its socket is named after the port, also where it listens on no port.
-_SOCKET = ".s.PGSQL.5432"
-_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
+_HBA_FILE = "hba.conf"
+_DEBIAN_FOLDER = Path("/usr/lib/postgresql")
+# The socket is named after the port even without TCP.
+_POSTGRES_SOCKET = ".s.PGSQL.5432"
+_POSTGRES_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 
 
 def find_postgres_build(
     binary: Path | None = None, basedir: Path | None = None, root: Path | None = None
 ) -> ServerBuild:
-    """The server to start: `binary` (of `root`), or bin/postgres below `basedir`, or the newest of Debian's packages.
+    """Return the server to start:
 
-    Raises CapabilityError where there is none, PowerprofError where it does not run.
+    `binary` (of `root`), bin/postgres below `basedir`, or the newest of Debian's packages.
+
+    Raises CapabilityError if there is none, PowerprofError if it does not run.
     """
     if binary is None and basedir is not None:
         binary = basedir / "bin/postgres"
     if binary is None:
-        places = [place for place in _PACKAGED.glob("*/bin/postgres") if place.parts[-3].isdigit()]
+        places = [place for place in _DEBIAN_FOLDER.glob("*/bin/postgres") if place.parts[-3].isdigit()]
         binary = max(places, key=lambda place: int(place.parts[-3]), default=None) or programs.which("postgres")
     if binary is None:
         raise CapabilityError("postgres is not installed", "apt install postgresql")
     check_program(on_host(binary, root), "postgres that is there, or apt install postgresql")
-    asked = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
+    build = ServerBuild(binary, "postgresql", (0, 0, 0), "", basedir, root=root)
     command = [str(binary.absolute()), "--version"]
-    done = sandbox.run(command, asked.sandbox(), timeout_s=30)
+    done = sandbox.run(command, build.sandbox(), timeout_s=30)
     version = re.match(r"postgres \(PostgreSQL\) (\d{1,3})(?:\.(\d{1,3}))?", done.stdout)
     if done.returncode != 0 or not version:
         raise_missing_library(done.stderr, binary)
@@ -290,14 +294,14 @@ def find_postgres_build(
             f"{binary} is not a PostgreSQL server ({done.tail(1) or 'no version'})",
             "such as /usr/lib/postgresql/15/bin/postgres",
         )
-    return dataclasses.replace(asked, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
+    return dataclasses.replace(build, version=(int(version[1]), int(version[2] or 0), 0), text=done.stdout.strip())
 
 
-def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-    """The commands, each with what it reads, that make empty data with an account of ours that is no superuser.
+def build_initialise_steps(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
+    """Return the commands, each with its input, that create empty data with an account that is no superuser.
 
-    What a superuser's statement may do, the server's account may: files, programs (COPY … TO PROGRAM). The one that
-    initdb makes can log in nowhere. Raises CapabilityError where initdb is absent.
+    A superuser's statements could do to files and programs whatever the server's account may (COPY … TO PROGRAM). The
+    superuser of initdb cannot log in. Raises CapabilityError if initdb is absent.
     """
     initdb = build.binary.with_name("initdb")
     if not on_host(initdb, build.root).is_file():
@@ -318,20 +322,28 @@ def initialise(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]
     ]
 
 
-def postgres_login(directory: Path) -> Login:
-    """Our account. Its password is the folder of its socket, which nobody but the server's account may enter."""
-    socket = directory / _SOCKET
-    # The server is ours, and a workload's statements find their tables as in any session.
+def build_postgres_login(directory: Path) -> Login:
+    """Return powerprof's account.
+
+    Only the server's account may enter the folder of the socket, which replaces a password.
+    """
+    socket = directory / _POSTGRES_SOCKET
+    # The server is trusted: a workload's statements find their tables as in any session.
     return Login(user=_USER, socket=socket, database="postgres", family="postgresql", session_options="")
 
 
-def postgres_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
-    """What the server reads: who may come, by which way."""
-    return {HBA: f"local all {account.user} trust\n"}
+def write_postgres_files(build: ServerBuild, account: Login) -> Mapping[str, str]:
+    """Return the file that admits powerprof's account."""
+    return {_HBA_FILE: f"local all {account.user} trust\n"}
 
 
-def postgres_words(build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path) -> list[str]:
-    """The command line after the program; ours come last, so that they hold."""
+def build_postgres_words(
+    build: ServerBuild, settings: Mapping[str, Setting], connections: int, directory: Path
+) -> list[str]:
+    """Return the command line after the program.
+
+    The settings that make the server private are last and take precedence.
+    """
     asked = [f"{name}={value}" for name, value in check_postgres_settings(settings).items()]
     if connections > 90:
         asked.insert(0, f"max_connections={connections + 16}")
@@ -339,21 +351,21 @@ def postgres_words(build: ServerBuild, settings: Mapping[str, Setting], connecti
         "listen_addresses=",
         f"unix_socket_directories={directory}",
         "unix_socket_permissions=0700",
-        f"hba_file={directory / HBA}",
+        f"hba_file={directory / _HBA_FILE}",
         "log_destination=stderr",
         "logging_collector=off",
-        # In its own folder, which goes with it; what lies in /dev/shm stays behind after a kill -9.
+        # Files in its own folder are removed with it. Segments in /dev/shm would remain after a kill -9.
         "dynamic_shared_memory_type=mmap",
     ]
     return ["-D", f"{directory}/data", *(word for setting in (*asked, *ours) for word in ("-c", setting))]
 
 
 def check_postgres_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
-    """Settings as the server reads them. Raises UsageError for what is none, or is powerprof's to say."""
+    """Return settings as the server reads them. Raise UsageError for an invalid or reserved one."""
     checked_settings = {}
     for name, value in settings.items():
         plain = name.lower()
-        if not _NAME.fullmatch(plain):
+        if not _POSTGRES_NAME.fullmatch(plain):
             raise UsageError(
                 f"{name!r} is not the name of a setting of PostgreSQL", "SHOW ALL lists those that there are"
             )
@@ -366,8 +378,8 @@ def check_postgres_settings(settings: Mapping[str, Setting]) -> dict[str, str]:
     return checked_settings
 
 
-def processes(pid: int) -> Sequence[int]:
-    """The server and the processes that it works in."""
+def list_processes(pid: int) -> Sequence[int]:
+    """Return the server and its processes."""
     return (pid, *list_children(pid))
 
 
@@ -378,12 +390,18 @@ Steps = Sequence[tuple[Sequence[str], str]]
 class Product:
     """A kind of server.
 
-    `find(binary, basedir)` is its program; `initialise(build, datadir)` the commands that make empty data, each with
-    its input; `login(directory)` the account and `files(build, login)` what is written for it, of which `once` is
-    removed when the server answers. `words(build, settings, connections, directory)` are its command line but for the
-    network, which `network(port, address)` adds. `check(settings)` refuses what would make it less private.
-    `processes(pid)` are those that it works in, `names(connect, pid)` what its threads are called. `end` is the signal
-    that ends them all at once.
+    Attributes:
+        find: Find its program from `binary` and `basedir`.
+        check: Refuse reserved settings.
+        initialise: Return the commands that create empty data, each with its input.
+        login: Return the account of a server in this directory.
+        files: Return the files that the account needs.
+        temporary_files: Files to remove when the server answers.
+        words: Return the command line except for the network.
+        network: Return the options for TCP on a port and address.
+        processes: Return the processes of a server.
+        names: Return thread names by kernel thread id.
+        end_signal: Signal that ends all processes at once.
     """
 
     title: str
@@ -406,28 +424,28 @@ MYSQL = Product(
     find=builds.find_build,
     check=format_settings,
     initialise=lambda build, datadir: [(builds.build_initialise_command(build, datadir), "")],
-    login=login,
-    files=files,
-    temporary_files=(INIT_SQL,),
-    words=words,
-    network=network,
+    login=build_mysql_login,
+    files=write_mysql_files,
+    temporary_files=(_INIT_SQL,),
+    words=build_mysql_words,
+    network=build_mysql_network,
     processes=lambda pid: (pid,),
-    names=thread_names,
+    names=_read_mysql_names,
     end_signal=signal.SIGKILL,
 )
 POSTGRESQL = Product(
     title="PostgreSQL",
     find=find_postgres_build,
     check=check_postgres_settings,
-    initialise=initialise,
-    login=postgres_login,
-    files=postgres_files,
+    initialise=build_initialise_steps,
+    login=build_postgres_login,
+    files=write_postgres_files,
     temporary_files=(),
-    words=postgres_words,
+    words=build_postgres_words,
     network=lambda _port, _address: [],
-    processes=processes,
-    names=lambda _connect, pid: server_names(processes(pid)),
-    # "Immediate shutdown": its processes end without writing; killed itself, it would leave those that are busy.
+    processes=list_processes,
+    names=lambda _connect, pid: server_names(list_processes(pid)),
+    # "Immediate shutdown": all processes end without writing. SIGKILL would leave busy ones behind.
     end_signal=signal.SIGQUIT,
     has_tcp=False,
 )
@@ -435,11 +453,11 @@ PRODUCTS: Mapping[str, Product] = {"mysql": MYSQL, "mariadb": MYSQL, "postgresql
 
 
 def product_of(build: ServerBuild) -> Product:
-    """The product of a program."""
+    """Return the product of a program."""
     return PRODUCTS[build.family]
 
 
 def find_program(family: str, binary: Path | None, basedir: Path | None) -> ServerBuild:
-    """The program to start: of the product that `binary` is by its name, else of that family."""
+    """Return the program to start: `binary` with its product by name, else a program of the family."""
     named = POSTGRESQL if binary is not None and binary.name in ("postgres", "postmaster") else PRODUCTS[family]
     return named.find(binary, basedir)

@@ -48,7 +48,7 @@ def server(build: None, shared_cache: Path) -> Iterator[PrivateServer]:
 
 def test_it_runs_as_no_root_and_its_account_is_no_superuser(server: PrivateServer) -> None:
     assert server.version.startswith("PostgreSQL ")
-    for pid in products.processes(server.pid):
+    for pid in products.list_processes(server.pid):
         assert Path(f"/proc/{pid}").stat().st_uid != 0
     with server.connect() as connection:
         found = dict(sql.fetch_rows(connection, "SELECT usename, usesuper FROM pg_user"))

@@ -46,7 +46,7 @@ def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, 
         with pytest.raises(LoadFailed):
             running.finish(30)
         # It reads this file at each start, and powerprof removes it after the first.
-        init = server.directory / products.INIT_SQL
+        init = server.directory / products._INIT_SQL
         init.write_text("")
         os.chown(init, *(find_server_account() or (-1, -1)))
         first = server.pid

@@ -21,7 +21,7 @@ BUILD = ServerBuild(
 
 
 def test_ours_come_after_what_was_asked_so_that_they_hold() -> None:
-    words = products.postgres_words(BUILD, {"shared_buffers": "64MB", "fsync": False}, 200, Path("/t/server"))
+    words = products.build_postgres_words(BUILD, {"shared_buffers": "64MB", "fsync": False}, 200, Path("/t/server"))
     assert words[:2] == ["-D", "/t/server/data"]
     asked = words[3::2]
     assert asked[:3] == ["max_connections=216", "shared_buffers=64MB", "fsync=off"]
