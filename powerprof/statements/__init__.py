@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a statement's text says of which statement it is: pure, of text alone."""
+"""Texts of statements as data: identity and normal form, from the text alone."""
