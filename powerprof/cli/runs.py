@@ -101,10 +101,10 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
 
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
-    from powerprof.experiment.sweep_comparison import trend_of
+    from powerprof.experiment.sweep_comparison import build_trend
     from powerprof.report.kinds import word_record
 
-    record = word_record(trend_of(name, runs_dir))
+    record = word_record(build_trend(name, runs_dir))
     write_json(record, json)
     write_exports(record, {"html": html})
     if "-" not in (json, html):

@@ -17,7 +17,7 @@ from powerprof.cli.parameters import argument, flag, group, option
 from powerprof.system.errors import UsageError
 
 if TYPE_CHECKING:
-    from powerprof.experiment.study import Measured
+    from powerprof.experiment.study import StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ def command(options: Options) -> None:
     deliver(record, "study", saving, files)
 
 
-def _keep(command: str, record: Measured, saving: Saving) -> Measured:
+def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
     """Word and save what a step measured."""
     from powerprof.model.runs import RunStore
     from powerprof.report.history import about
@@ -80,10 +80,10 @@ def _keep(command: str, record: Measured, saving: Saving) -> Measured:
 
 
 def _list(*, quick: bool) -> None:
-    from powerprof.experiment.study import StudyOptions, plan
+    from powerprof.experiment.study import StudyOptions, describe_plan
     from powerprof.report.study import listing
-    from powerprof.workloads.catalogue import find_study, names
+    from powerprof.workloads.catalogue import find_study, list_studies
 
-    studies = {name: find_study(name) for name in names()}
-    plans = {name: plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}
+    studies = {name: find_study(name) for name in list_studies()}
+    plans = {name: describe_plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}
     show(listing(plans, terminal_width()))

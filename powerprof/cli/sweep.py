@@ -223,7 +223,9 @@ def command(options: Options) -> None:
     )
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
-    record = sweep.sweep(asked, options.bench.open, plan, store, extra=options.bench.folders, say=say_to(saving))
+    record = sweep.measure_sweep(
+        asked, options.bench.open, plan, store, extra=options.bench.folders, say=say_to(saving)
+    )
     # It is in the store since its first point.
     if record.id is not None:
         from powerprof.model.runs import RunStore

@@ -30,7 +30,7 @@ def command(options: Options) -> None:
     name, json = options.name, options.json
     check_targets(json)
     from powerprof.report import catalogue
-    from powerprof.workloads.catalogue import find_workload, folders
+    from powerprof.workloads.catalogue import find_workload, list_folders
     from powerprof.workloads.definition import json_schema
     from powerprof.workloads.reading import read_workload
 
@@ -40,7 +40,7 @@ def command(options: Options) -> None:
         write_json(json_schema(), json or "-")
         return
     extra = options.workloads or []
-    listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in folders(extra)]
+    listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in list_folders(extra)]
     write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.workload_records(listed)}, json)
     if json != "-":
         show(

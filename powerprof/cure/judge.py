@@ -99,7 +99,7 @@ def judge(blocks: Sequence[CureBlock], primary: str, seed: int) -> list[Metric]:
     pair."""
     pairs = pairs_of(blocks)
     compared = [_compared(quantity, pairs) for quantity in (*_OF_COUNTS, _watts(blocks))] if pairs else []
-    return verdict.judge(compared, primary, seed, level=CURE_LEVEL)
+    return verdict.judge_metrics(compared, primary, seed, level=CURE_LEVEL)
 
 
 def _compared(quantity: _Quantity, pairs: Sequence[tuple[CureBlock, CureBlock]]) -> Compared:

@@ -27,7 +27,7 @@ import msgspec
 
 from powerprof.energy.models_file import CpuIdentity, CpuMatch, PowerModel, bound_over_range, estimate_range_of
 from powerprof.model.text import join_words, shorten
-from powerprof.statistics.intervals import two_sided
+from powerprof.statistics.intervals import two_sided_quantile
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import printable
 
@@ -143,7 +143,7 @@ def predict_new_kind(results: Sequence[PowerResult], what: str, known: Deviation
     middle = fmean(means)
     squares = _PRIOR_KINDS * known.between[what] ** 2 + fsum((mean - middle) ** 2 for mean in means)
     variance = squares / freedom * (1 + 1 / len(means)) + known.within[what] ** 2
-    return _spread(_logs(results, what), two_sided(_CONFIDENCE, freedom) * math.sqrt(variance))
+    return _spread(_logs(results, what), two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(variance))
 
 
 def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviations) -> Spread:
@@ -151,7 +151,7 @@ def predict_known_kind(results: Sequence[PowerResult], what: str, known: Deviati
     logs = _logs(results, what)
     freedom = _PRIOR_RESULTS + len(logs) - 1
     squares = _PRIOR_RESULTS * known.within[what] ** 2 + fsum((x - fmean(logs)) ** 2 for x in logs)
-    return _spread(logs, two_sided(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
+    return _spread(logs, two_sided_quantile(_CONFIDENCE, freedom) * math.sqrt(squares / freedom * (1 + 1 / len(logs))))
 
 
 def _logs(results: Iterable[PowerResult], what: str) -> list[float]:

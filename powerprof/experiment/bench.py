@@ -54,17 +54,17 @@ class Node:
         if self.server.private and not self.asleep:
             self.asleep = True
             for server in self.members.values():
-                private(server).pause()
+                require_private(server).pause()
 
     def wake(self) -> None:
         """Continue stopped servers."""
         if self.asleep:
             self.asleep = False
             for server in self.members.values():
-                private(server).resume()
+                require_private(server).resume()
 
 
-def private(server: Server) -> PrivateServer:
+def require_private(server: Server) -> PrivateServer:
     """Return a server as a private one. All servers of a node are private if the first one is."""
     from powerprof.database.private.server import PrivateServer
 
@@ -84,7 +84,7 @@ def start_servers(
     from powerprof.database.private.preparation import ServerOptions
     from powerprof.database.private.server import PrivateServer
     from powerprof.database.private.topology import MemberOptions, ServerTopology, plan_topology
-    from powerprof.experiment.bench_data import cpus_of
+    from powerprof.experiment.bench_data import member_cpus
     from powerprof.workloads.definition import TopologyMember
 
     most = max(other.load.clients for other in cases)
@@ -103,7 +103,7 @@ def start_servers(
     wanted = case.topology
     if wanted.kind == "standalone":
         return {name: stack.enter_context(PrivateServer(wanted_options, tree=tree))}, ()
-    affinities = {member.name: cpus_of(member, options) for member in plan_topology(wanted.kind, wanted.count)}
+    affinities = {member.name: member_cpus(member, options) for member in plan_topology(wanted.kind, wanted.count)}
     declared = {**{name: TopologyMember() for name in affinities}, **wanted.members}
     members = {
         name: MemberOptions(
@@ -177,14 +177,14 @@ class Bench(Closeable):
         account = given.login.account if given is not None else None
         # Under sudo the clients run as the caller.
         owner = sandbox.choose_user(account)
-        self._copies = trust.check(self._cases, self._options.trust, self._tree.path, owner)
+        self._copies = trust.copy_trusted(self._cases, self._options.trust, self._tree.path, owner)
         if owner is not None:
             template.let_pass(self._tree, owner)
         for case in self._cases:
             if self._key(case) not in {*self._nodes, *self._failures}:
                 self._trying(case, self._start)
         if given is not None:
-            for schema in dict.fromkeys(bench_data.database_of(case) for case in self._cases if case.load.reads_only):
+            for schema in dict.fromkeys(bench_data.load_database(case) for case in self._cases if case.load.reads_only):
                 self._readers[schema] = self._stack.enter_context(ReadOnlyAccount(given.login, schema)).login
         for case in self._cases:
             if self.failure(case) is None:
@@ -247,7 +247,7 @@ class Bench(Closeable):
         if case.server.disk_operations_hz is not None:
             # Slow down the disk last: otherwise writing the tables would take minutes.
             for server in node.members.values():
-                private(server).slow_disk(case.server.disk_operations_hz)
+                require_private(server).slow_disk(case.server.disk_operations_hz)
 
     def _run_on_members(self, case: Case, node: Node) -> None:
         for name, statements in case.condition.on_members.items():
@@ -296,7 +296,7 @@ class Bench(Closeable):
     def quick_disks(self, case: Case) -> Iterator[None]:
         """Lift the limit of slow disks while the context is open, for work outside of windows."""
         operations_hz = case.server.disk_operations_hz
-        servers = [] if operations_hz is None else [private(server) for server in self.members(case).values()]
+        servers = [] if operations_hz is None else [require_private(server) for server in self.members(case).values()]
         for server in servers:
             server.slow_disk(None)
         try:
@@ -389,7 +389,7 @@ class Bench(Closeable):
 
     def login(self, case: Case) -> Login:
         """Return the account with the condition's schema; a read-only one on a given server if the load requests it."""
-        schema = bench_data.database_of(case)
+        schema = bench_data.load_database(case)
         login = self._readers.get(schema) if case.load.reads_only else None
         return (login or self._node(case).server.login).in_database(schema)
 
@@ -425,7 +425,7 @@ class Bench(Closeable):
     def _run(self, case: Case, node: Node, statements: Sequence[str]) -> None:
         if not statements:
             return
-        with node.server.connect(database=bench_data.database_of(case)) as connection:
+        with node.server.connect(database=bench_data.load_database(case)) as connection:
             sql.execute(connection, *statements)
 
     def _explain(self, case: Case) -> None:

@@ -13,7 +13,7 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.connections import check_connections
 from powerprof.database.private import topology as routing
 from powerprof.database.private.topology import MemberPlan, plan_topology
-from powerprof.experiment.bench_settings import global_change
+from powerprof.experiment.bench_settings import find_global_change
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import read_outside_text
@@ -75,12 +75,12 @@ def read_counters(connection: Sql) -> dict[str, int]:
     return sql.dialect_of(connection).read_counters(connection)
 
 
-def moved_between(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def subtract_counters(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     """Return the change of each counter."""
     return {name: max(0, after[name] - before[name]) for name in after if name in before}
 
 
-def queries_in(moved: Mapping[str, int], *, transactions: bool = False) -> int:
+def count_queries(moved: Mapping[str, int], *, transactions: bool = False) -> int:
     """Return the statements that clients ran: Questions minus the second reading and the COM_QUIT per connection.
 
     Checked with 10.11: 1,000 statements over 4 connections count 1,005. Prepares and closes are no Questions. For a
@@ -123,7 +123,7 @@ def check_data(connection: Sql, condition: str, checks: Sequence[str]) -> None:
             )
 
 
-def rows_in(moved: Mapping[str, int]) -> int | None:
+def count_rows(moved: Mapping[str, int]) -> int | None:
     """Return the rows that the storage engines read, with a dozen for the reading itself; None without counters."""
     counted = [moved[name] for name in sql.ROWS if name in moved]
     return sum(counted) if counted else None
@@ -196,7 +196,7 @@ def _check_sql(case: Case) -> None:
         texts[key] = [statement for file in files for statement in split_statements(file)]
     for key, statements in texts.items():
         for statement in statements:
-            if (change := global_change(statement)) is not None:
+            if (change := find_global_change(statement)) is not None:
                 raise UsageError(
                     f"{case.qualified}: {key} sets a global variable of the given server ({change})",
                     "use set_global = { NAME = VALUE } in [server] or the condition instead: it is restored",
@@ -214,7 +214,7 @@ def _plans(case: Case) -> Sequence[MemberPlan]:
     return [] if case.topology.kind == "standalone" else plan_topology(case.topology.kind, case.topology.count)
 
 
-def cpus_of(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
+def member_cpus(member: MemberPlan, options: BenchOptions) -> tuple[int, ...] | None:
     """Return the CPUs of one server of a topology, by its name or role; None if none were chosen."""
     return options.member_cpus.get(member.name) or options.member_cpus.get(member.role)
 
@@ -245,7 +245,7 @@ def _check_given(case: Case, options: BenchOptions) -> None:
 SQL_LIMIT_BYTES = 256 << 20
 
 
-def schema_of(workload: LoadedWorkload) -> str | None:
+def schema_name(workload: LoadedWorkload) -> str | None:
     """Return the schema that powerprof makes for a workload; None without tables."""
     dataset = workload.definition.dataset
     if dataset.kind == "world":
@@ -255,9 +255,9 @@ def schema_of(workload: LoadedWorkload) -> str | None:
     return None
 
 
-def database_of(case: Case) -> str | None:
+def load_database(case: Case) -> str | None:
     """Return the schema of the load: its own, or the one made for the workload."""
-    return case.load.database or schema_of(case.workload)
+    return case.load.database or schema_name(case.workload)
 
 
 def make_schemas(
@@ -272,7 +272,7 @@ def make_schemas(
 
     Raises PowerprofError, UsageError.
     """
-    dataset, name = workload.definition.dataset, schema_of(workload)
+    dataset, name = workload.definition.dataset, schema_name(workload)
     first = next(iter(members.values()))
     if topology.kind != "routed-pair" or name is None:
         make_schema(first, workload, dataset, made, world_sql)
@@ -292,7 +292,7 @@ def make_schema(
 
     Raises PowerprofError, and UsageError if the schema belongs to another user.
     """
-    name = schema_of(workload)
+    name = schema_name(workload)
     if name is None:
         return
     remove_schema(server, name)

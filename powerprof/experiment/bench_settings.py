@@ -277,7 +277,7 @@ def _with_moved(
     return [*plan[:place], *first, *rest]
 
 
-def global_change(text: str) -> str | None:
+def find_global_change(text: str) -> str | None:
     """Return the start of the first SQL part that sets a global variable of MariaDB or MySQL; else None.
 
     Stored programs and literal prepared statements are searched too. SQL that is composed at run time, or stored in the

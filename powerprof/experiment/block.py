@@ -19,7 +19,7 @@ from powerprof.experiment.observers import CaseObservers
 from powerprof.experiment.options import RAMP_S, ExperimentOptions
 from powerprof.experiment.plan import Offer, block_order
 from powerprof.experiment.records import Arm, Block, MemberShare, Slices, StormShare
-from powerprof.experiment.sysbench import GatedLoad, Tally, is_possible
+from powerprof.experiment.sysbench import GatedLoad, Tally, is_gate_supported
 from powerprof.measure.clock import Meters
 from powerprof.measure.sampling import WindowMeter, join_two_windows, join_windows
 from powerprof.measure.window import realtime_scheduling, wait_and_read
@@ -127,32 +127,36 @@ def measure_block(apparatus: Apparatus, case: Case, slot: Slot, attempts: int) -
     bench = apparatus.bench
     bench.enter(case)
     with bench.connect(case) as control:
-        measure = _work if apparatus.offer.design == "work" else _rate
-        block = measure(apparatus, case, slot, attempts, counting(control, bench.server(case).pid, case.load.counted))
+        measure = _measure_work if apparatus.offer.design == "work" else _measure_at_rate
+        block = measure(
+            apparatus, case, slot, attempts, counter_reader(control, bench.server(case).pid, case.load.counted)
+        )
         with bench.quick_disks(case):
             bench_data.check_data(control, case.qualified, case.load.checks)
     bench.leave(case)
     return block
 
 
-def counting(control: Sql, pid: int | None, counted: str | None = None) -> Callable[[], dict[str, int]]:
+def counter_reader(control: Sql, pid: int | None, counted: str | None = None) -> Callable[[], dict[str, int]]:
     """Return a reader of the server's counters, its page faults, and the count of the workload's own statement."""
 
     def count() -> dict[str, int]:
-        faults = minor_faults(pid)
+        faults = count_minor_faults(pid)
         own = {} if counted is None else {_DONE: bench_data.read_done(control, counted)}
         return {**bench_data.read_counters(control), **({} if faults is None else {_FAULTS: faults}), **own}
 
     return count
 
 
-def minor_faults(pid: int | None) -> int | None:
+def count_minor_faults(pid: int | None) -> int | None:
     """Return the minor page faults of a process with its ended threads; None if unknown."""
     stat = process_stat(pid) if pid else None
     return None if stat is None else stat.minor_faults
 
 
-def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+def _measure_at_rate(
+    apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]
+) -> Block:
     """Measure a window within a load of constant rate."""
     window_s = apparatus.options.window_s
     lasts_s = math.ceil(RAMP_S + window_s + _TAIL_S * _LONGER ** (attempts - 1))
@@ -165,7 +169,7 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
             try:
                 wait_and_read((), RAMP_S)
                 if not running.alive():
-                    raise _ended(running, f"{case.qualified}: the client ended at once")
+                    raise _early_end(running, f"{case.qualified}: the client ended at once")
                 meter.follow("client", running.pids)
                 before = count()
                 beside.start()
@@ -175,20 +179,20 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
                 shares, storm = beside.finish(window.cpus)
                 after = count()
                 if not outlasted:
-                    raise _ended(running, f"{case.qualified}: the client ended before the window did")
+                    raise _early_end(running, f"{case.qualified}: the client ended before the window did")
                 result = running.finish(window_s + _PATIENCE_S)
             finally:
                 running.kill()
     refuse_errors(case, result)
-    moved = bench_data.moved_between(before, after)
+    moved = bench_data.subtract_counters(before, after)
     done = moved.pop(_DONE, None)
     if done is None:
         own = result.between(start_s, end_s)
         if answered is not None and answered_then is not None:
             own = answered_then - answered
-        done = bench_data.queries_in(moved, transactions=case.load.transaction) if own is None else own
+        done = bench_data.count_queries(moved, transactions=case.load.transaction) if own is None else own
     bench_data.check_counters(case.qualified, case.condition.counters, moved, done)
-    return block_of(
+    return build_block(
         apparatus,
         slot,
         attempts,
@@ -202,13 +206,15 @@ def _rate(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
     )
 
 
-def _ended(running: RunningLoad, what: str) -> LoadFailed:
+def _early_end(running: RunningLoad, what: str) -> LoadFailed:
     """Return the error for a client that ended too soon. Raise the client's own error if it has one."""
     running.finish(0.1)
     return LoadFailed(what)
 
 
-def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]) -> Block:
+def _measure_work(
+    apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Callable[[], dict[str, int]]
+) -> Block:
     """Measure a window of equal work, from its start to the usual end of the slower condition; the rest is idle."""
     before = count()
     with apparatus.meter(apparatus.bench.pids(case)) as meter:
@@ -231,13 +237,13 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         window = solution
         if left_s > 0.05:
             window = join_two_windows(solution, apparatus.complete(meter.measure(left_s)))
-    window = with_client(window, result.client_cpu_s)
+    window = add_client_time(window, result.client_cpu_s)
     refuse_errors(case, result)
-    moved = bench_data.moved_between(before, after)
+    moved = bench_data.subtract_counters(before, after)
     bench_data.check_counters(
-        case.qualified, case.condition.counters, moved, result.queries or bench_data.queries_in(moved)
+        case.qualified, case.condition.counters, moved, result.queries or bench_data.count_queries(moved)
     )
-    return block_of(
+    return build_block(
         apparatus,
         slot,
         attempts,
@@ -246,7 +252,7 @@ def _work(apparatus: Apparatus, case: Case, slot: Slot, attempts: int, count: Ca
         moved,
         # All of the client's statements are in the window, so its own count is exact. The server's count is off by a
         # COM_QUIT shortly before or after.
-        queries=result.queries or bench_data.queries_in(moved),
+        queries=result.queries or bench_data.count_queries(moved),
         solution_s=solution_s,
         solution_energy=solution.energy,
     )
@@ -258,7 +264,7 @@ def refuse_errors(case: Case, result: LoadResult) -> None:
         raise LoadFailed(f"{case.qualified}: {result.errors} queries failed")
 
 
-def with_client(window: Window, cpu_s: float | None) -> Window:
+def add_client_time(window: Window, cpu_s: float | None) -> Window:
     """Add the CPU time of a client that ended within the window, as the kernel reported it to wait()."""
     import msgspec
 
@@ -269,7 +275,7 @@ def with_client(window: Window, cpu_s: float | None) -> Window:
     return msgspec.structs.replace(window, processes=[*window.processes, client])
 
 
-def block_of(
+def build_block(
     apparatus: Apparatus,
     slot: Slot,
     attempts: int,
@@ -307,7 +313,7 @@ def block_of(
         client_cpu_s=result.client_cpu_s,
         solution_s=solution_s,
         solution_energy=list(solution_energy),
-        rows_examined=None if queries is None else bench_data.rows_in(moved),
+        rows_examined=None if queries is None else bench_data.count_rows(moved),
         minor_faults_count=status.pop(_FAULTS, None),
         status=status,
         members=list(members),
@@ -327,7 +333,7 @@ _SWITCHED_TURN_S = 0.5
 _SETTLE_S = 0.02
 
 
-def turn_length_s(
+def choose_turn_length(
     bench: Bench, cases: Sequence[Case], offer: Offer, options: ExperimentOptions, quick_meters: bool
 ) -> float | None:
     """Return the length of a turn in s; None if the conditions cannot alternate within a window.
@@ -336,7 +342,7 @@ def turn_length_s(
     another experiment. Separate servers are stopped and continued, so their turns are longer: timers that expire while
     a server is stopped fire at once. Slow meters cannot separate turns.
     """
-    if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_possible():
+    if not options.turn_s or offer.design != "rate" or not offer.rate_hz or not is_gate_supported():
         return None
     if not quick_meters or options.residency_source != "cpuidle" or not bench.switchable(cases):
         return None
@@ -378,10 +384,10 @@ def measure_alternating(
     with ExitStack() as stack:
         sides: dict[Arm, _TurnSide] = {}
         for slot in slots:
-            side = _side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
+            side = _open_side(stack, apparatus, cases[0 if slot.arm == "a" else 1], slot, turn_s)
             sides[slot.arm] = side
         # The effect of a reading on the counters, from the server that is awake.
-        own = bench_data.moved_between(side.count(), side.count())
+        own = bench_data.subtract_counters(side.count(), side.count())
         stack.enter_context(realtime_scheduling())
         for pair in block_order(round(apparatus.options.window_s / turn_s), slots[0].seed):
             for arm in pair:
@@ -391,14 +397,14 @@ def measure_alternating(
                     time.sleep(_SETTLE_S)
                 before = side.count()
                 side.meter.open_window()
-                _turn(side.load, turn_s)
+                _run_turn(side.load, turn_s)
                 side.windows.append(side.meter.close_window())
-                moved = bench_data.moved_between(before, side.count())
+                moved = bench_data.subtract_counters(before, side.count())
                 side.moved.append({name: max(0, value - own.get(name, 0)) for name, value in moved.items()})
-    return [_block(apparatus, sides[slot.arm], attempts) for slot in slots]
+    return [_join_turns(apparatus, sides[slot.arm], attempts) for slot in slots]
 
 
-def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _TurnSide:
+def _open_side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s: float) -> _TurnSide:
     """Connect the client of a side and run it in for one turn that is in no figure."""
     apparatus.bench.enter(case)  # a stopped server accepts no connection
     control = stack.enter_context(apparatus.bench.connect(case))
@@ -415,31 +421,33 @@ def _side(stack: ExitStack, apparatus: Apparatus, case: Case, slot: Slot, turn_s
         )
     )
     meter = stack.enter_context(apparatus.meter(apparatus.bench.pids(case), load.pids))
-    count = counting(control, apparatus.bench.server(case).pid)
-    _turn(load, turn_s)
+    count = counter_reader(control, apparatus.bench.server(case).pid)
+    _run_turn(load, turn_s)
     return _TurnSide(slot, case, load, meter, count, load.tally())
 
 
-def _turn(load: GatedLoad, turn_s: float) -> None:
+def _run_turn(load: GatedLoad, turn_s: float) -> None:
     load.open()
     wait_and_read((), turn_s)
     load.shut(_PATIENCE_S)
 
 
-def _block(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
+def _join_turns(apparatus: Apparatus, side: _TurnSide, attempts: int) -> Block:
     """Join all turns of a side into one block."""
     result = side.load.tally().since(side.start)
-    bench_data.check_counters(side.case.qualified, side.case.condition.counters, _sum(side.moved), result.queries)
-    return block_of(
+    bench_data.check_counters(
+        side.case.qualified, side.case.condition.counters, _sum_counters(side.moved), result.queries
+    )
+    return build_block(
         apparatus,
         side.slot,
         attempts,
         apparatus.complete(join_windows(side.windows)),
         result,
-        _sum(side.moved),
+        _sum_counters(side.moved),
         queries=result.queries,
     )
 
 
-def _sum(moved: Sequence[dict[str, int]]) -> dict[str, int]:
+def _sum_counters(moved: Sequence[dict[str, int]]) -> dict[str, int]:
     return {name: sum(counters.get(name, 0) for counters in moved) for name in moved[0]}

@@ -17,8 +17,15 @@ from powerprof.energy.domains import note_unmetered_windows
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
-from powerprof.experiment.block import Apparatus, Slot, measure_alternating, measure_block, turn_length_s
-from powerprof.experiment.metrics import Baseline, baseline_of, blocks_system, compared, figures_of, measured_names
+from powerprof.experiment.block import Apparatus, Slot, choose_turn_length, measure_alternating, measure_block
+from powerprof.experiment.metrics import (
+    Baseline,
+    list_measured,
+    mean_baseline,
+    pair_figures,
+    read_figures,
+    system_of_blocks,
+)
 from powerprof.experiment.options import MINIMUM_PAIRS, REPLACED_SHARE, ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, block_order, calibrate, check_comparable, check_options
 from powerprof.experiment.records import (
@@ -31,32 +38,32 @@ from powerprof.experiment.records import (
     Metric,
     Plan,
     TraceSummary,
-    pairs_of,
+    list_pairs,
 )
 from powerprof.experiment.run import (
-    ASKED,
+    COMMAND_METRIC,
     Command,
     _baseline,
     _check_source,
     _end_notes,
-    condition_of,
-    fit,
+    build_command_condition,
+    fit_executions,
     measure_executions,
 )
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep_comparison import SweepComparison, are_sweeps, compare_sweeps
-from powerprof.experiment.threats import disturbed_pairs, find_threats, leave_out, other_models
+from powerprof.experiment.threats import apply_other_models, disturbed_pairs, find_threats, mark_disturbed_pairs
 from powerprof.experiment.traced import sample_functions, trace_condition
 from powerprof.experiment.verdict import (
     SampledWindow,
     answer_for,
-    function_changes,
+    choose_primary_metric,
+    compare_functions,
+    control_from_blocks,
+    control_from_run,
     half_width_percent,
-    headline,
-    judge,
+    judge_metrics,
     judge_saved,
-    own_control,
-    run_control,
 )
 from powerprof.measure.sampling import format_now
 from powerprof.model.records import EnergySource, Figures, Note, Window
@@ -73,7 +80,7 @@ if TYPE_CHECKING:
 # The record of a comparison: metrics, verdicts, threats, control and host.
 
 
-def comparison(collected: Collected) -> Comparison:
+def build_comparison(collected: MeasuredPairs) -> Comparison:
     """Judge the collected pairs and return the record. Only the description of the host is read from outside."""
     from powerprof.host.describe import host_record
 
@@ -84,8 +91,8 @@ def comparison(collected: Collected) -> Comparison:
         window.energy for window in (*collected.before, *collected.after, *(block.window for block in collected.blocks))
     ]
     pairs, baseline, primary, seed = collected.pairs, collected.baseline, collected.primary, collected.options.seed
-    by_model = [compared(*model) for model in other_models(pairs, baseline)]
-    metrics = judge(compared(pairs, baseline), primary, seed, by_model=by_model)
+    by_model = [pair_figures(*model) for model in apply_other_models(pairs, baseline)]
+    metrics = judge_metrics(pair_figures(pairs, baseline), primary, seed, by_model=by_model)
     cpu_percent = 100 * collected.own_cpu_s / collected.own_wall_s if collected.own_wall_s else None
     return Comparison(
         id=None,
@@ -109,7 +116,7 @@ def comparison(collected: Collected) -> Comparison:
         baseline_after=collected.after,
         blocks=collected.blocks,
         traced=collected.traced,
-        on_cpu=function_changes(collected.sampled, seed) if collected.sampled else None,
+        on_cpu=compare_functions(collected.sampled, seed) if collected.sampled else None,
         host=host_record(),
         server=collected.server,
         tool={"version": __version__, "cpu_s": collected.own_cpu_s, "cpu_percent": cpu_percent},
@@ -121,18 +128,18 @@ def comparison(collected: Collected) -> Comparison:
     )
 
 
-def _system(collected: Collected, metrics: list[Metric]) -> list[Metric]:
+def _system(collected: MeasuredPairs, metrics: list[Metric]) -> list[Metric]:
     """Judge the figures of the system as a separate family, so that they do not hide those of the conditions."""
     queries = next((metric for metric in metrics if metric.name == "queries_hz"), None)
     sides = []
     for arm in (0, 1):
         values = [(queries.a, queries.b)[arm].values] if queries else []
         done = [Figures(name="queries_hz", unit="1/s", kind="measured", values=each) for each in values]
-        sides.append(blocks_system(done, [pair[arm] for pair in collected.pairs]))
+        sides.append(system_of_blocks(done, [pair[arm] for pair in collected.pairs]))
     return judge_saved(sides[0], sides[1], "", collected.options.seed, paired=True)
 
 
-def _options(collected: Collected) -> dict[str, Any]:
+def _options(collected: MeasuredPairs) -> dict[str, Any]:
     options = collected.options
     return {
         "pairs_count": options.pairs,
@@ -147,13 +154,13 @@ def _options(collected: Collected) -> dict[str, Any]:
     }
 
 
-def _control(collected: Collected, metrics: list[Metric], primary: str) -> ControlRecord | None:
+def _control(collected: MeasuredPairs, metrics: list[Metric], primary: str) -> ControlRecord | None:
     seed = collected.options.seed
     if not collected.control:
         answering = next((metric for metric in metrics if metric.name == primary), None)
         # In alternating pairs, consecutive windows of A scatter far more than A and B of the same moments.
-        return own_control(answering, seed) if answering and collected.turn_s is None else None
-    return run_control(compared(collected.control_pairs, collected.baseline), primary, seed)
+        return control_from_blocks(answering, seed) if answering and collected.turn_s is None else None
+    return control_from_run(pair_figures(collected.control_pairs, collected.baseline), primary, seed)
 
 
 def compare(
@@ -195,9 +202,9 @@ def compare_conditions(
             "compare conditions of one workload",
         )
     if case_a.qualified == case_b.qualified:
-        case_b = control_case(case_b)
-    collected = collect(case_a, case_b, bench, options, say)
-    return comparison(collected)
+        case_b = name_again(case_b)
+    collected = measure_pairs(case_a, case_b, bench, options, say)
+    return build_comparison(collected)
 
 
 def compare_commands(
@@ -205,11 +212,11 @@ def compare_commands(
 ) -> Comparison:
     """Measure two commands in alternating order. Raise PowerprofError if no pair could be measured."""
     _check_source(options)
-    a, b = condition_of(argv_a), condition_of(argv_b)
+    a, b = build_command_condition(argv_a), build_command_condition(argv_b)
     if a.name == b.name:
         b = msgspec.structs.replace(b, name=f"{b.name} (again)")
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
-    collected = Collected((a, b), ASKED, options, format_now())
+    collected = MeasuredPairs((a, b), COMMAND_METRIC, options, format_now())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
     say = count_down(say, options.seconds(2))
@@ -219,7 +226,7 @@ def compare_commands(
             collected.notes += options.notes
             for command in commands.values():
                 say(f"{command.argv[0]}: the first execution")
-                fit(command, options.window_s)
+                fit_executions(command, options.window_s)
             collected.before += _baseline(energy, options, "idle baseline before", say)
             for number, pair in enumerate(block_order(options.pairs, options.seed)):
                 for arm in pair:
@@ -227,7 +234,7 @@ def compare_commands(
                     collected.blocks.append(
                         measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
                     )
-            collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
+            collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
             collected.notes += left_out
             collected.after += _baseline(energy, options, "idle baseline after", say)
     except Interrupted:
@@ -241,14 +248,14 @@ def compare_commands(
         collected.failure = error.message
     collected.notes += _end_notes(list(commands.values()), collected.blocks)
     collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
-    return msgspec.structs.replace(comparison(collected), design="work")
+    return msgspec.structs.replace(build_comparison(collected), design="work")
 
 
 # The measured pairs.
 
 
 @dataclass
-class Collected:
+class MeasuredPairs:
     """The measured pairs and windows of a comparison, not yet judged."""
 
     conditions: tuple[ConditionRecord, ConditionRecord]
@@ -275,22 +282,22 @@ class Collected:
     @property
     def pairs(self) -> list[BlockPair]:
         """The complete counted pairs."""
-        return pairs_of(self.blocks)
+        return list_pairs(self.blocks)
 
     @property
     def control_pairs(self) -> list[BlockPair]:
         """The pairs of A with itself."""
-        return pairs_of(self.control)
+        return list_pairs(self.control)
 
     @property
     def baseline(self) -> Baseline:
         """The idle host."""
-        return baseline_of([*self.before, *self.after], self.blocks)
+        return mean_baseline([*self.before, *self.after], self.blocks)
 
     @property
     def primary(self) -> str:
         """The metric of the answer."""
-        return headline(self.asked, measured_names(figures_of(self.blocks, self.baseline)))
+        return choose_primary_metric(self.asked, list_measured(read_figures(self.blocks, self.baseline)))
 
     @property
     def order(self) -> list[Arm]:
@@ -298,7 +305,9 @@ class Collected:
         return [block.arm for block in self.blocks if not block.dropped and not block.disturbed]
 
 
-def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> Collected:
+def measure_pairs(
+    case_a: Case, case_b: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say
+) -> MeasuredPairs:
     """Measure the pairs of two conditions.
 
     After the first pair, a failure or an interrupt ends the measurement early and keeps the pairs. Raises
@@ -308,7 +317,7 @@ def collect(case_a: Case, case_b: Case, bench_options: BenchOptions, options: Ex
 
     check_options([case_a, case_b], options)
     asked = case_a.workload.definition.primary_metric
-    collected = Collected((condition_record(case_a), condition_record(case_b)), asked, options, format_now())
+    collected = MeasuredPairs((condition_record(case_a), condition_record(case_b)), asked, options, format_now())
     started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
     say = count_down(say, options.seconds(2))
@@ -340,7 +349,7 @@ class _PairRun:
     """One comparison on running servers."""
 
     def __init__(
-        self, bench: Bench, cases: tuple[Case, Case], collected: Collected, energy: WindowEnergy, say: Say
+        self, bench: Bench, cases: tuple[Case, Case], collected: MeasuredPairs, energy: WindowEnergy, say: Say
     ) -> None:
         self._collected, self._cases = collected, cases
         self._options = options = collected.options
@@ -349,7 +358,7 @@ class _PairRun:
         collected.offer = offer = calibrate(bench, cases, options, say)
         collected.notes += offer.notes
         meters = energy.meters
-        collected.turn_s = turn_length_s(bench, cases, offer, options, meters is None or meters.quick)
+        collected.turn_s = choose_turn_length(bench, cases, offer, options, meters is None or meters.quick)
         self._apparatus = Apparatus(
             bench, options, offer, meters, energy.complete, say, collected.notes, horizon_s=self._horizon(offer)
         )
@@ -375,7 +384,7 @@ class _PairRun:
                 raise
             collected.failure = error.message
             collected.interrupted = True
-        collected.blocks, left_out = leave_out(collected.blocks, options.pairs)
+        collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
         collected.notes += left_out
         # Measure the baseline after failed blocks too: it shows a drift of the host.
         collected.after += self._apparatus.baseline("idle baseline after")
@@ -445,8 +454,8 @@ class _PairRun:
         wanted = options.precision_percent or 0.0
         done = options.pairs
         while True:
-            every, primary = compared(collected.pairs, collected.baseline), collected.primary
-            answering = judge([each for each in every if each.a.name == primary], primary, options.seed)
+            every, primary = pair_figures(collected.pairs, collected.baseline), collected.primary
+            answering = judge_metrics([each for each in every if each.a.name == primary], primary, options.seed)
             width = half_width_percent(answering[0]) if answering else None
             if width is not None and width <= wanted:
                 collected.notes.append(f"±{width:.2g} % reached after {done} pairs")
@@ -477,6 +486,6 @@ def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
     ]
 
 
-def control_case(case: Case) -> Case:
+def name_again(case: Case) -> Case:
     """Return the condition under a second name, for `compare X X`."""
     return replace(case, name=f"{case.name} (again)")

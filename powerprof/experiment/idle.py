@@ -29,7 +29,7 @@ from powerprof.database.products import products
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
-from powerprof.experiment.phases import with_energy_split
+from powerprof.experiment.phases import split_phase_energy
 from powerprof.measure.clock import Meters
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
 from powerprof.measure.sampling import WindowInterrupted, WindowMeter, format_now
@@ -47,7 +47,7 @@ from powerprof.model.records import (
     Window,
 )
 from powerprof.model.text import Say, approximate_time, count_down
-from powerprof.statistics import BLOCKS, rate_interval
+from powerprof.statistics.rates import BLOCKS, rate_interval
 from powerprof.system import paths, signals
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 
@@ -275,7 +275,7 @@ class _Measured:
 
     def phase(self) -> Phase:
         traced = self.traced
-        return phases.combine(
+        return phases.combine_windows(
             self.name,
             self.windows,
             causes=traced.causes,
@@ -416,10 +416,10 @@ class IdleExperiment:
         by_name = {phase.name: phase for phase in measured_phases}
         order = [name for name in ("baseline", "server", "clients") if name in by_name]
         pairs = [(a, b) for i, a in enumerate(order) for b in order[i + 1 :]]
-        meters = phases.run_meters(measured_phases)
+        meters = phases.find_run_meters(measured_phases)
         drift = []
         if "baseline" in by_name and "baseline-after" in by_name:
-            drift = phases.deltas(by_name["baseline"], by_name["baseline-after"], meters)
+            drift = phases.compare_phases(by_name["baseline"], by_name["baseline-after"], meters)
         return IdleRun(
             id=None,
             command="idle",
@@ -427,7 +427,7 @@ class IdleExperiment:
             host=host_record(),
             tool=self._tool.record(),
             phases=measured_phases,
-            deltas=[delta for a, b in pairs for delta in phases.deltas(by_name[a], by_name[b], meters)],
+            deltas=[delta for a, b in pairs for delta in phases.compare_phases(by_name[a], by_name[b], meters)],
             server=self._server,
             options=IdleOptions(
                 clients_count=self._plan.clients,
@@ -437,7 +437,7 @@ class IdleExperiment:
                 sysfs=str(paths.sysfs()),
             ),
             drift=drift,
-            notes=[*self._notes, *phases.unmetered_in(measured_phases, meters)],
+            notes=[*self._notes, *phases.note_unmetered(measured_phases, meters)],
             interrupted=interrupted,
             failure=failure,
         )
@@ -469,10 +469,10 @@ def measure_idle(plan: IdlePlan, say: Say) -> IdleRun:
         run = experiment.run()
         if not run.phases:
             raise Interrupted("interrupted before anything was measured")
-        meters = phases.run_meters(run.phases)
+        meters = phases.find_run_meters(run.phases)
         baseline = next((phase for phase in run.phases if phase.name == "baseline"), None)
         split = [
-            with_energy_split(phase, energy, meters, None if phase.name.startswith("baseline") else baseline)
+            split_phase_energy(phase, energy, meters, None if phase.name.startswith("baseline") else baseline)
             for phase in run.phases
         ]
     return msgspec.structs.replace(run, phases=split, energy_source=energy.source)

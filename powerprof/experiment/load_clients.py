@@ -160,10 +160,10 @@ def connector_properties(load: Load, statements: Sequence[str], context: Context
         "seed": str(order.seed),
         **{f"connector.{name}": value for name, value in options.items()},
     }
-    return "".join(f"{name}={_escaped(value)}\n" for name, value in values.items())
+    return "".join(f"{name}={_escape_property(value)}\n" for name, value in values.items())
 
 
-def _escaped(value: str) -> str:
+def _escape_property(value: str) -> str:
     r"""Escape a value for java.util.Properties.load: backslashes, and \uXXXX for characters outside of ASCII."""
     plain = value.replace("\\", "\\\\").replace("\n", " ").replace("\r", " ")
     return "".join(one if one.isascii() else f"\\u{ord(one):04x}" for one in plain)
@@ -268,7 +268,7 @@ def parse_pgbench(text: str, elapsed_s: float, directory: Path) -> LoadResult:
         mean_ms=float(mean[1]) if mean else None,
         errors=int(failed[1]) if failed else 0,
     )
-    ends, latencies = _logged(directory)
+    ends, latencies = _read_log(directory)
     if not latencies:
         return load
     latencies.sort()
@@ -281,7 +281,7 @@ def parse_pgbench(text: str, elapsed_s: float, directory: Path) -> LoadResult:
     return replace(load, p50_ms=at(50), p95_ms=at(95), p99_ms=at(99), ends_s=tuple(end - ahead_s for end in ends))
 
 
-def _logged(directory: Path) -> tuple[list[float], list[float]]:
+def _read_log(directory: Path) -> tuple[list[float], list[float]]:
     """Return the end in s and the duration in ms of each transaction.
 
     A line of the log: client, number, µs, script, s, µs[, lag in µs].

@@ -21,19 +21,19 @@ from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.experiment.records import Block, BlockPair, MemberShare, Slices
 from powerprof.measure.sampling import interval
 from powerprof.model.records import Estimate, Figures, Kind, OsRates, RunMetric, Window, metric_name
-from powerprof.statistics import mean_interval
+from powerprof.statistics.intervals import mean_interval
 
 # Bursts within a window, from its slices.
 
 Of = Callable[[Slices], list[int]]
 
 
-def written(slices: Slices) -> list[int]:
+def written_per_slice(slices: Slices) -> list[int]:
     """Return the bytes that the server wrote, per slice."""
     return slices.write_bytes
 
 
-def woken(slices: Slices) -> list[int]:
+def woken_per_slice(slices: Slices) -> list[int]:
     """Return the idle exits of all CPUs, per slice."""
     return slices.wakeups_count
 
@@ -103,7 +103,7 @@ class _Values(NamedTuple):
     source: str | None = None
 
 
-def baseline_of(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
+def mean_baseline(windows: Sequence[Window], blocks: Sequence[Block] = ()) -> Baseline:
     """Return the mean of the idle windows, by the meters that represent the host in these windows and the blocks."""
 
     def mean(values: list[float | None]) -> float | None:
@@ -152,20 +152,20 @@ def _joules_net(metered: _MeteredBlock, baseline: Baseline) -> float | None:
     return None if joules is None or window_s is None or baseline.watts is None else joules - baseline.watts * window_s
 
 
-def figures_of(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
+def read_figures(blocks: Sequence[Block], baseline: Baseline) -> list[Figures]:
     """Return every metric of these blocks with one value per block, without those that have no value."""
     meters = baseline.meters or host_meters([block.window.energy for block in blocks])
     metered = [_metered(block, meters) for block in blocks]
     executions = any(block.executions_count is not None for block in blocks)
-    wanted = (_per_execution if executions else _per_query_metrics)(blocks, baseline, meters)
+    wanted = (_per_execution_metrics if executions else _per_query_metrics)(blocks, baseline, meters)
     every = [
         Figures(name=name, unit=unit, kind=kind, values=[of(each) for each in metered], source=source)
         for name, unit, of, kind, source in (*wanted, *_residencies(blocks))
     ]
-    return [figures for figures in every if figures.known and not _nought(figures)]
+    return [figures for figures in every if figures.known and not _is_zero_rate(figures)]
 
 
-def compared(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compared]:
+def pair_figures(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compared]:
     """Return every metric of these pairs, in A and in B."""
     blocks = [block for pair in pairs for block in pair]
     return [
@@ -174,7 +174,7 @@ def compared(pairs: Sequence[BlockPair], baseline: Baseline) -> list[Compared]:
             msgspec.structs.replace(figures, values=figures.values[1::2]),
             _step(figures.name, blocks),
         )
-        for figures in figures_of(blocks, baseline)
+        for figures in read_figures(blocks, baseline)
     ]
 
 
@@ -186,7 +186,7 @@ def _step(name: str, blocks: Sequence[Block]) -> float | None:
     return 1 / min(known) if known else None
 
 
-def _nought(figures: Figures) -> bool:
+def _is_zero_rate(figures: Figures) -> bool:
     """Return whether a rate of a topology member is about 0 in all blocks."""
     return figures.name.startswith(_RATES_OF_MEMBERS) and max(figures.known) < _NOUGHT_HZ
 
@@ -221,17 +221,17 @@ def _per_query_metrics(blocks: Sequence[Block], baseline: Baseline, meters: Host
         _Values("minor_faults_per_query", "1", each(lambda b: b.minor_faults_count)),
         *([_Values("round_trips_per_query", "1", _round_trips)] if _prepares(blocks) else []),
         _Values("queries_hz", "1/s", _rate),
-        *_of_host(kind, source),
+        *_host_metrics(kind, source),
         _Values("storm_raged_percent", "%", lambda m: m.block.storm.raged_percent if m.block.storm else None),
         _Values("storm_counter_hz", "1/s", lambda m: m.block.storm.counter_hz if m.block.storm else None),
-        _Values("write_bytes_hz", "B/s", lambda m: mean_hz(m.block.slices, written)),
-        _Values("write_bytes_peak_hz", "B/s", lambda m: peak_hz(m.block.slices, written)),
-        _Values("wakeups_peak_hz", "1/s", lambda m: peak_hz(m.block.slices, woken)),
-        *_of_members(blocks, baseline, kind, source),
+        _Values("write_bytes_hz", "B/s", lambda m: mean_hz(m.block.slices, written_per_slice)),
+        _Values("write_bytes_peak_hz", "B/s", lambda m: peak_hz(m.block.slices, written_per_slice)),
+        _Values("wakeups_peak_hz", "1/s", lambda m: peak_hz(m.block.slices, woken_per_slice)),
+        *_member_metrics(blocks, baseline, kind, source),
     ]
 
 
-def _per_execution(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
+def _per_execution_metrics(blocks: Sequence[Block], baseline: Baseline, meters: HostMeters | None) -> list[_Values]:
     """Return the metrics of one execution of a command."""
     kind: Kind = meters.kind if meters else "measured"
     source = meters.source if meters else None
@@ -254,11 +254,11 @@ def _per_execution(blocks: Sequence[Block], baseline: Baseline, meters: HostMete
         _Values("c0_s_per_execution", "s", each(host_s)),
         _Values("time_s_per_execution", "s", each(lambda m: m.block.window.window_s)),
         _Values("wakeups_per_execution", "1", each(lambda m: _wakeups_count(m.block))),
-        *_of_host(kind, source),
+        *_host_metrics(kind, source),
     ]
 
 
-def _of_host(kind: Kind, source: str | None) -> list[_Values]:
+def _host_metrics(kind: Kind, source: str | None) -> list[_Values]:
     return [
         _Values("c0_percent", "%", lambda m: m.block.window.c0_percent),
         _Values("wakeups_hz", "1/s", lambda m: m.block.window.wakeups_hz),
@@ -266,12 +266,12 @@ def _of_host(kind: Kind, source: str | None) -> list[_Values]:
     ]
 
 
-def measured_names(every: Sequence[Figures]) -> set[str]:
+def list_measured(every: Sequence[Figures]) -> set[str]:
     """Return the names of the metrics that are not estimated."""
     return {figures.name for figures in every if figures.kind == "measured"}
 
 
-def with_mean(figures: Figures) -> RunMetric:
+def add_mean(figures: Figures) -> RunMetric:
     """Add the mean and an interval within the limits of the metric."""
     return RunMetric(
         name=figures.name,
@@ -323,7 +323,7 @@ def _residencies(blocks: Sequence[Block]) -> list[_Values]:
     return [_Values(metric_name("residency_percent", name), "%", percent(name)) for name in names]
 
 
-def _of_members(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
+def _member_metrics(blocks: Sequence[Block], baseline: Baseline, kind: Kind, source: str | None) -> list[_Values]:
     """Return the metrics of each server of a topology, as METRIC:SERVER.
 
     They are C0, watts above the idle host, connections, commits and relay logs. A rate of 0 in all blocks is left out.
@@ -390,7 +390,7 @@ _OF_DISK = (("service_ms", "ms"), ("read_ms", "ms"), ("write_ms", "ms"), ("queue
 _LEAST_INTERRUPTS_HZ = 1.0
 
 
-def accounted(blocks: Sequence[Block]) -> list[Figures]:
+def split_cpu_time(blocks: Sequence[Block]) -> list[Figures]:
     """Return user, system and interrupt time in percent, and context switches."""
     units = {"user_percent": "%", "system_percent": "%", "irq_percent": "%", "context_switches_hz": "1/s"}
     every = [
@@ -400,12 +400,12 @@ def accounted(blocks: Sequence[Block]) -> list[Figures]:
     return [figures for figures in every if figures.known]
 
 
-def blocks_system(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
+def system_of_blocks(queries: Sequence[Figures | RunMetric], blocks: Sequence[Block]) -> list[RunMetric]:
     """Return `system_values` of these blocks; `queries` holds their queries per second if known."""
     if all(block.window.system is None for block in blocks):
         return []
     rates = [block.window.system or OsRates() for block in blocks]
-    return system_values([*queries, *accounted(blocks)], rates, blocks[0].window.cpus)
+    return system_values([*queries, *split_cpu_time(blocks)], rates, blocks[0].window.cpus)
 
 
 def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int | None) -> list[RunMetric]:
@@ -455,7 +455,7 @@ def system_values(known: Sequence[Figures], rates: Sequence[OsRates], cpus: int 
         add(name, "%" if name.endswith("_percent") else "1", _picked(rates, name))
     for disk in _disks(rates):
         for figure, unit in _OF_DISK:
-            add(metric_name(f"disk_{figure}", disk), unit, _of_disk(rates, disk, figure))
+            add(metric_name(f"disk_{figure}", disk), unit, _disk_figures(rates, disk, figure))
     for device in dict.fromkeys(each.device for rate in rates for each in rate.interrupts):
         came = [next((each.rate_hz for each in rate.interrupts if each.device == device), 0.0) for rate in rates]
         if sum(came) >= _LEAST_INTERRUPTS_HZ * len(came):
@@ -488,7 +488,7 @@ def _pstate(rate: OsRates, mhz: float) -> float | None:
     return next((state.residency_percent for state in rate.frequencies.states if state.mhz == mhz), 0.0)
 
 
-def _of_disk(rates: Sequence[OsRates], name: str, figure: str) -> list[float | None]:
+def _disk_figures(rates: Sequence[OsRates], name: str, figure: str) -> list[float | None]:
     disks = [next((disk for disk in rate.disks if disk.name == name), None) for rate in rates]
     return [None if disk is None else getattr(disk, figure) for disk in disks]
 

@@ -37,7 +37,7 @@ _COUNTED = ("Connections", "Binlog_commits", "Slave_connections")
 RelayLogs = Mapping[int, int]
 
 
-def relay_logs(datadir: Path) -> dict[int, int]:
+def list_relay_logs(datadir: Path) -> dict[int, int]:
     """Return the existing relay logs: number → bytes."""
     indexes = {}
     try:
@@ -53,7 +53,7 @@ def relay_logs(datadir: Path) -> dict[int, int]:
     return indexes
 
 
-def relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
+def sum_relay_bytes(before: RelayLogs, after: RelayLogs) -> float | None:
     """Return the bytes written to relay logs between two listings; None if there are none.
 
     Files that came and went are counted with the mean size of the others: each reconnect makes one of the same size.
@@ -108,7 +108,7 @@ class MembersMeter(Closeable):
             before = self._cpu_ns.get(name)
             now = cpu.get(name)
             cpu_s = None if before is None or now is None else (now - before) / 1e9
-            written = relay_bytes(self._relays[name], relays[name])
+            written = sum_relay_bytes(self._relays[name], relays[name])
             moved = {key: counters[key] - self._counters[name].get(key, 0) for key in counters}
             shares.append(
                 MemberShare(
@@ -131,7 +131,7 @@ class MembersMeter(Closeable):
         relays = {}
         for name, server in self._servers.items():
             place = getattr(server, "datadir", None)
-            relays[name] = relay_logs(place) if isinstance(place, Path) else {}
+            relays[name] = list_relay_logs(place) if isinstance(place, Path) else {}
         return relays
 
 
@@ -166,7 +166,7 @@ class Slicer(Closeable):
     def finish(self) -> Slices:
         """Stop reading and return the slices."""
         self.close()
-        return slices_of(self._read)
+        return build_slices(self._read)
 
     def close(self) -> None:
         """Stop the thread: it wakes a CPU per slice and must not outlive the window."""
@@ -182,7 +182,7 @@ class Slicer(Closeable):
         try:
             due_s = time.monotonic()
             while True:
-                self._read.append((time.monotonic(), written_bytes(self._pids), _idle_exits(reader)))
+                self._read.append((time.monotonic(), read_written_bytes(self._pids), _idle_exits(reader)))
                 due_s += self._slice_s
                 if self._over.wait(max(0.0, due_s - time.monotonic())):
                     return
@@ -196,13 +196,13 @@ def _idle_exits(reader: CpuidleReader | None) -> int | None:
     return sum(sum(usage) for usage in usages if usage) if usages else None
 
 
-def written_bytes(pids: Sequence[int]) -> int | None:
+def read_written_bytes(pids: Sequence[int]) -> int | None:
     """Return the bytes these processes wrote to disks (write_bytes of /proc/PID/io, proc(5)); None if unknown."""
     texts = [read_fields(procfs() / str(pid) / "io").get("write_bytes", "") for pid in pids]
     return sum(int(text) for text in texts) if texts and all(text.isdigit() for text in texts) else None
 
 
-def slices_of(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
+def build_slices(read: Sequence[tuple[float, int | None, int | None]]) -> Slices:
     """Return the differences of consecutive readings. A counter that was unreadable once has no slices."""
     lengths = [after[0] - before[0] for before, after in pairwise(read)]
 

@@ -27,7 +27,8 @@ from powerprof.model.records import (
     Window,
     metric_name,
 )
-from powerprof.statistics import Interval, difference_of_rates, welch_interval
+from powerprof.statistics.intervals import Interval, welch_interval
+from powerprof.statistics.rates import difference_of_rates
 
 # Phases from repeated windows, and differences between phases with their intervals.
 
@@ -80,7 +81,7 @@ def window_values(windows: Sequence[Window], metric: str) -> list[float]:
     return [] if None in numbers else numbers
 
 
-def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]:
+def domain_watts(windows: Sequence[Window], source: str, domain: str) -> list[float]:
     """Return the watts of one domain in every window; empty if one is unknown."""
     watts_each = [
         next((r.watts for r in window.energy if r.source == source and r.domain == domain), None) for window in windows
@@ -88,7 +89,7 @@ def watts_of(windows: Sequence[Window], source: str, domain: str) -> list[float]
     return [watts for watts in watts_each if watts is not None] if None not in watts_each else []
 
 
-def combine(
+def combine_windows(
     name: str,
     windows: Sequence[Window],
     *,
@@ -116,7 +117,7 @@ def combine(
     return combined
 
 
-def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> list[Delta]:
+def compare_phases(before: Phase, after: Phase, meters: HostMeters | None = None) -> list[Delta]:
     """Return the changes between two phases: C0, wake-ups, every common idle state, and watts.
 
     `watts` are the host's by the run's `meters`, over the windows that have them. The watts of every single meter
@@ -138,7 +139,7 @@ def deltas(before: Phase, after: Phase, meters: HostMeters | None = None) -> lis
     add("watts", *([w for w in host_watts(p, meters) if w is not None] for p in (before, after)))
     for reading in after.energy:
         metric = metric_name("watts", reading.source, reading.domain)
-        add(metric, *(watts_of(p.windows, reading.source, reading.domain) for p in (before, after)))
+        add(metric, *(domain_watts(p.windows, reading.source, reading.domain) for p in (before, after)))
     return changes
 
 
@@ -147,12 +148,12 @@ def host_watts(phase: Phase, meters: HostMeters | None) -> list[float | None]:
     return [host_energy(window.energy, meters).watts for window in phase.windows]
 
 
-def run_meters(phases: Sequence[Phase]) -> HostMeters | None:
+def find_run_meters(phases: Sequence[Phase]) -> HostMeters | None:
     """Return the one set of meters that represents the host in all windows of these phases."""
     return host_meters(_windows(phases))
 
 
-def unmetered_in(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
+def note_unmetered(phases: Sequence[Phase], meters: HostMeters | None) -> list[str]:
     """Return a note if windows lack the run's meters."""
     return note_unmetered_windows(_windows(phases), meters)
 
@@ -185,17 +186,17 @@ class Claim:
     finding: Finding
 
 
-def delta_of(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
+def find_delta(run: IdleRun, before: str, after: str, metric: str) -> Delta | None:
     """Return the change of a metric between two phases of a run; None if the run does not have it."""
     return next((d for d in run.deltas if (d.from_phase, d.to_phase, d.name) == (before, after, metric)), None)
 
 
-def claims(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
+def judge_costs(run: IdleRun, first: Phase, last: Phase) -> list[Claim]:
     """Return the verdicts on wake-ups and C0, if both phases have them."""
     after = next((phase for phase in run.phases if phase.name == "baseline-after"), None)
     judged = []
     for metric in ("wakeups_hz", "c0_percent"):
-        delta = delta_of(run, first.name, last.name, metric)
+        delta = find_delta(run, first.name, last.name, metric)
         if delta is not None:
             at_end = window_values(after.windows, metric) if after is not None and first.name == "baseline" else []
             before, measured = (window_values(phase.windows, metric) for phase in (first, last))
@@ -313,7 +314,7 @@ def _busiest(run: IdleRun, phase: Phase) -> tuple[str, float] | None:
     return max(rates.items(), key=lambda item: item[1]) if rates else None
 
 
-def with_energy_split(
+def split_phase_energy(
     phase: Phase, energy: WindowEnergy, meters: HostMeters | None, baseline: Phase | None = None
 ) -> Phase:
     """Split the joules of a phase between the groups of processes with known CPU time and the rest of C0.

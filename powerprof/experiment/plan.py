@@ -51,7 +51,7 @@ def calibrate(bench: Bench, cases: Sequence[Case], options: ExperimentOptions, s
     if cases[0].load.is_silent or kind == "tpcc":
         return Offer("rate", None, None, (), ())
     if kind == "command":
-        return _of_command(cases, options)
+        return _offer_of_command(cases, options)
     design = "work" if kind == "slap" else options.design
     capacities = []
     for case in cases:
@@ -77,8 +77,8 @@ def measure_capacity(bench: Bench, case: Case, duration_s: float) -> float:
             running.kill()
             raise
         elapsed_s = time.monotonic() - start_s
-        moved = bench_data.moved_between(before, bench_data.read_counters(control))
-        done = bench_data.queries_in(moved, transactions=case.load.transaction)
+        moved = bench_data.subtract_counters(before, bench_data.read_counters(control))
+        done = bench_data.count_queries(moved, transactions=case.load.transaction)
     bench.leave(case)
     done = max(done, result.queries or 0)
     if done == 0:
@@ -99,7 +99,7 @@ def choose_offer(
         saturated = rate > _SATURATED * slowest
         sparse = rate < 1 or rate * options.window_s < _FEWEST
         if not saturated and not (sparse and wanted is None):
-            return Offer("rate", _rounded(rate), None, tuple(capacities), ())
+            return Offer("rate", _round_rate(rate), None, tuple(capacities), ())
         slow = cases[capacities.index(slowest)].name
         notes.append(
             f"{slow} is saturated: it does {slowest:.3g} queries/s, {rate:.3g} were to be offered; "
@@ -116,7 +116,7 @@ def choose_offer(
     return Offer("work", None, queries, tuple(capacities), tuple(notes))
 
 
-def _rounded(rate: float) -> float:
+def _round_rate(rate: float) -> float:
     """Round down to two digits and a whole number: sysbench takes whole rates only."""
     if rate < 10:
         return float(max(1, round(rate)))
@@ -124,7 +124,7 @@ def _rounded(rate: float) -> float:
     return float(int(rate // step * step))
 
 
-def _of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
+def _offer_of_command(cases: Sequence[Case], options: ExperimentOptions) -> Offer:
     """Return the load of a program of the user, which gets the rate or the number of queries as arguments."""
     words = " ".join(cases[0].load.argv)
     rate = options.rate_hz or cases[0].load.rate_hz
@@ -184,7 +184,7 @@ def check_options(cases: Sequence[Case], options: ExperimentOptions) -> None:
     """Raise UsageError for options without effect on these loads, or an unusable residency source."""
     open_source(options.residency_source).close()
     for case in cases:
-        for option, reason in _ignored(case, options):
+        for option, reason in _list_ignored_options(case, options):
             raise UsageError(f"{option} has no effect on {case.qualified}: {reason}", "leave it out")
 
 
@@ -200,7 +200,7 @@ def check_comparable(cases: Sequence[Case]) -> None:
             )
 
 
-def _ignored(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
+def _list_ignored_options(case: Case, options: ExperimentOptions) -> list[tuple[str, str]]:
     """Return the options without effect on a load, each with the reason."""
     kind = case.load.kind
     design = [] if options.design is None or options.queries is not None else [f"--design {options.design}"]

@@ -13,7 +13,7 @@ from powerprof.database.clients.performance import ReplicationStatus
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import EnergyReading, EnergySource, IdleRun, Kind, Notes, Run, RunMetric, Window
 from powerprof.model.runs import decode_record, read_head
-from powerprof.statistics import Verdict
+from powerprof.statistics.verdicts import Verdict
 
 Arm = Literal["a", "b"]
 Design = Literal["rate", "work"]
@@ -113,7 +113,7 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 BlockPair = tuple[Block, Block]
 
 
-def pairs_of(blocks: Sequence[Block]) -> list[BlockPair]:
+def list_pairs(blocks: Sequence[Block]) -> list[BlockPair]:
     """Return the complete counted pairs as (a, b), in the order of time."""
     by_pair: dict[int, dict[str, Block]] = {}
     for block in blocks:

@@ -27,13 +27,13 @@ from powerprof.experiment import phases
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.block import Apparatus, measure_block
-from powerprof.experiment.metrics import baseline_of, blocks_system, figures_of, measured_names, with_mean
+from powerprof.experiment.metrics import add_mean, list_measured, mean_baseline, read_figures, system_of_blocks
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, calibrate, check_options
 from powerprof.experiment.records import Arm, Block, ConditionRecord, LoadOptions, LoadRun, TraceSummary
-from powerprof.experiment.threats import crowded
+from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
-from powerprof.experiment.verdict import headline
+from powerprof.experiment.verdict import choose_primary_metric
 from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.sampling import WindowMeter, format_now
 from powerprof.measure.window import OpenWindow
@@ -119,12 +119,12 @@ def _run_record(
     blocks = [block for block in single.blocks if not block.dropped] or single.blocks
     phases_of_run: list[Phase] = []
     if single.baseline:
-        phases_of_run.append(phases.combine("server", single.baseline))
-    phases_of_run.append(phases.combine(case.name, [block.window for block in blocks]))
-    baseline = baseline_of(single.baseline, single.blocks)
+        phases_of_run.append(phases.combine_windows("server", single.baseline))
+    phases_of_run.append(phases.combine_windows(case.name, [block.window for block in blocks]))
+    baseline = mean_baseline(single.baseline, single.blocks)
     metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
-    metrics = [with_mean(figures) for figures in figures_of(blocks, baseline)]
-    primary = headline(case.workload.definition.primary_metric, measured_names(metrics))
+    metrics = [add_mean(figures) for figures in read_figures(blocks, baseline)]
+    primary = choose_primary_metric(case.workload.definition.primary_metric, list_measured(metrics))
     metrics.sort(key=lambda metric: metric.name != primary)
     offer = single.offer
     return LoadRun(
@@ -137,7 +137,7 @@ def _run_record(
         server=single.server,
         condition=condition_record(case),
         metrics=metrics,
-        system=blocks_system([metric for metric in metrics if metric.name == "queries_hz"], blocks),
+        system=system_of_blocks([metric for metric in metrics if metric.name == "queries_hz"], blocks),
         options=LoadOptions(
             primary_metric=primary,
             window_s=options.window_s,
@@ -151,7 +151,11 @@ def _run_record(
         traced=single.traced,
         blocks=[block for block in blocks if block.members or block.storm or block.slices],
         energy_source=single.energy_source,
-        notes=[*dict.fromkeys(single.notes), *crowded(blocks), *note_unmetered_windows(metered, baseline.meters)],
+        notes=[
+            *dict.fromkeys(single.notes),
+            *note_other_load(blocks),
+            *note_unmetered_windows(metered, baseline.meters),
+        ],
         interrupted=interrupted,
         failure=single.failure,
     )
@@ -176,7 +180,7 @@ class Command:
     leftovers_count: int = field(default=0)
 
 
-def fit(command: Command, window_s: float) -> None:
+def fit_executions(command: Command, window_s: float) -> None:
     """Execute once and set the number of executions for a window of at least `window_s`.
 
     Raises PowerprofError if the command cannot be started or fails.
@@ -255,20 +259,20 @@ def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
     return f"{name} ended with exit code {code}{last}"
 
 
-def exit_codes(blocks: Sequence[Block]) -> list[int]:
+def list_exit_codes(blocks: Sequence[Block]) -> list[int]:
     """Return all exit codes."""
     return sorted({code for block in blocks for code in block.exit_codes})
 
 
 # The records of commands.
 
-ASKED = "cpu_s_per_execution"
+COMMAND_METRIC = "cpu_s_per_execution"
 _NAME_LIMIT = 60
 _COMMAND_SOURCES = ("cpuidle", "procfs")
 _BASELINE_S = (0.5, 4.0)
 
 
-def condition_of(argv: Sequence[str]) -> ConditionRecord:
+def build_command_condition(argv: Sequence[str]) -> ConditionRecord:
     """Return a command as a condition; its words identify the work."""
     shown = [_as_text(word) for word in argv]
     digest = hashlib.sha256(json.dumps(list(argv)).encode()).hexdigest()[:16]
@@ -306,7 +310,7 @@ def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: 
 
 def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
     """Return notes on failed executions and leftover processes."""
-    failed = [code for code in exit_codes(blocks) if code]
+    failed = [code for code in list_exit_codes(blocks) if code]
     left = sum(command.leftovers_count for command in commands)
     notes = []
     if failed:
@@ -336,7 +340,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         with WindowEnergy(options.energy) as energy:
             source = energy.source
             say(f"{argv[0]}: the first execution")
-            fit(command, options.window_s)
+            fit_executions(command, options.window_s)
             baseline += _baseline(energy, options, "idle host", say)
             for number in range(options.pairs):
                 say(f"{argv[0]}: window {number + 1} of {options.pairs}")
@@ -351,11 +355,11 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         interrupted = True
         failure = error.message
     cpu_s = time.process_time() - started_cpu_s
-    idle = baseline_of(baseline, blocks)
-    metrics = [with_mean(figures) for figures in figures_of(blocks, idle)]
-    primary = headline(ASKED, measured_names(metrics))
+    idle = mean_baseline(baseline, blocks)
+    metrics = [add_mean(figures) for figures in read_figures(blocks, idle)]
+    primary = choose_primary_metric(COMMAND_METRIC, list_measured(metrics))
     metrics.sort(key=lambda metric: metric.name != primary)
-    condition = condition_of(argv)
+    condition = build_command_condition(argv)
     windows = [block.window for block in blocks]
     return LoadRun(
         id=None,
@@ -365,7 +369,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         tool=ToolCost(
             version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / (time.monotonic() - started_s)
         ),
-        phases=[phases.combine(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
+        phases=[phases.combine_windows(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
         condition=condition,
         metrics=metrics,
         options=LoadOptions(
@@ -380,7 +384,7 @@ def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, ma
         energy_source=source,
         notes=[
             *_end_notes([command], blocks),
-            *crowded(blocks),
+            *note_other_load(blocks),
             *note_unmetered_windows([window.energy for window in [*baseline, *windows]], idle.meters),
         ],
         interrupted=interrupted,

@@ -12,16 +12,16 @@ from typing import Any
 import msgspec
 
 from powerprof.experiment.records import Comparison, ConditionRecord, ControlRecord, LoadRun, Metric, Threat, read_run
-from powerprof.experiment.threats import differences
+from powerprof.experiment.threats import list_differences
 from powerprof.experiment.verdict import answer_for, judge_saved
 from powerprof.model.records import Figures, IdleRun, Phase, Run, Window, metric_name
 from powerprof.model.runs import RunStore, decode_record, read_schema
-from powerprof.statistics import DRIFT_FLOOR_POINTS
+from powerprof.statistics.verdicts import DRIFT_FLOOR_POINTS
 from powerprof.system.errors import DataError, UsageError
 
 
 @dataclass(frozen=True)
-class Half:
+class SavedSide:
     """One side of a comparison, read from a saved run."""
 
     name: str
@@ -77,7 +77,7 @@ def are_runs(a: str, b: str, runs_dir: Path | None) -> bool:
     return first
 
 
-def read_half(name: str, runs_dir: Path | None) -> Half:
+def read_side(name: str, runs_dir: Path | None) -> SavedSide:
     """Read a saved run, or a condition of a saved comparison. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
     wanted: str | None = None
@@ -88,9 +88,9 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
         path = store.find(run)
     schema = read_schema(path)
     if schema == "powerprof.comparison/1":
-        return _of_comparison(path, decode_record(path, Comparison), wanted)
+        return _half_of_comparison(path, decode_record(path, Comparison), wanted)
     if schema == "powerprof.run/1":
-        half = _of_run(path, read_run(path))
+        half = _half_of_run(path, read_run(path))
         if wanted not in (None, half.condition.name):
             raise UsageError(f"{name}: {half.run_id} has one condition, {half.condition.name}", f"leave :{wanted} out")
         return half
@@ -102,7 +102,7 @@ def read_half(name: str, runs_dir: Path | None) -> Half:
     )
 
 
-def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Half:
+def _half_of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> SavedSide:
     by_name = {comparison.a.name: "a", comparison.b.name: "b"}
     if wanted is None or wanted not in by_name:
         run_name = comparison.id or path.name
@@ -116,7 +116,7 @@ def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Ha
         return Figures(name=metric.name, unit=metric.unit, kind=metric.kind, values=values, source=metric.source)
 
     options = {**comparison.options, "offered_hz": comparison.offered_hz, "design": comparison.design}
-    return Half(
+    return SavedSide(
         name=wanted,
         run_id=f"{comparison.id or path.name}:{wanted}",
         started_at=comparison.started_at,
@@ -134,7 +134,7 @@ def _of_comparison(path: Path, comparison: Comparison, wanted: str | None) -> Ha
     )
 
 
-def _of_run(path: Path, run: Run) -> Half:
+def _half_of_run(path: Path, run: Run) -> SavedSide:
     name = run.id or path.name
     server = {} if run.server is None else msgspec.to_builtins(run.server)
     options = {}
@@ -151,8 +151,8 @@ def _of_run(path: Path, run: Run) -> Half:
         if isinstance(run, IdleRun):
             options, clients = msgspec.to_builtins(run.options), run.options.clients_count
         condition = _idle_condition(run.command, clients)
-        metrics, primary = _of_phase(phase), "wakeups_hz"
-    return Half(
+        metrics, primary = _phase_figures(phase), "wakeups_hz"
+    return SavedSide(
         name=condition.name,
         run_id=name,
         started_at=run.started_at,
@@ -185,7 +185,7 @@ def _idle_condition(command: str, clients: int | None) -> ConditionRecord:
     )
 
 
-def _of_phase(phase: Phase) -> list[Figures]:
+def _phase_figures(phase: Phase) -> list[Figures]:
     def figures(name: str, unit: str, of: Callable[[Window], float | None]) -> Figures:
         return Figures(name=name, unit=unit, kind="measured", values=[of(window) for window in phase.windows])
 
@@ -205,7 +205,7 @@ def _of_phase(phase: Phase) -> list[Figures]:
 
 def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Comparison:
     """Compare two saved runs. Raise UsageError for different work, DataError for damaged runs."""
-    first, second = read_half(a, runs_dir), read_half(b, runs_dir)
+    first, second = read_side(a, runs_dir), read_side(b, runs_dir)
     if (first.run_id, first.name) == (second.run_id, second.name):
         raise UsageError(
             f"{a} and {b} are the same measurement", "name another run, or compare a condition with itself"
@@ -220,8 +220,8 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     if not metrics:
         raise UsageError(f"{a} and {b} have no metric in common", "were they measured by the same kind of meter?")
     names = _side_names(first, second)
-    listed = differences(first, second)
-    threats = first.threats if paired else _apart(first, second)
+    listed = list_differences(first, second)
+    threats = first.threats if paired else _find_unpaired_threats(first, second)
     control = first.control if paired else None
     return Comparison(
         id=None,
@@ -245,7 +245,7 @@ def compare_saved(a: str, b: str, runs_dir: Path | None, seed: int) -> Compariso
     )
 
 
-def _apart(first: Half, second: Half) -> list[Threat]:
+def _find_unpaired_threats(first: SavedSide, second: SavedSide) -> list[Threat]:
     """Return the threats to runs of different times: the missing pairing, and the serious threats of each run."""
     threats = [Threat(name="unpaired")]
     for half in (first, second):
@@ -263,13 +263,13 @@ def _threat_values(threat: Threat) -> dict[str, float | str]:
     return {"text": threat.text} if threat.text else threat.values
 
 
-def _side_names(first: Half, second: Half) -> tuple[str, str]:
+def _side_names(first: SavedSide, second: SavedSide) -> tuple[str, str]:
     if first.run_id != second.run_id:
         return first.run_id, second.run_id
     return first.name, second.name
 
 
-def _refuse_different_work(first: Half, second: Half) -> None:
+def _refuse_different_work(first: SavedSide, second: SavedSide) -> None:
     if first.condition.workload != second.condition.workload:
         raise UsageError(
             f"{first.run_id} ran {first.condition.workload} and {second.run_id} ran {second.condition.workload}: "

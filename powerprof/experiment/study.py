@@ -22,7 +22,7 @@ from powerprof.experiment.options import QUICK_BASELINES, QUICK_PAIRS, Experimen
 from powerprof.experiment.options import QUICK_WINDOW_S as QUICK_BLOCK_S
 from powerprof.experiment.records import Comparison, LoadRun, Metric, Range
 from powerprof.experiment.run import run_condition
-from powerprof.experiment.sweep import find_key, seconds_of
+from powerprof.experiment.sweep import estimate_seconds, find_key
 from powerprof.experiment.sweep_rounds import SERVER, Sweep
 from powerprof.experiment.verdict import judge_saved
 from powerprof.measure.sampling import format_now
@@ -33,7 +33,7 @@ from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one
 from powerprof.workloads.reading import resolve
 
-Measured = IdleRun | LoadRun | Comparison | Sweep
+StepRecord = IdleRun | LoadRun | Comparison | Sweep
 Outcome = Literal["confirmed", "contradicted", "inconclusive", "not measured", "no claim"]
 _UNITS = {"c0_percent": "%", "wakeups_hz": "1/s", "watts": "W"}
 
@@ -91,12 +91,12 @@ class StudyRun(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.study/1"] = "powerprof.study/1"
 
 
-def rows_of(study: Study, measured: Mapping[str, Measured], seed: int) -> list[StudyRow]:
+def build_rows(study: Study, measured: Mapping[str, StepRecord], seed: int) -> list[StudyRow]:
     """Return every finding with its figures from these steps."""
     return [_study_row(finding, measured, seed) for finding in study.findings]
 
 
-def _study_row(finding: PublishedFinding, measured: Mapping[str, Measured], seed: int) -> StudyRow:
+def _study_row(finding: PublishedFinding, measured: Mapping[str, StepRecord], seed: int) -> StudyRow:
     empty = StudyRow(
         label=finding.label,
         then=finding.then,
@@ -115,17 +115,17 @@ def _study_row(finding: PublishedFinding, measured: Mapping[str, Measured], seed
     )
     if a is None:
         return msgspec.structs.replace(row, outcome="no claim")
-    between = _between(finding, a, b, measured, seed)
+    between = _compare_sides(finding, a, b, measured, seed)
     return msgspec.structs.replace(
         row,
         a=a.estimate,
         difference=between.difference,
         ratio=between.ratio,
-        outcome=outcome(finding.expected, finding.within, between.difference, is_found=between.is_found),
+        outcome=judge_outcome(finding.expected, finding.within, between.difference, is_found=between.is_found),
     )
 
 
-def outcome(
+def judge_outcome(
     expected: Expected | None, within: float | None, difference: Estimate | None, *, is_found: bool = True
 ) -> Outcome:
     """Return whether a difference with its interval confirms the published relation.
@@ -147,34 +147,34 @@ def outcome(
     return "inconclusive"
 
 
-class _Between(NamedTuple):
+class _SideDifference(NamedTuple):
     difference: Estimate | None = None
     ratio: Estimate | None = None
     is_found: bool = True
 
 
-def _between(
-    finding: PublishedFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, Measured], seed: int
-) -> _Between:
+def _compare_sides(
+    finding: PublishedFinding, a: RunMetric, b: RunMetric, measured: Mapping[str, StepRecord], seed: int
+) -> _SideDifference:
     """Return the difference b − a and the ratio b / a with their intervals."""
     first, second = (str(side).partition(":") for side in (finding.a, finding.b))
     record = measured[first[0]] if first[0] == second[0] else None
     if isinstance(record, IdleRun):
         phases = (first[2], second[2], finding.metric)
         deltas = (delta for delta in record.deltas if (delta.from_phase, delta.to_phase, delta.name) == phases)
-        return _Between(next((delta.difference for delta in deltas), None))
+        return _SideDifference(next((delta.difference for delta in deltas), None))
     if isinstance(record, Comparison) and (first[2], second[2]) == ("a", "b"):
         judged = (metric for metric in (*record.metrics, *record.system) if metric.name == finding.metric)
-        return next(map(_judged, judged), _Between())
+        return next(map(_judged, judged), _SideDifference())
     both = judge_saved([a], [b], finding.metric, seed, paired=False)
-    return _judged(both[0]) if both else _Between()
+    return _judged(both[0]) if both else _SideDifference()
 
 
-def _judged(metric: Metric) -> _Between:
+def _judged(metric: Metric) -> _SideDifference:
     found, ratio = metric.difference, metric.ratio
     difference = None if found.b_minus_a is None else _estimate(found.b_minus_a, found.ci95)
     times = None if ratio is None else _estimate(ratio.b_over_a, ratio.ci95)
-    return _Between(difference, times, metric.verdict != "inconclusive")
+    return _SideDifference(difference, times, metric.verdict != "inconclusive")
 
 
 def _estimate(mean: float, ends: Range | None) -> Estimate:
@@ -182,7 +182,7 @@ def _estimate(mean: float, ends: Range | None) -> Estimate:
     return Estimate(mean=mean, low=low, high=high)
 
 
-def _figures_of_side(side: str | None, name: str, measured: Mapping[str, Measured]) -> RunMetric | None:
+def _figures_of_side(side: str | None, name: str, measured: Mapping[str, StepRecord]) -> RunMetric | None:
     """Return one side of a finding from the record of its step; None if it has no such metric."""
     step, _, part = (side or "").partition(":")
     record = measured.get(step)
@@ -231,10 +231,10 @@ _SWEEP_WINDOW_S, _SWEEP_ROUNDS, _QUICK_ROUNDS = 5.0, 5, 3
 _TOPOLOGY_START_S = 10.0
 
 
-class Keep(Protocol):
+class SaveStep(Protocol):
     """A function that saves the record of a step and returns it with its ID."""
 
-    def __call__(self, command: str, record: Measured) -> Measured: ...
+    def __call__(self, command: str, record: StepRecord) -> StepRecord: ...
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class StudyOptions:
         )
 
 
-def seconds(study: Study, options: StudyOptions) -> float:
+def estimate_study_seconds(study: Study, options: StudyOptions) -> float:
     """Return the approximate duration in s."""
     return sum(_seconds(step, options) for step in study.steps if not options.only or step.name in options.only)
 
@@ -293,25 +293,26 @@ def _seconds(step: StudyCommand, options: StudyOptions) -> float:
     if step.command == "sweep":
         workload, _ = find_one(step.conditions[0])
         values = step.values or find_key(workload, step.parameter)[1]
-        return seconds_of(len(values), options.loaded(step), baseline=step.parameter == SERVER)
+        return estimate_seconds(len(values), options.loaded(step), baseline=step.parameter == SERVER)
     cases = [resolve(*find_one(name)) for name in step.conditions]
     more = sum(_TOPOLOGY_START_S for case in cases if case.topology.kind != "standalone")
     return options.loaded(step).seconds(len(cases)) + more
 
 
-def plan(study: Study, options: StudyOptions) -> str:
+def describe_plan(study: Study, options: StudyOptions) -> str:
     """Return the steps and the duration of a study, to be printed at its start."""
     steps = len([step for step in study.steps if not options.only or step.name in options.only])
-    return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {approximate_time(seconds(study, options))}"
+    duration = approximate_time(estimate_study_seconds(study, options))
+    return f"{study.title}: {steps} step{'s' if steps != 1 else ''}, {duration}"
 
 
 def measure_study(
     name: str,
     study: Study,
     options: StudyOptions,
-    keep: Keep,
+    keep: SaveStep,
     say: Say,
-    measure: Callable[[StudyCommand, StudyOptions, Say], Measured] | None = None,
+    measure: Callable[[StudyCommand, StudyOptions, Say], StepRecord] | None = None,
 ) -> StudyRun:
     """Measure step by step. A step that cannot be measured here is noted, and the next one starts.
 
@@ -319,10 +320,10 @@ def measure_study(
     Interrupted before the first step, and PowerprofError if no step could be measured.
     """
     started_at, interrupted = format_now(), False
-    measured: dict[str, Measured] = {}
+    measured: dict[str, StepRecord] = {}
     steps: list[StudyStep] = []
     first: PowerprofError | None = None
-    say(plan(study, options))
+    say(describe_plan(study, options))
     chosen = [step for step in study.steps if not options.only or step.name in options.only]
     for number, step in enumerate(chosen):
         left = sum(_seconds(later, options) for later in chosen[number:])
@@ -364,20 +365,20 @@ def measure_study(
             break
     if not measured and first is not None:
         raise first
-    return record_of(name, study, measured, steps, options, started_at, interrupted=interrupted)
+    return build_study(name, study, measured, steps, options, started_at, interrupted=interrupted)
 
 
-def _doubts(record: Measured) -> list[str]:
+def _doubts(record: StepRecord) -> list[str]:
     """Return the doubts and notes of a record's report."""
     if isinstance(record, Comparison):
         return list(record.verdict.doubts)
     return [str(note) for note in record.notes] if isinstance(record, LoadRun) else []
 
 
-def record_of(
+def build_study(
     name: str,
     study: Study,
-    measured: Mapping[str, Measured],
+    measured: Mapping[str, StepRecord],
     steps: list[StudyStep],
     options: StudyOptions,
     started_at: str,
@@ -397,7 +398,7 @@ def record_of(
         published=study.published,
         page=study.page,
         steps=steps,
-        rows=rows_of(study, measured, options.seed),
+        rows=build_rows(study, measured, options.seed),
         host={} if one is None else one.host,
         server=server if isinstance(server, dict) else {} if server is None else msgspec.to_builtins(server),
         options={"quick": options.quick, "seed": options.seed, "only": list(options.only)},
@@ -406,7 +407,7 @@ def record_of(
     )
 
 
-def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
     """Measure one step. Raise PowerprofError if this host cannot."""
     if step.command == "idle":
         return measure_idle(options.idle(step), say)
@@ -419,4 +420,4 @@ def measure_step(step: StudyCommand, options: StudyOptions, say: Say) -> Measure
         return run_condition(resolve(*find_one(step.conditions[0])), where, loaded, say)
     request = sweep.SweepRequest(step.conditions[0], step.parameter, step.values)
     store = sweep.SweepStore(options.runs_dir, keep=options.keeps)
-    return sweep.sweep(request, lambda: nullcontext(where), loaded, store, extra=(), say=say)
+    return sweep.measure_sweep(request, lambda: nullcontext(where), loaded, store, extra=(), say=say)

@@ -49,7 +49,7 @@ def find_key(workload: LoadedWorkload, parameter: str) -> tuple[str, list[Value]
     raise UsageError(f"--set {parameter}: {workload.definition.name} has no such parameter", f"it has: {choices}")
 
 
-def start(
+def start_sweep(
     workload: LoadedWorkload, condition: str, parameter: str, values: Sequence[Value], options: ExperimentOptions
 ) -> Sweep:
     """Return an empty sweep. Raise UsageError without values, DataError for a value that the key cannot take."""
@@ -143,7 +143,7 @@ def check_room(sweep: Sweep, workload: LoadedWorkload, bench_options: BenchOptio
         connections.check_threads(most, server_uid=account[0] if account else os.geteuid())
 
 
-def go_on(
+def continue_sweep(
     sweep: Sweep,
     workload: LoadedWorkload,
     bench_options: BenchOptions,
@@ -194,7 +194,7 @@ def go_on(
     return save(record)
 
 
-def seconds_of(points: int, options: ExperimentOptions, *, baseline: bool) -> float:
+def estimate_seconds(points: int, options: ExperimentOptions, *, baseline: bool) -> float:
     """Return the approximate duration of a sweep in s; `baseline` adds windows without a server."""
     windows = options.pairs * (points + baseline)
     traced_s = options.pairs * points * ((options.attribute_s or 0.0) + (SAMPLED_S if options.on_cpu else 0.0))
@@ -203,7 +203,7 @@ def seconds_of(points: int, options: ExperimentOptions, *, baseline: bool) -> fl
 
 def _plan(parameter: str, points: int, options: ExperimentOptions, *, baseline: bool) -> str:
     rounds = f"{options.pairs} rounds of windows of {options.window_s:g} s"
-    seconds = seconds_of(points, options, baseline=baseline)
+    seconds = estimate_seconds(points, options, baseline=baseline)
     return f"{points} values of {parameter} in {rounds}: {approximate_time(seconds)}"
 
 
@@ -224,7 +224,7 @@ def _vcpu(saved: object) -> Vcpu | None:
     return saved
 
 
-def options_of(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
+def restore_options(sweep: Sweep, options: ExperimentOptions) -> ExperimentOptions:
     """Return the options that a sweep was started with, to continue it. Raise DataError for a damaged record."""
     saved = sweep.options
     try:
@@ -294,7 +294,7 @@ class SweepStore:
                 self._store.remove(self._new)
 
 
-def sweep(
+def measure_sweep(
     asked: SweepRequest | str,
     bench: Callable[[], AbstractContextManager[BenchOptions]],
     options: ExperimentOptions,
@@ -309,16 +309,16 @@ def sweep(
     """
     if isinstance(asked, str):
         record = store.load(asked)
-        options = options_of(record, options)
+        options = restore_options(record, options)
         workload, _ = find_one(f"{record.workload}:{record.condition.name}", extra)
     else:
         workload, condition = find_one(asked.condition, extra)
-        record = start(workload, condition, asked.parameter, asked.values, options)
+        record = start_sweep(workload, condition, asked.parameter, asked.values, options)
     with bench() as where:
         check_room(record, workload, where)
         record = store.save(record)
         try:
-            return go_on(record, workload, where, options, save=store.save, say=say)
+            return continue_sweep(record, workload, where, options, save=store.save, say=say)
         except PowerprofError:
             store.drop_if_empty()
             raise

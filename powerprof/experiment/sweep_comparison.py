@@ -11,15 +11,23 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.metrics import rest_percent, system_values, with_mean
+from powerprof.experiment.metrics import add_mean, rest_percent, system_values
 from powerprof.experiment.records import ConditionRecord, Difference, Metric, Range, Threat
-from powerprof.experiment.saved import Half, read_half
+from powerprof.experiment.saved import SavedSide, read_side
 from powerprof.experiment.sweep_rounds import Point, Sweep
-from powerprof.experiment.threats import OTHERS_PERCENT, differences
-from powerprof.experiment.verdict import PartingFunction, claimed, direction, judge_saved, parting_functions
+from powerprof.experiment.threats import OTHERS_PERCENT, list_differences
+from powerprof.experiment.verdict import (
+    PartingFunction,
+    compare_sweep_functions,
+    describe_direction,
+    judge_saved,
+    keep_surviving_verdicts,
+)
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
-from powerprof.statistics import Interval, Stratum, Verdict, compare_unpaired, pool, survivors, verdict_of
+from powerprof.statistics.intervals import Interval
+from powerprof.statistics.rates import Stratum, pool_differences
+from powerprof.statistics.verdicts import Verdict, compare_unpaired, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
 
 _SCHEMA = "powerprof.sweep/1"
@@ -148,7 +156,7 @@ def compare_sweeps(a: str, b: str, runs_dir: Path | None, seed: int) -> SweepCom
         points=points,
         parted_with=_parted_with(systems, points),
         functions=_functions(both, points, seed),
-        differences=differences(first, second),
+        differences=list_differences(first, second),
         threats=[*_threats(sides), *_others(sides, both)],
         seed=seed,
         host=second.host,
@@ -213,7 +221,7 @@ def _points(
     return [msgspec.structs.replace(point, parted=parted) for point, parted in zip(points, sure, strict=True)]
 
 
-def judged(record: SweepComparison) -> list[JudgedMetric]:
+def judged_metrics(record: SweepComparison) -> list[JudgedMetric]:
     """Return the judged metric at every value."""
     each = ((point, metric) for point in record.points for metric in point.metrics)
     return [JudgedMetric(point.value, metric, point.parted) for point, metric in each if metric.name == record.metric]
@@ -221,8 +229,8 @@ def judged(record: SweepComparison) -> list[JudgedMetric]:
 
 def is_worse(record: SweepComparison) -> bool:
     """Return whether B is significantly worse at some value: less throughput, or more of anything else."""
-    parted = [point for point in judged(record) if point.parted]
-    return any(direction(record.metric, point.metric.verdict) == "worse" for point in parted)
+    parted = [point for point in judged_metrics(record) if point.parted]
+    return any(describe_direction(record.metric, point.metric.verdict) == "worse" for point in parted)
 
 
 def _every(point: Point, system: _System) -> list[RunMetric]:
@@ -242,7 +250,9 @@ def _parted_with(system: Sequence[tuple[_System, _System]], points: Sequence[Com
     elsewhere = [pair for pair, point in zip(system, points, strict=True) if not point.parted]
     named = {name: metric for pair in apart for side in pair for name, metric in side.items()}
     judged = [found for metric in named.values() if (found := _pooled(metric, apart, elsewhere)) is not None]
-    return sorted(claimed(judged), key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting)))
+    return sorted(
+        keep_surviving_verdicts(judged), key=lambda parting: (parting.verdict == "inconclusive", -_beside(parting))
+    )
 
 
 def _functions(
@@ -251,7 +261,7 @@ def _functions(
     """Return the functions with different shares of the server's running time at the diverging values."""
     windows = [(a.on_cpu, b.on_cpu) for a, b in both]
     apart = [pair for pair, point in zip(windows, points, strict=True) if point.parted]
-    return parting_functions(apart, [pair for pair in windows if pair not in apart], seed)
+    return compare_sweep_functions(apart, [pair for pair in windows if pair not in apart], seed)
 
 
 def _system(point: Point, sweep: Sweep) -> _System:
@@ -264,7 +274,7 @@ def _pooled(
     metric: RunMetric, apart: Sequence[tuple[_System, _System]], elsewhere: Sequence[tuple[_System, _System]]
 ) -> tuple[PartingWith, float | None] | None:
     """Return one figure over the diverging values and over the others, and its p-value over the former."""
-    there, others = pool(_strata(metric.name, apart)), pool(_strata(metric.name, elsewhere))
+    there, others = pool_differences(_strata(metric.name, apart)), pool_differences(_strata(metric.name, elsewhere))
     if there is None:
         return None
     parting = PartingWith(
@@ -361,17 +371,17 @@ class Trend(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.trend/1"] = "powerprof.trend/1"
 
 
-def trend_of(name: str, runs_dir: Path | None) -> Trend:
+def build_trend(name: str, runs_dir: Path | None) -> Trend:
     """Return the trend of the condition of a saved run. Raise UsageError, DataError."""
     store = RunStore(runs_dir)
-    this = read_half(name, runs_dir)
-    halves: list[tuple[RunInfo, Half]] = []
+    this = read_side(name, runs_dir)
+    halves: list[tuple[RunInfo, SavedSide]] = []
     notes: list[str | Note] = []
     for run in store.list():
         if run.id.rpartition("-")[0] != this.run_id.rpartition("-")[0]:
             continue
         try:
-            half = read_half(run.id, runs_dir)
+            half = read_side(run.id, runs_dir)
         except (UsageError, DataError):
             continue  # a comparison, or damaged: `runs` reports it
         if half.condition.work == this.condition.work and half.condition.name == this.condition.name:
@@ -388,8 +398,8 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
             run=run.id,
             started_at=half.started_at,
             labels=list(run.labels),
-            metrics=[with_mean(figures) for figures in half.metrics if figures.known],
-            differences=differences(halves[index - 1][1], half) if index else [],
+            metrics=[add_mean(figures) for figures in half.metrics if figures.known],
+            differences=list_differences(halves[index - 1][1], half) if index else [],
             step=steps[index],
         )
         for index, (run, half) in enumerate(halves)
@@ -406,7 +416,7 @@ def trend_of(name: str, runs_dir: Path | None) -> Trend:
     )
 
 
-def _steps(halves: list[Half], name: str) -> list[TrendStep | None]:
+def _steps(halves: list[SavedSide], name: str) -> list[TrendStep | None]:
     """Return each run's change since the previous run; None for the first and for different meters."""
     judged: list[tuple[TrendStep | None, float | None]] = [(None, None)]
     for before, after in pairwise(halves):

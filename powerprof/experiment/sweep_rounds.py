@@ -16,27 +16,27 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.bench_data import schema_of
+from powerprof.experiment.bench_data import schema_name
 from powerprof.experiment.block import Apparatus, Slot, measure_block
-from powerprof.experiment.metrics import Baseline, accounted, cpu_ms, figures_of, with_mean
+from powerprof.experiment.metrics import Baseline, add_mean, cpu_ms, read_figures, split_cpu_time
 from powerprof.experiment.plan import round_order
 from powerprof.experiment.records import Block, ConditionRecord, Range
 from powerprof.experiment.traced import (
     WAKINGS,
     Pace,
     PaceWindow,
+    build_pace_window,
     pace_metrics,
-    pace_window,
-    paces,
+    read_pace_settings,
     sample_window,
-    settings_in_force,
+    summarise_paces,
     trace_condition,
 )
-from powerprof.experiment.verdict import ENERGY, FunctionWindow, function_window
+from powerprof.experiment.verdict import ENERGY, FunctionWindow, build_function_window
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.model.text import approximate_time
-from powerprof.statistics import compare_points, which_differ
+from powerprof.statistics.verdicts import compare_points, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
 from powerprof.workloads.reading import Case
@@ -56,7 +56,7 @@ _READY_S = 0.5
 
 
 @dataclass
-class Gathered:
+class PointMeasurements:
     """The measurements of one point so far.
 
     `first_round` is the number of its first round. A failed point that is tried again later shares no round with the
@@ -77,7 +77,7 @@ class Gathered:
             del kept[rounds:]
 
 
-def complete_rounds(gathered: Mapping[Value, Gathered]) -> None:
+def drop_incomplete_round(gathered: Mapping[Value, PointMeasurements]) -> None:
     """Remove the measurements of an incomplete round: its other points would be of another time.
 
     Points that failed and are rounds behind continue in separate rounds.
@@ -97,7 +97,7 @@ def complete_rounds(gathered: Mapping[Value, Gathered]) -> None:
 def measure_rounds(
     apparatus: Mapping[Value, Apparatus],
     cases: Mapping[Value, Case],
-    gathered: Mapping[Value, Gathered],
+    gathered: Mapping[Value, PointMeasurements],
     baseline: list[Window] | None,
     save: Callable[[], object],
 ) -> None:
@@ -126,7 +126,7 @@ def measure_rounds(
         label = f"round {number + 1} of {options.pairs}{left}"
         if baseline is not None:
             say(f"{label}: no server")
-            baseline.append(_without(one))
+            baseline.append(_measure_without_server(one))
         for value in missing:
             say(f"{label}: {value}")
             try:
@@ -143,7 +143,7 @@ def measure_rounds(
 def _settle_s(cases: Mapping[Value, Case], *, shared: bool) -> float:
     if all(case.server.kind == "postgresql" and case.load.is_silent for case in cases.values()):
         return POSTGRESQL_START_S
-    filled = any(schema_of(case.workload) is not None for case in cases.values())
+    filled = any(schema_name(case.workload) is not None for case in cases.values())
     return START_S if filled or not shared else _READY_S
 
 
@@ -152,7 +152,7 @@ def time_left(measured: int, of: int, passed_s: float) -> str:
     return f", {approximate_time(passed_s / measured * (of - measured))} to go" if measured else ""
 
 
-def _without(apparatus: Apparatus) -> Window:
+def _measure_without_server(apparatus: Apparatus) -> Window:
     """Measure a window with all servers stopped."""
     apparatus.bench.hush()
     time.sleep(_READY_S)
@@ -160,7 +160,7 @@ def _without(apparatus: Apparatus) -> Window:
         return apparatus.complete(meter.measure(apparatus.options.window_s))
 
 
-def _measure_point(apparatus: Apparatus, case: Case, gathered: Gathered, number: int, *, woken: bool) -> None:
+def _measure_point(apparatus: Apparatus, case: Case, gathered: PointMeasurements, number: int, *, woken: bool) -> None:
     bench, options = apparatus.bench, apparatus.options
     server = bench.server(case)
     gathered.version = server.version
@@ -170,17 +170,17 @@ def _measure_point(apparatus: Apparatus, case: Case, gathered: Gathered, number:
     slot = Slot(gathered.first_round + number, "a", False, 1 + 1000 * options.seed + number)
     block = apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot)
     if options.attribute_s is not None:
-        in_force = settings_in_force(server)
+        in_force = read_pace_settings(server)
         window = trace_condition(bench, case, "a", options.attribute_s, apparatus.say, apparatus.offer.rate_hz)
         if window.attribution.interrupted:
             # Callers that display one trace keep a truncated one. Here it would be averaged with full-length traces, so
             # drop it.
             raise Interrupted("interrupted")
         family = "mariadb" if "mariadb" in server.version.lower() else server.login.family
-        gathered.traced.append(pace_window(window, family, in_force))
+        gathered.traced.append(build_pace_window(window, family, in_force))
     if options.on_cpu:
         profile = sample_window(bench, case, apparatus.offer.rate_hz, slot.seed, apparatus.say)
-        gathered.sampled.append(function_window(profile.functions, profile.window_s))
+        gathered.sampled.append(build_function_window(profile.functions, profile.window_s))
     gathered.blocks.append(block)
     gathered.rates.append(block.window.system or OsRates())
 
@@ -230,7 +230,7 @@ def compare_metrics(
     ]
 
 
-def alike(compared: Sequence[PointsCompared], metric: str, value: Value) -> dict[Value, float | None]:
+def similar_points(compared: Sequence[PointsCompared], metric: str, value: Value) -> dict[Value, float | None]:
     """Return the points that do not differ significantly from this one, each with its bound in percent.
 
     The bound is None if it is unknown.
@@ -292,16 +292,16 @@ class Progress:
     """A sweep during its measurement. `kept`: points of which only the figures were saved."""
 
     def __init__(self, sweep: Sweep) -> None:
-        saved = {_same(point.value): point for point in sweep.points}
-        of_value = {value: saved.get(_same(value)) for value in sweep.values}
+        saved = {_value_key(point.value): point for point in sweep.points}
+        of_value = {value: saved.get(_value_key(value)) for value in sweep.values}
         self.gathered = {value: _gathered(point) for value, point in of_value.items()}
         self.kept = {
             value: point
             for value, point in of_value.items()
             if point is not None and point.error is None and not point.blocks
         }
-        if in_rounds(sweep):
-            complete_rounds(self.gathered)
+        if is_in_rounds(sweep):
+            drop_incomplete_round(self.gathered)
         for had in self.gathered.values():
             had.error = None
         self.baseline = list(sweep.baseline)
@@ -353,7 +353,7 @@ class Progress:
         return msgspec.structs.replace(sweep, compared=compare_sweep_points(sweep))
 
 
-def in_rounds(sweep: Sweep) -> bool:
+def is_in_rounds(sweep: Sweep) -> bool:
     """Return whether the points were measured in rounds; older versions did that for servers only."""
     return sweep.parameter == SERVER or bool(sweep.options.get("in_rounds"))
 
@@ -369,7 +369,8 @@ def compare_sweep_points(sweep: Sweep) -> list[PointsCompared]:
     elif "queries_hz" not in names and WAKINGS in names:
         wanted = [WAKINGS]
     return compare_metrics(
-        {name: {point.value: _by_round(point, name) for point in good} for name in wanted}, in_rounds=in_rounds(sweep)
+        {name: {point.value: _by_round(point, name) for point in good} for name in wanted},
+        in_rounds=is_in_rounds(sweep),
     )
 
 
@@ -379,28 +380,28 @@ def _by_round(point: Point, name: str) -> dict[int, float]:
     return {number: value for number, value in zip(rounds, values, strict=False) if value is not None}
 
 
-def _gathered(point: Point | None) -> Gathered:
+def _gathered(point: Point | None) -> PointMeasurements:
     if point is None:
-        return Gathered()
+        return PointMeasurements()
     kept = (list(point.blocks), list(point.os), list(point.traced), list(point.on_cpu))
-    return Gathered(*kept, point.server, point.error)
+    return PointMeasurements(*kept, point.server, point.error)
 
 
-def _gathered_point(value: Value, had: Gathered) -> Point:
+def _gathered_point(value: Value, had: PointMeasurements) -> Point:
     blocks = had.blocks
     if not blocks:
         return Point(value=value, error=had.error, server=had.version)
-    every = [*figures_of(blocks, Baseline(None, None, None)), *accounted(blocks)]
+    every = [*read_figures(blocks, Baseline(None, None, None)), *split_cpu_time(blocks)]
     if all(block.queries is None for block in blocks):
         used = [_server_cpu(block) for block in blocks]
         every.append(Figures(name="server_cpu_ms_per_s", unit="ms/s", kind="measured", values=used))
     return Point(
         value=value,
-        metrics=[*map(with_mean, every), *pace_metrics(had.traced)],
+        metrics=[*map(add_mean, every), *pace_metrics(had.traced)],
         os=had.rates,
         blocks=blocks,
         server=had.version,
-        paces=paces(had.traced),
+        paces=summarise_paces(had.traced),
         traced=had.traced,
         on_cpu=had.sampled,
     )
@@ -411,5 +412,5 @@ def _server_cpu(block: Block) -> float | None:
     return None if used is None or not block.window.window_s else used / block.window.window_s
 
 
-def _same(value: Value) -> str:
+def _value_key(value: Value) -> str:
     return repr(value)

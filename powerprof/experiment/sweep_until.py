@@ -19,7 +19,7 @@ from powerprof.experiment.records import Block, ConditionRecord, Range, Ratio
 from powerprof.measure.sampling import format_now, interval
 from powerprof.model.records import Estimate, Notes
 from powerprof.model.text import Say, approximate_time, count_down
-from powerprof.statistics import Verdict, compare_pairs
+from powerprof.statistics.verdicts import Verdict, compare_pairs
 from powerprof.system.errors import Interrupted, PowerprofError, Retryable, UsageError
 from powerprof.workloads.reading import Case
 

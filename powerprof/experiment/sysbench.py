@@ -45,8 +45,8 @@ def start_sysbench(load: Load, statements: Sequence[str], context: Context, orde
         f"--rate={max(1, round(order.rate_hz)) if order.rate_hz else 0}",
         "--histogram=on",
     ]
-    argv = arguments(program, load, statements, context, order.seed, pacing)
-    return ProcessLoad(argv, context, parse_report, stdin=config(load, context))
+    argv = build_command_line(program, load, statements, context, order.seed, pacing)
+    return ProcessLoad(argv, context, parse_report, stdin=write_config(load, context))
 
 
 def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
@@ -66,18 +66,18 @@ def start_tpcc(case: Case, context: Context, order: LoadOrder) -> ProcessLoad:
         _script("tpcc.lua", context),
         "run",
     ]
-    return ProcessLoad(argv, context, parse_report, stdin=config(load, context))
+    return ProcessLoad(argv, context, parse_report, stdin=write_config(load, context))
 
 
-def arguments(
+def build_command_line(
     program: Path, load: Load, statements: Sequence[str], context: Context, seed: int, pacing: Sequence[str]
 ) -> list[str | Path]:
     """Return the command line of sysbench for these statements; write them to files in the client's folder.
 
     sysbench reads `config` from its standard input.
     """
-    texts = context.file("statements.nul", _nul(statements))
-    session = context.file("session.nul", _nul(load.session))
+    texts = context.file("statements.nul", _join_by_nul(statements))
+    session = context.file("session.nul", _join_by_nul(load.session))
     return [
         program,
         f"--config-file={STDIN}",
@@ -96,7 +96,7 @@ def arguments(
     ]
 
 
-def _nul(statements: Sequence[str]) -> bytes:
+def _join_by_nul(statements: Sequence[str]) -> bytes:
     return b"\0".join(text.replace("\0", " ").encode() for text in statements)
 
 
@@ -105,11 +105,11 @@ def _script(name: str, context: Context) -> Path:
     return context.file(name, (data_dir("workloads") / "lib" / name).read_bytes())
 
 
-def config(load: Load, context: Context) -> str:
+def write_config(load: Load, context: Context) -> str:
     """Return the account as a configuration of sysbench: every user can read passwords on command lines."""
     login = context.login
     if login.family == "postgresql":
-        return _postgresql(load, login)
+        return _postgresql_config(load, login)
     lines = ["db-driver=mysql", f"mysql-user={login.user}", f"mysql-password={login.password}"]
     if login.socket is not None:
         lines.append(f"mysql-socket={login.socket}")
@@ -121,7 +121,7 @@ def config(load: Load, context: Context) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _postgresql(load: Load, login: Login) -> str:
+def _postgresql_config(load: Load, login: Login) -> str:
     """Return the account for PostgreSQL.
 
     A host that is a folder holds the socket, which is named by its port (libpq, PQconnectdb).
@@ -211,7 +211,7 @@ _END_S = 5.0
 _POLL_S = 0.0005
 
 
-def is_possible() -> bool:
+def is_gate_supported() -> bool:
     """Return whether `statements.lua` knows the system calls of this machine."""
     return platform.machine() in _SYS_FUTEX
 
@@ -255,15 +255,15 @@ class GatedLoad(Closeable):
         size = _GATE_BYTES + load.clients * _CLIENT.itemsize
         path = context.file("gate", bytes(size))
         self._turn = 0
-        self._memory = _map(path, size)
+        self._memory = _map_file(path, size)
         self._gate: NDArray[np.uint32] = np.frombuffer(self._memory, np.uint32, 1)
         self._clients: NDArray[Any] = np.frombuffer(self._memory, _CLIENT, load.clients, _GATE_BYTES)
         pacing = ["--time=0", "--events=0", "--rate=0", f"--gate={path}", f"--pace={rate_hz:g}"]
         self._process = ProcessLoad(
-            arguments(program, load, statements, context, seed, pacing),
+            build_command_line(program, load, statements, context, seed, pacing),
             context,
-            lambda text, _: _unexpected(text),
-            stdin=config(load, context),
+            lambda text, _: _raise_early_end(text),
+            stdin=write_config(load, context),
         )
 
     def _open(self) -> None:
@@ -324,7 +324,7 @@ class OpenGate:
     """
 
     def __init__(self, load: Load, statements: Sequence[str], context: Context, order: LoadOrder) -> None:
-        if not is_possible():
+        if not is_gate_supported():
             raise CapabilityError(f"statements cannot be counted on {platform.machine()}", "use a load of kind pgbench")
         self._load = GatedLoad(load, statements, context, order.rate_hz or 0.0, order.seed)
         self._load.__enter__()
@@ -356,7 +356,7 @@ class OpenGate:
         self._load.close()
 
 
-def _map(path: Path, size: int) -> mmap.mmap:
+def _map_file(path: Path, size: int) -> mmap.mmap:
     """Map a file that another account owns; a link cannot redirect it."""
     with Folder.open(path.parent) as folder:
         handle = os.open(path.name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder.handle)
@@ -364,7 +364,7 @@ def _map(path: Path, size: int) -> mmap.mmap:
         return mmap.mmap(handle, size)
 
 
-def _unexpected(text: str) -> LoadResult:
+def _raise_early_end(text: str) -> LoadResult:
     raise PowerprofError(
         f"sysbench ended early: {' / '.join(text.split()[-20:])[:200]}",
         "its words name the reason; powerprof --debug shows where",

@@ -16,7 +16,7 @@ from powerprof.experiment.options import MINIMUM_PAIRS
 from powerprof.experiment.records import Block, BlockPair, ConditionRecord, ControlRecord, Design, Metric, Threat
 from powerprof.experiment.verdict import metric_named
 from powerprof.model.records import EnergyReading, EstimateRange, Note, Window
-from powerprof.statistics import Drift, baseline_drift, block_trend
+from powerprof.statistics.verdicts import Drift, baseline_drift, block_trend
 
 # With more steal than this, neighbours of the guest were measured as well.
 _STEAL_PERCENT = 1.0
@@ -33,7 +33,7 @@ _DISTURBANCES = ("steal", "frequency", "other_load")
 _NOT_BY_CHANCE_PERCENT = (-50.0, 100.0)  # half, or twice
 
 
-def doubts_of(
+def find_doubts(
     threats: Sequence[Threat], control: ControlRecord | None, metrics: Sequence[Metric], primary: str | None
 ) -> list[Threat]:
     """Return the reasons to doubt an answer.
@@ -68,12 +68,12 @@ def find_threats(
     return [threat for threat in threats if threat is not None]
 
 
-def _known(values: Sequence[float | None]) -> list[float]:
+def _known_values(values: Sequence[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
 def _steal(blocks: Sequence[Block]) -> Threat | None:
-    values = _known([block.window.steal_percent for block in blocks])
+    values = _known_values([block.window.steal_percent for block in blocks])
     if not values:
         return None
     figures: dict[str, float | str] = {"percent": statistics.fmean(values), "most_percent": max(values)}
@@ -82,7 +82,9 @@ def _steal(blocks: Sequence[Block]) -> Threat | None:
 
 
 def _frequency(blocks: Sequence[Block]) -> Threat | None:
-    by_arm = {arm: _known([block.window.frequency_mhz for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    by_arm = {
+        arm: _known_values([block.window.frequency_mhz for block in blocks if block.arm == arm]) for arm in ("a", "b")
+    }
     if not by_arm["a"] or not by_arm["b"]:
         return Threat(name="frequency", form="no_frequency")
     a, b = statistics.fmean(by_arm["a"]), statistics.fmean(by_arm["b"])
@@ -92,7 +94,9 @@ def _frequency(blocks: Sequence[Block]) -> Threat | None:
 
 def _other_load(blocks: Sequence[Block]) -> Threat | None:
     """Judge the C0 of other programs: it must be small and steady."""
-    rest = {arm: _known([rest_percent(block.window) for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    rest = {
+        arm: _known_values([rest_percent(block.window) for block in blocks if block.arm == arm]) for arm in ("a", "b")
+    }
     if not rest["a"] or not rest["b"] or not blocks or not blocks[0].window.processes:
         return None
     worst = max(max(values) - statistics.median(values) for values in rest.values())
@@ -108,26 +112,30 @@ def _other_load(blocks: Sequence[Block]) -> Threat | None:
     return Threat(name="other_load", values=figures, serious=serious)
 
 
-def crowded(blocks: Sequence[Block]) -> list[Note]:
+def note_other_load(blocks: Sequence[Block]) -> list[Note]:
     """Return a note if other programs used so much of the host that they affected its figures."""
-    rest = _known([rest_percent(block.window) for block in blocks if block.window.processes])
+    rest = _known_values([rest_percent(block.window) for block in blocks if block.window.processes])
     mean = statistics.fmean(rest) if rest else 0.0
     return [Note("crowded", {"percent": mean})] if mean > OTHERS_PERCENT else []
 
 
-def drift_of(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
+def measure_drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Drift | None:
     """Return the drift of the idle baseline, compared with the difference in C0 between the conditions."""
-    means = {arm: _known([block.window.c0_percent for block in blocks if block.arm == arm]) for arm in ("a", "b")}
+    means = {
+        arm: _known_values([block.window.c0_percent for block in blocks if block.arm == arm]) for arm in ("a", "b")
+    }
     effect = None
     if means["a"] and means["b"]:
         effect = statistics.fmean(means["b"]) - statistics.fmean(means["a"])
     return baseline_drift(
-        _known([window.c0_percent for window in before]), _known([window.c0_percent for window in after]), effect
+        _known_values([window.c0_percent for window in before]),
+        _known_values([window.c0_percent for window in after]),
+        effect,
     )
 
 
 def _drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Window]) -> Threat | None:
-    drift = drift_of(blocks, before, after)
+    drift = measure_drift(blocks, before, after)
     if drift is None:
         return Threat(name="drift", form="no_baseline")
     form = "drift_failed" if drift.failed else ""
@@ -136,7 +144,7 @@ def _drift(blocks: Sequence[Block], before: Sequence[Window], after: Sequence[Wi
 
 def _trend(blocks: Sequence[Block]) -> Threat | None:
     for arm in ("a", "b"):
-        values = _known([block.window.c0_percent for block in blocks if block.arm == arm])
+        values = _known_values([block.window.c0_percent for block in blocks if block.arm == arm])
         trend = block_trend(values)
         if trend is not None and trend.present:
             return Threat(name="trend", form="rises" if trend.tau > 0 else "falls", values={"tau": trend.tau})
@@ -184,7 +192,7 @@ def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
     return disturbed
 
 
-def leave_out(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
+def mark_disturbed_pairs(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
     """Mark the blocks of disturbed pairs if enough other pairs remain. Return the blocks and a note."""
     disturbed = disturbed_pairs(blocks)
     kept = {block.pair for block in blocks if not block.dropped} - disturbed
@@ -227,7 +235,7 @@ class Described(Protocol):
         """The options of the measurement."""
 
 
-def differences(first: Described, second: Described) -> list[str]:
+def list_differences(first: Described, second: Described) -> list[str]:
     """Return a line per difference in host, kernel, server and settings; the most important first."""
     texts = []
     for label, a, b in (
@@ -240,9 +248,9 @@ def differences(first: Described, second: Described) -> list[str]:
         for key in sorted({*a, *b}):
             if key in _HOST_IGNORED or key in ("pid", "sysfs") or a.get(key) == b.get(key):
                 continue
-            texts.append(f"{label} {key}: {_show(a.get(key))} → {_show(b.get(key))}")
+            texts.append(f"{label} {key}: {_show_value(a.get(key))} → {_show_value(b.get(key))}")
     if first.host.get("hostname") != second.host.get("hostname"):
-        texts.insert(0, f"host: {_show(first.host.get('hostname'))} → {_show(second.host.get('hostname'))}")
+        texts.insert(0, f"host: {_show_value(first.host.get('hostname'))} → {_show_value(second.host.get('hostname'))}")
     if first.condition.work != second.condition.work:
         texts.append(f"condition: {first.condition.name} → {second.condition.name}")
     if first.started_at[:10] != second.started_at[:10]:
@@ -250,7 +258,7 @@ def differences(first: Described, second: Described) -> list[str]:
     return texts
 
 
-def _show(value: Any) -> str:
+def _show_value(value: Any) -> str:
     return "unknown" if value is None else str(value)[:80]
 
 
@@ -260,43 +268,43 @@ def _show(value: Any) -> str:
 # unequal work, the idle part does not cancel. A ratio keeps the uncertainty of idle ÷ slope.
 
 
-def with_pair(watts: float, span: EstimateRange, pair: Pair) -> float:
+def estimate_with(watts: float, span: EstimateRange, pair: Pair) -> float:
     """Return the estimate by another model with these idle watts and this slope."""
     idle, slope = pair
     busy = (watts - span.idle_watts) / span.slope_watts if span.slope_watts else 0.0
     return idle + slope * busy
 
 
-def other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[list[BlockPair], Baseline]]:
+def apply_other_models(pairs: Sequence[BlockPair], baseline: Baseline) -> list[tuple[list[BlockPair], Baseline]]:
     """Return the pairs and the idle host by every other possible model; empty if no energy is estimated."""
     span = next((r.range for pair in pairs for block in pair for r in block.window.energy if r.range is not None), None)
     if span is None:
         return []
     others = []
     for model in find_corners(span):
-        watts = None if baseline.watts is None else with_pair(baseline.watts, span, model)
-        moved = [(_moved(a, span, model), _moved(b, span, model)) for a, b in pairs]
+        watts = None if baseline.watts is None else estimate_with(baseline.watts, span, model)
+        moved = [(_apply_model(a, span, model), _apply_model(b, span, model)) for a, b in pairs]
         others.append((moved, replace(baseline, watts=watts)))
     return others
 
 
-def _moved(block: Block, span: EstimateRange, pair: Pair) -> Block:
-    energy = [_with(reading, span, pair) for reading in block.window.energy]
+def _apply_model(block: Block, span: EstimateRange, pair: Pair) -> Block:
+    energy = [_apply_model_to_reading(reading, span, pair) for reading in block.window.energy]
     return msgspec.structs.replace(
         block,
         window=msgspec.structs.replace(block.window, energy=energy),
-        solution_energy=[_with(reading, span, pair) for reading in block.solution_energy],
+        solution_energy=[_apply_model_to_reading(reading, span, pair) for reading in block.solution_energy],
     )
 
 
-def _with(reading: EnergyReading, span: EstimateRange, pair: Pair) -> EnergyReading:
+def _apply_model_to_reading(reading: EnergyReading, span: EstimateRange, pair: Pair) -> EnergyReading:
     if reading.range is None or reading.watts is None or reading.joules is None or not reading.watts:
         return reading
-    watts = with_pair(reading.watts, reading.range, _for(reading.range, span, pair))
+    watts = estimate_with(reading.watts, reading.range, _scale_pair(reading.range, span, pair))
     return msgspec.structs.replace(reading, watts=watts, joules=reading.joules * watts / reading.watts)
 
 
-def _for(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
+def _scale_pair(own: EstimateRange, span: EstimateRange, pair: Pair) -> Pair:
     """Scale a pair of idle watts and slope to the CPUs of this reading: a CPU can go offline between windows."""
     scale = own.slope_watts / span.slope_watts if span.slope_watts else 1.0
     return pair[0] * scale, pair[1] * scale

@@ -57,10 +57,10 @@ def trace_condition(
     Loads without a rate (mariadb-slap, commands) are left out: the servers are traced without clients. A window is
     repeated if its storm was not active. Raises CapabilityError, PowerprofError.
     """
-    return repeated_until_raging(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
+    return repeat_until_storm(lambda: _traced(bench, case, arm, duration_s, say, rate_hz), case.name, say)
 
 
-def repeated_until_raging(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
+def repeat_until_storm(trace: Callable[[], TraceSummary], name: str, say: Callable[[str], None]) -> TraceSummary:
     """Return the first of three windows with an active storm, or without a storm to expect.
 
     A storm that cannot be started is tried once more: some servers back off from it.
@@ -94,7 +94,7 @@ def _traced(
 
     pids = tuple(members.values())
     label = ", ".join(f"{name} ({pid})" for name, pid in members.items())
-    with CaseObservers(bench, case) as beside, load_at(bench, case, rate_hz):
+    with CaseObservers(bench, case) as beside, run_load(bench, case, rate_hz):
         beside.start()
         taken = attribute.trace_target(
             Target(pids, label, roots=pids), AttributeRequest(duration_s=duration_s), names, say
@@ -106,11 +106,11 @@ def _traced(
 
 
 @contextmanager
-def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
+def run_load(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
     """Run the condition's clients at this rate, or idle clients, while the context is open."""
     from powerprof.experiment.load import LoadOrder
     from powerprof.experiment.load_clients import start_load
-    from powerprof.experiment.sysbench import GatedLoad, is_possible
+    from powerprof.experiment.sysbench import GatedLoad, is_gate_supported
 
     context = bench.context(case)
     if case.load.is_silent:
@@ -119,7 +119,7 @@ def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
             yield
         finally:
             held.kill()
-    elif case.load.kind == "statements" and rate_hz and is_possible():
+    elif case.load.kind == "statements" and rate_hz and is_gate_supported():
         with GatedLoad(case.load, case.load_statements(), context, rate_hz, seed=1) as load:
             load.open()
             yield
@@ -127,12 +127,12 @@ def load_at(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
         yield
 
 
-def role(row: Wakeup) -> str | None:
+def replication_role(row: Wakeup) -> str | None:
     """Return the part of the row's thread in replication; None if it has none."""
     return role_of(row.thread.server_name, [frame.label for frame in row.stack])
 
 
-def by_thread(window: TraceSummary) -> Counter[Key]:
+def count_by_thread(window: TraceSummary) -> Counter[Key]:
     """Return idle exits by (server, thread, of replication), the largest count first."""
     counts: Counter[Key] = Counter()
     for row in window.attribution.wakeups:
@@ -142,7 +142,7 @@ def by_thread(window: TraceSummary) -> Counter[Key]:
 
 def _key(window: TraceSummary, row: Wakeup) -> Key:
     server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
-    part = role(row)
+    part = replication_role(row)
     label = row.thread.label
     if part is None and row.thread.server_name is None and any("handle_one_connection" in f.label for f in row.stack):
         label = "connections"
@@ -160,7 +160,7 @@ def replication_percent(a: TraceSummary, b: TraceSummary) -> float | None:
 
     def rates(window: TraceSummary) -> tuple[float, float]:
         seconds = window.attribution.window_s
-        counts = by_thread(window)
+        counts = count_by_thread(window)
         own = sum(count for (_, _, of), count in counts.items() if of)
         return sum(counts.values()) / seconds, own / seconds
 
@@ -204,7 +204,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     remedy: str = ""
 
 
-def settings_in_force(server: Server) -> dict[str, str]:
+def read_pace_settings(server: Server) -> dict[str, str]:
     """Read the settings of this server that change the pace of threads; empty for PostgreSQL."""
     if server.login.family == "postgresql":
         return {}
@@ -212,7 +212,7 @@ def settings_in_force(server: Server) -> dict[str, str]:
         return asking.variables(connection)
 
 
-def pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str]) -> PaceWindow:
+def build_pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str]) -> PaceWindow:
     """Return the threads of a traced window, most woken first."""
     window_s = traced.attribution.window_s
     evidence = Evidence(version="", family=family, window_s=window_s, variables=dict(variables))
@@ -245,7 +245,7 @@ def _pace(name: str, rows: Sequence[ThreadWakeups], evidence: Evidence) -> Threa
     )
 
 
-def paces(windows: Sequence[PaceWindow]) -> list[Pace]:
+def summarise_paces(windows: Sequence[PaceWindow]) -> list[Pace]:
     """Return each thread over the windows, most woken first."""
     by_name: dict[str, list[ThreadPace]] = defaultdict(list)
     for window in windows:
@@ -314,7 +314,7 @@ def sample_functions(
 def _sample(bench: Bench, case: Case, arm: Arm, rate_hz: float | None, say: Say) -> SampledWindow:
     bench.enter(case)
     with _sampler(bench, case, say) as tracer:
-        with load_at(bench, case, rate_hz):
+        with run_load(bench, case, rate_hz):
             time.sleep(_RUN_IN_S)
             capture = tracer.measure(SAMPLED_WINDOW_S)
         profile = _profile(capture)

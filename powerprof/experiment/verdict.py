@@ -25,14 +25,13 @@ from powerprof.experiment.records import (
     Side,
 )
 from powerprof.model.records import Figures
-from powerprof.statistics import (
+from powerprof.statistics.intervals import Interval, bounded_interval
+from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
     PRIMARY_LEVEL,
-    Interval,
     PairedResult,
     Verdict,
-    bounded_interval,
     compare_pairs,
     compare_unpaired,
     judge_control,
@@ -43,7 +42,7 @@ from powerprof.statistics import (
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def judge(
+def judge_metrics(
     compared: Sequence[Compared],
     primary: str,
     seed: int,
@@ -63,7 +62,7 @@ def judge(
         if result is not None:
             metric = _metric(each, result)
             if each.a.kind == "estimated":
-                metric = _widened(metric, _by_name(by_model, each.a.name, seed))
+                metric = _widen(metric, _by_name(by_model, each.a.name, seed))
             judged.append((metric, result.p_value))
     return _as_a_family(judged, primary, level)
 
@@ -73,7 +72,7 @@ def judge_saved(a: Sequence[Figures], b: Sequence[Figures], primary: str, seed: 
     of_b = {figures.name: figures for figures in b}
     both = [Compared(figures, of_b[figures.name]) for figures in a if figures.name in of_b]
     alike = [each for each in both if (each.a.kind, each.a.source) == (each.b.kind, each.b.source)]
-    return judge(alike, primary, seed, paired=paired)
+    return judge_metrics(alike, primary, seed, paired=paired)
 
 
 def _both_known(compared: Compared) -> list[tuple[float, float]]:
@@ -97,16 +96,16 @@ def _by_name(by_model: Sequence[Sequence[Compared]], name: str, seed: int) -> li
 
 def _as_a_family(judged: Sequence[tuple[Metric, float | None]], primary: str, level: float) -> list[Metric]:
     """Judge the primary metric alone and the others as a family: verdicts that do not survive are withdrawn."""
-    kept = claimed([(metric, p) for metric, p in judged if metric.name != primary])
+    kept = keep_surviving_verdicts([(metric, p) for metric, p in judged if metric.name != primary])
     first = [
         msgspec.structs.replace(metric, verdict=primary_verdict(metric.verdict, p, level))
         for metric, p in judged
         if metric.name == primary
     ]
-    return [_bounded(metric) for metric in (*first, *kept)]
+    return [_with_bound(metric) for metric in (*first, *kept)]
 
 
-def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
+def keep_surviving_verdicts(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVEL) -> list[T]:
     """Return the judged records; those that Holm's test over all p-values does not confirm become inconclusive."""
     sure = survivors([p for _, p in judged], level)
     return [
@@ -115,7 +114,7 @@ def claimed(judged: Sequence[tuple[T, float | None]], level: float = FAMILY_LEVE
     ]
 
 
-def _bounded(metric: Metric) -> Metric:
+def _with_bound(metric: Metric) -> Metric:
     """Add the largest possible difference to an inconclusive metric: no evidence is not evidence of equality."""
     difference, ends = metric.difference, metric.difference.ci95
     most = None if ends is None or metric.verdict != "inconclusive" else max(abs(end) for end in ends)
@@ -133,8 +132,8 @@ def _metric(compared: Compared, result: PairedResult) -> Metric:
         unit=a.unit,
         kind=a.kind,
         source=a.source,
-        a=Side(mean=result.a_mean, ci95=_possible(a, result.a_interval), values=a.values),
-        b=Side(mean=result.b_mean, ci95=_possible(b, result.b_interval), values=b.values),
+        a=Side(mean=result.a_mean, ci95=_possible_range(a, result.a_interval), values=a.values),
+        b=Side(mean=result.b_mean, ci95=_possible_range(b, result.b_interval), values=b.values),
         difference=Difference(
             b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
         ),
@@ -144,7 +143,7 @@ def _metric(compared: Compared, result: PairedResult) -> Metric:
     )
 
 
-def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
+def _possible_range(figures: Figures, of_mean: Interval | None) -> Range | None:
     """Return the interval, or Student's within the limits of the metric if the interval exceeds them."""
     floor, ceiling = figures.limits
     if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
@@ -152,7 +151,7 @@ def _possible(figures: Figures, of_mean: Interval | None) -> Range | None:
     return _range(bounded_interval(figures.known, floor, ceiling))
 
 
-def _widened(metric: Metric, others: Sequence[PairedResult]) -> Metric:
+def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:
     """Widen the intervals of a metric by the uncertainty of the model; `others` are its results by the other models."""
     if not others:
         return metric
@@ -181,7 +180,7 @@ def _hull(ranges: Sequence[Range | None]) -> Range | None:
     return (min(low for low, _ in known), max(high for _, high in known)) if known else None
 
 
-def own_control(metric: Metric, seed: int) -> ControlRecord | None:
+def control_from_blocks(metric: Metric, seed: int) -> ControlRecord | None:
     """Compare A with itself by its neighbouring windows. Return None for fewer than six windows of A."""
     values = [value for value in metric.a.values if value is not None]
     if len(values) < 6:
@@ -191,7 +190,7 @@ def own_control(metric: Metric, seed: int) -> ControlRecord | None:
     return _control("own_blocks", [(y, x) if index % 2 else (x, y) for index, (x, y) in enumerate(pairs)], seed)
 
 
-def run_control(again: Sequence[Compared], primary: str, seed: int) -> ControlRecord | None:
+def control_from_run(again: Sequence[Compared], primary: str, seed: int) -> ControlRecord | None:
     """Compare A with itself by separate control windows. Return None if they have no value of the primary metric."""
     pairs = [pair for each in again if each.a.name == primary for pair in _both_known(each)]
     return _control("run", pairs, seed) if pairs else None
@@ -239,7 +238,7 @@ _NEITHER = (
 )
 
 
-def headline(asked: str, measured: Collection[str]) -> str:
+def choose_primary_metric(asked: str, measured: Collection[str]) -> str:
     """Return the primary metric of the answer.
 
     That is energy if a meter has `measured` it and the workload requests the CPU time that represents it. Otherwise it
@@ -257,7 +256,7 @@ def better_direction(name: str) -> Literal["less", "more"] | None:
     return "more" if what in _MORE else "less"
 
 
-def direction(name: str, verdict: Verdict) -> str:
+def describe_direction(name: str, verdict: Verdict) -> str:
     """Describe B compared with A: better, worse or inconclusive; higher or lower if no direction is better."""
     if verdict == "inconclusive":
         return verdict
@@ -270,7 +269,7 @@ def direction(name: str, verdict: Verdict) -> str:
 def is_worse(metrics: Sequence[Metric], primary: str | None) -> bool:
     """Return whether B is worse by the primary metric, beyond its interval."""
     metric = metric_named(metrics, primary)
-    return metric is not None and direction(metric.name, metric.verdict) == "worse"
+    return metric is not None and describe_direction(metric.name, metric.verdict) == "worse"
 
 
 def metric_named(metrics: Sequence[Metric], name: str | None) -> Metric | None:
@@ -279,7 +278,7 @@ def metric_named(metrics: Sequence[Metric], name: str | None) -> Metric | None:
 
 
 @dataclass(frozen=True)
-class Answered:
+class AnswerMetrics:
     """The metrics of an answer; None for each that was not measured or is undecided.
 
     `ground` is the CPU time that supports measured energy, or the energy that CPU time represents. Speed and power are
@@ -296,16 +295,16 @@ SPEED = ("time_to_solution_s", "latency_p95_ms", "time_s_per_execution")
 POWER = ("watts", "c0_percent")
 
 
-def answered(metrics: Sequence[Metric], asked: str | None) -> Answered:
+def find_answer_metrics(metrics: Sequence[Metric], asked: str | None) -> AnswerMetrics:
     """Return the metrics that answer the question for the metric `asked`."""
     chosen = metric_named(metrics, asked)
     if chosen is None:
-        return Answered(None, None, None, None)
+        return AnswerMetrics(None, None, None, None)
     # CPU time supports an energy answer. On hosts without a meter it represents the energy.
     rests_on = [cpu_time for cpu_time, energy in _STANDS_FOR.items() if energy == asked]
     others = [_STANDS_FOR[chosen.name]] if chosen.name in _STANDS_FOR else rests_on
     named = {metric.name: metric for metric in metrics}
-    return Answered(
+    return AnswerMetrics(
         chosen,
         next((named[name] for name in others if name in named and named[name].difference.ci95), None),
         next((named[name] for name in SPEED if name in named), None),
@@ -335,7 +334,7 @@ class SampledWindow:
     functions: Sequence[FunctionShare]
 
 
-def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionChanges:
+def compare_functions(windows: Sequence[SampledWindow], seed: int) -> FunctionChanges:
     """Judge every function in both conditions, in percent of one CPU; the largest change first.
 
     The n-th windows of A and B are a pair. The verdicts are those of a family. A function that is missing in a window
@@ -349,7 +348,7 @@ def function_changes(windows: Sequence[SampledWindow], seed: int) -> FunctionCha
             key = (function.function, function.module, function.kernel)
             counts[key] = counts.get(key, 0) + function.total_count
     judged = [_change(key, pairs, seed) for key, count in counts.items() if count >= _FEWEST_SAMPLES and len(pairs) > 0]
-    changes = claimed(judged, FUNCTIONS_LEVEL)
+    changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(
         key=lambda change: (-abs(change.b_minus_a_percent), -abs(change.b_total_percent - change.a_total_percent))
     )
@@ -381,10 +380,10 @@ def _change(
 ) -> tuple[FunctionChange, float | None]:
     a, b = ([pair[side].get(key, (0.0, 0.0)) for pair in pairs] for side in (0, 1))
     result = compare_pairs([own for own, _ in a], [own for own, _ in b], seed=seed)
-    return function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
+    return build_function_change(key, result, [total for _, total in a], [total for _, total in b]), result.p_value
 
 
-def function_change(
+def build_function_change(
     key: FunctionKey, result: PairedResult, a_total: Sequence[float], b_total: Sequence[float]
 ) -> FunctionChange:
     """Return a function with the verdict of its self time and its mean total shares."""
@@ -439,7 +438,7 @@ class PartingFunction(FunctionChange, frozen=True, kw_only=True):
     elsewhere_percent: float | None
 
 
-def function_window(functions: Iterable[FunctionShare], window_s: float) -> FunctionWindow:
+def build_function_window(functions: Iterable[FunctionShare], window_s: float) -> FunctionWindow:
     """Return one window as it is saved in a point: the functions with most samples."""
     kept = sorted(functions, key=lambda one: (-one.self_count, -one.total_count, one.function))
     return FunctionWindow(
@@ -458,7 +457,7 @@ def function_window(functions: Iterable[FunctionShare], window_s: float) -> Func
     )
 
 
-def shares(windows: Sequence[FunctionWindow]) -> dict[FunctionKey, float]:
+def mean_shares(windows: Sequence[FunctionWindow]) -> dict[FunctionKey, float]:
     """Return the mean share of each function over the windows of a point, the largest first."""
     mean = _mean_shares([_shares_by_key(window) for window in windows])
     return dict(sorted(((key, share) for key, (share, _) in mean.items()), key=lambda item: (-item[1], item[0])))
@@ -467,7 +466,7 @@ def shares(windows: Sequence[FunctionWindow]) -> dict[FunctionKey, float]:
 SweepWindows = tuple[Sequence[FunctionWindow], Sequence[FunctionWindow]]
 
 
-def parting_functions(
+def compare_sweep_functions(
     apart: Sequence[SweepWindows], elsewhere: Sequence[SweepWindows], seed: int
 ) -> list[PartingFunction]:
     """Return the functions with different shares at the diverging values, the largest difference first.
@@ -482,8 +481,8 @@ def parting_functions(
     others = [pair for pair in elsewhere if pair[0] and pair[1]]
     here, there = _rounds(known), _rounds(others)
     keys = {key for side in here for own in side for key, (share, _) in own.items() if share >= _LEAST_PERCENT}
-    judged = [_parting(key, here, there if others else None, seed) for key in sorted(keys)]
-    changes = claimed(judged, FUNCTIONS_LEVEL)
+    judged = [_compare_function(key, here, there if others else None, seed) for key in sorted(keys)]
+    changes = keep_surviving_verdicts(judged, FUNCTIONS_LEVEL)
     changes.sort(key=lambda change: (change.verdict == "inconclusive", -abs(change.b_minus_a_percent), change.function))
     return changes[:_MOST_CHANGES]
 
@@ -518,14 +517,16 @@ def _mean_shares(every: Sequence[_Shares]) -> _Shares:
     }
 
 
-def _parting(key: FunctionKey, here: _Sides, there: _Sides | None, seed: int) -> tuple[PartingFunction, float | None]:
+def _compare_function(
+    key: FunctionKey, here: _Sides, there: _Sides | None, seed: int
+) -> tuple[PartingFunction, float | None]:
     a, b = _values(key, here, 0)
     result = compare_unpaired(a, b, seed=seed)
     beside = None
     if there is not None and all(there):
         before, after = _values(key, there, 0)
         beside = statistics.fmean(after) - statistics.fmean(before)
-    change = function_change(key, result, *_values(key, here, 1))
+    change = build_function_change(key, result, *_values(key, here, 1))
     return PartingFunction(**msgspec.structs.asdict(change), elsewhere_percent=beside), result.p_value
 
 

@@ -25,7 +25,7 @@ from powerprof.measure.residency import merge_notes, open_source
 from powerprof.measure.window import EnergySampler, OpenWindow, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Estimate, OsRates, Phase, Run, StateResidency, ToolCost, Window, metric_name
 from powerprof.model.text import Say
-from powerprof.statistics import bounded_interval
+from powerprof.statistics.intervals import bounded_interval
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import Interrupted, PowerprofError

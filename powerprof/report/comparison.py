@@ -12,8 +12,8 @@ from markupsafe import Markup
 from powerprof.experiment.bench_data import plan_text
 from powerprof.experiment.metrics import rest_percent
 from powerprof.experiment.records import Answer, Block, Comparison, ControlRecord, Metric
-from powerprof.experiment.threats import doubts_of
-from powerprof.experiment.verdict import SPEED, answered
+from powerprof.experiment.threats import find_doubts
+from powerprof.experiment.verdict import SPEED, find_answer_metrics
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report import table as terminal
@@ -48,7 +48,7 @@ def word_comparison(record: Comparison) -> Comparison:
         control = msgspec.structs.replace(control, text=control_text(control))
     threats = word_threats(record.threats, {"a": a, "b": b})
     if not verdict.text:
-        doubted = doubts_of(threats, control, record.metrics, verdict.metric)
+        doubted = find_doubts(threats, control, record.metrics, verdict.metric)
         doubts = [threat.text for threat in word_threats(doubted, {})]
         verdict = msgspec.structs.replace(word_answer(verdict, record.metrics, a, b), doubts=doubts)
     return msgspec.structs.replace(record, verdict=verdict, threats=threats, control=control)
@@ -67,7 +67,7 @@ def control_text(control: ControlRecord) -> str:
 def word_answer(answer: Answer, metrics: Sequence[Metric], a: str, b: str) -> Answer:
     """Return the answer with its sentences."""
     asked = answer.asked or answer.metric
-    parts = answered(metrics, asked)
+    parts = find_answer_metrics(metrics, asked)
     if parts.chosen is None:
         text = f"No answer: {words(asked)} was not measured." if asked else "No answer: nothing was measured."
         return msgspec.structs.replace(answer, text=text)

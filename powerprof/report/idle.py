@@ -13,8 +13,8 @@ from powerprof.experiment.phases import (
     ServerCost,
     busy_before,
     busy_while_counted,
-    claims,
-    delta_of,
+    find_delta,
+    judge_costs,
     server_cost,
 )
 from powerprof.model import text
@@ -78,7 +78,7 @@ def check(run: IdleRun) -> str:
     shown = shown_of(run)
     if busy_before(run) or busy_while_counted(run) or server_cost(run) is None or len(shown) < 2:
         return ""
-    claimed = claims(run, shown[0], shown[-1])
+    claimed = judge_costs(run, shown[0], shown[-1])
     if not claimed:
         return ""
     findings = {claim.finding for claim in claimed}
@@ -171,7 +171,7 @@ def _host_answer(run: IdleRun) -> str:
     else:
         what = f"{_connections(run)} cost"
         has = "have"
-    claimed = claims(run, first, last)
+    claimed = judge_costs(run, first, last)
     if not claimed:
         return "C0 and wake-ups are unknown on this host."
     kinds = {claim.finding for claim in claimed}
@@ -265,9 +265,9 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
     host = host_of(run, shown[0])
     if len(shown) < 2:
         return None
-    change = delta_of(run, shown[0].name, shown[-1].name, "watts")
+    change = find_delta(run, shown[0].name, shown[-1].name, "watts")
     if change is None and host.source and len(host.domains) == 1:  # runs of older versions
-        change = delta_of(run, shown[0].name, shown[-1].name, metric_name("watts", host.source, host.domains[0]))
+        change = find_delta(run, shown[0].name, shown[-1].name, metric_name("watts", host.source, host.domains[0]))
     return change.difference if change else None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from markupsafe import Markup
 
 from powerprof.experiment.records import Block, Comparison, LoadRun, StormShare, TraceSummary
-from powerprof.experiment.traced import RAGED_PERCENT, by_thread, replication_percent, top_stack
+from powerprof.experiment.traced import RAGED_PERCENT, count_by_thread, replication_percent, top_stack
 from powerprof.model import text
 from powerprof.model.records import IdleRun, Phase, Run
 from powerprof.report import idle, labels, residency, table
@@ -294,7 +294,7 @@ def traced_lines(window: TraceSummary, name: str, width: int) -> list[str]:
         printed += text.wrap(f"In this window {_storm_text([window.storm])}", width)
     if total:
         printed.append(f"  {'/s':>7}  {'server':<12} thread, and where it was woken most (innermost first)")
-    for number, (key, count) in enumerate(by_thread(window).most_common(_MAX_THREADS)):
+    for number, (key, count) in enumerate(count_by_thread(window).most_common(_MAX_THREADS)):
         printed.append(text.shorten(f"  {text.number(count / record.window_s, 1):>7}  {key[0]:<12} {key[1]}", width))
         stack = top_stack(window, key) if number < _MAX_STACKS else []
         if stack:

@@ -11,10 +11,10 @@ from itertools import pairwise
 import msgspec
 from markupsafe import Markup
 
-from powerprof.experiment.sweep_rounds import Point, Sweep, alike, compare_sweep_points
+from powerprof.experiment.sweep_rounds import Point, Sweep, compare_sweep_points, similar_points
 from powerprof.experiment.sweep_until import Limit, Saturated, Saturation, Trial
 from powerprof.experiment.traced import EXITS, WAKINGS
-from powerprof.experiment.verdict import ENERGY, shares
+from powerprof.experiment.verdict import ENERGY, mean_shares
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels
@@ -140,7 +140,7 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
 
 def _function_lines(sweep: Sweep, width: int) -> list[str]:
     """Return the functions with most samples at any value, with their shares at each value."""
-    points = [(point.value, shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
+    points = [(point.value, mean_shares(point.on_cpu)) for point in sweep.points if point.on_cpu]
     largest: dict[tuple[str, str, bool], float] = {}
     for _, point_shares in points:
         for key, share in point_shares.items():
@@ -229,7 +229,7 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
         return None
     point, best = (min if least else max)(known, key=lambda pair: pair[1].estimate.mean)
     # Older versions did not save the comparisons.
-    others = alike(sweep.compared or compare_sweep_points(sweep), name, point.value)
+    others = similar_points(sweep.compared or compare_sweep_points(sweep), name, point.value)
     bounds = [bound for bound in others.values() if bound is not None]
     as_good = ""
     if others:

@@ -16,9 +16,9 @@ from powerprof.experiment.sweep_comparison import (
     TrendPoint,
     TrendStep,
     Value,
-    judged,
+    judged_metrics,
 )
-from powerprof.experiment.verdict import direction
+from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
@@ -40,7 +40,7 @@ def word_sweep_comparison(record: SweepComparison) -> SweepComparison:
 
 def _sweeps_answer(record: SweepComparison) -> str:
     """Return where B diverges from A, with the largest difference."""
-    points = judged(record)
+    points = judged_metrics(record)
     a, b, parameter = record.a.name, record.b.name, record.parameter
     if not points:
         return "No answer: the sweeps have no metric in common."
@@ -324,7 +324,7 @@ def _trend_answer(record: Trend) -> str:
     others = f"; {len(steps) - 1} more steps are significant" if len(steps) > 1 else ""
     return (
         f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
-        f"({direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
+        f"({describe_direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
     )
 
 
@@ -370,7 +370,7 @@ def _step_text(trend: Trend, point: TrendPoint) -> str:
     if point.step is None:
         return ""
     percent = point.step.difference.percent
-    return f"{text.signed(percent, 1)} %, {direction(trend.metric, point.step.verdict)}"
+    return f"{text.signed(percent, 1)} %, {describe_direction(trend.metric, point.step.verdict)}"
 
 
 # The HTML page of a trend: each metric over the runs.
@@ -409,7 +409,9 @@ def _runs_table(record: Trend, places: Places) -> Table:
                     "day": Words(point.started_at[:16].replace("T", " ")),
                     "mean": places.figure(at and f"{at}/mean", None, ends=at),
                     "step": places.figure(step and f"{step}/percent", 1, "%", sign=True),
-                    "verdict": Words(direction(record.metric, point.step.verdict) if point.step else "", ours=True),
+                    "verdict": Words(
+                        describe_direction(record.metric, point.step.verdict) if point.step else "", ours=True
+                    ),
                     "else": Words("; ".join(point.differences)),
                 }
             )

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from powerprof.experiment.verdict import direction
+from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
 from powerprof.model.records import Estimate, Kind
 from powerprof.report import labels
-from powerprof.statistics import Verdict
+from powerprof.statistics.verdicts import Verdict
 
 Form = Literal["terminal", "markdown", "html", "csv"]
 ALL: frozenset[Form] = frozenset(("terminal", "markdown", "html", "csv"))
@@ -111,7 +111,7 @@ class JudgedCell:
     @property
     def text(self) -> str:
         """The change from A to B: better, worse or inconclusive; lower or higher if neither is better."""
-        return direction(self.metric, self.verdict)
+        return describe_direction(self.metric, self.verdict)
 
 
 @dataclass(frozen=True)

@@ -188,7 +188,7 @@ def student_interval(values: Sequence[float]) -> Interval | None:
     return Interval(centre - reach, centre + reach, "student" if reach else "constant")
 
 
-def _exp(power: float) -> float:
+def _bounded_exp(power: float) -> float:
     """Return e^power within the range of a float. A mean next to its bound exceeds it."""
     return math.exp(min(power, 300.0))
 
@@ -213,17 +213,17 @@ def bounded_interval(
         return Interval(centre, centre, "constant")
     reach = plain.half_width
     if not above and floor is not None:
-        low, factor = centre - floor, _exp(reach / (centre - floor))
+        low, factor = centre - floor, _bounded_exp(reach / (centre - floor))
         if ceiling is None or floor + low * factor <= ceiling:
             return Interval(floor + low / factor, floor + low * factor, "student-log")
     if not below and ceiling is not None:
-        high, factor = ceiling - centre, _exp(reach / (ceiling - centre))
+        high, factor = ceiling - centre, _bounded_exp(reach / (ceiling - centre))
         if floor is None or ceiling - high * factor >= floor:
             return Interval(ceiling - high * factor, ceiling - high / factor, "student-log")
     assert floor is not None  # noqa: S101  for the type checker: it leaves both bounds
     assert ceiling is not None  # noqa: S101
     low, high = centre - floor, ceiling - centre
-    odds, spread = low / high, _exp(reach * (1 / low + 1 / high))
+    odds, spread = low / high, _bounded_exp(reach * (1 / low + 1 / high))
     ends = [floor + (ceiling - floor) * ratio / (1 + ratio) for ratio in (odds / spread, odds * spread)]
     return Interval(ends[0], ends[1], "student-logit")
 
@@ -271,7 +271,7 @@ def _lognormal(logs: Sequence[np.ndarray[Any, Any]], centre: float) -> Interval 
     error = math.sqrt(float(np.var(apart, ddof=1)) / count + sum(v**2 / (count - 1) for v in variances))
     reach = student_quantile(LEVEL, count - 1) * error
     middle = float(apart.mean()) + (variances[-1] - (variances[0] if len(logs) == 2 else 0.0)) / 2
-    low, high = _exp(min(middle - reach, math.log(centre))), _exp(max(middle + reach, math.log(centre)))
+    low, high = _bounded_exp(min(middle - reach, math.log(centre))), _bounded_exp(max(middle + reach, math.log(centre)))
     return Interval(low, high, "lognormal")
 
 
@@ -347,7 +347,7 @@ def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int) -> Inte
     reach = quantile * float(around.std(ddof=1))
     found = resampled.with_ends(Interval(centre * math.exp(-reach), centre * math.exp(reach), "student-log"))
     factor = serial_factor(around.tolist())
-    low, high = (centre * _exp(factor * math.log(end / centre)) for end in (found.low, found.high))
+    low, high = (centre * _bounded_exp(factor * math.log(end / centre)) for end in (found.low, found.high))
     return replace(found, low=low, high=high).with_ends(_lognormal([np.log(x), np.log(y)], centre))
 
 
@@ -361,7 +361,7 @@ def log_rounding(a: Sequence[float], b: Sequence[float], step: float | None = No
 # Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4.
 
 
-def within(t: float, freedom: int) -> float:
+def probability_within(t: float, freedom: int) -> float:
     """Return the probability that |T| < t, for t ≥ 0."""
     angle = math.atan(t / math.sqrt(freedom))
     cosine, is_odd = math.cos(angle), freedom % 2
@@ -375,12 +375,12 @@ def within(t: float, freedom: int) -> float:
 
 
 @cache
-def two_sided(share: float, freedom: int) -> float:
+def two_sided_quantile(share: float, freedom: int) -> float:
     """Return the t with probability `share` within ±t, to within 1e-12 of it."""
     low, high = 0.0, 1.0
-    while within(high, freedom) < share:
+    while probability_within(high, freedom) < share:
         low, high = high, 2 * high
     while high - low > 1e-12 * high:
         middle = (low + high) / 2
-        low, high = (middle, high) if within(middle, freedom) < share else (low, middle)
+        low, high = (middle, high) if probability_within(middle, freedom) < share else (low, middle)
     return (low + high) / 2

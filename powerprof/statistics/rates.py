@@ -79,7 +79,7 @@ class Pooled:
     p_value: float | None
 
 
-def pool(strata: Sequence[Stratum]) -> Pooled | None:
+def pool_differences(strata: Sequence[Stratum]) -> Pooled | None:
     """Pool 200 (b − a) / (a + b), from −200 to 200, over the settings with equal weight.
 
     Unlike a ratio, that is defined if one of the two is 0. A setting with 0 in both counts as 0. The error is that of a

@@ -18,7 +18,7 @@ from powerprof.workloads.definition import DEFAULT_KIND, Name, StrictTable, Valu
 from powerprof.workloads.reading import LoadedWorkload, read_workload
 
 
-def folders(extra: Sequence[Path] = ()) -> list[Path]:
+def list_folders(extra: Sequence[Path] = ()) -> list[Path]:
     """Return the folders of all workloads, those of the user first. Raise UsageError for a bad path."""
     places: list[Path] = []
     for root in extra:
@@ -44,7 +44,7 @@ def find_workload(name: str, extra: Sequence[Path] = ()) -> LoadedWorkload:
         if not (folder / "workload.toml").is_file():
             raise UsageError(f"{name} has no workload.toml", "powerprof workloads lists what there is")
         return read_workload(folder)
-    for folder in folders(extra):
+    for folder in list_folders(extra):
         if folder.name == name:
             return read_workload(folder)
     raise UsageError(f"no workload is called {name}", "powerprof workloads lists what there is")
@@ -80,7 +80,7 @@ def find_condition(name: str, extra: Sequence[Path] = (), beside: str | None = N
                 "it has: " + ", ".join(loaded.definition.conditions),
             )
         return loaded, last
-    matches = [loaded for loaded in map(read_workload, folders(extra)) if name in loaded.definition.conditions]
+    matches = [loaded for loaded in map(read_workload, list_folders(extra)) if name in loaded.definition.conditions]
     if len(matches) > 1 and beside is not None:
         both = [loaded for loaded in matches if beside.rpartition(":")[2] in loaded.definition.conditions]
         matches = both or matches
@@ -166,15 +166,15 @@ class Study(StrictTable, frozen=True, kw_only=True):
     findings: Annotated[list[PublishedFinding], Meta(min_length=1, max_length=200)]
 
 
-def names() -> list[str]:
+def list_studies() -> list[str]:
     """Return the names of all studies."""
     return sorted(path.stem for path in (data_dir("workloads") / "studies").glob(f"*{_SUFFIX}"))
 
 
 def find_study(name: str) -> Study:
     """Return a study by name. Raise UsageError if there is none."""
-    if name not in names():
-        raise UsageError(f"no study is called {name}", f"there are: {', '.join(names())}")
+    if name not in list_studies():
+        raise UsageError(f"no study is called {name}", f"there are: {', '.join(list_studies())}")
     return read_study(data_dir("workloads") / "studies" / f"{name}{_SUFFIX}")
 
 

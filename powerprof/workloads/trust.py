@@ -28,7 +28,7 @@ _MOST_BYTES = 512 << 20
 _SHOWN = 120
 
 
-def runs_programs(case: Case) -> str | None:
+def find_program_key(case: Case) -> str | None:
     """Return the first key of a condition through which its author could run code; None if there is none."""
     if case.load.argv:
         return f"load.argv: {' '.join(case.load.argv)}"[:_SHOWN]
@@ -51,7 +51,9 @@ def is_shipped(case: Case) -> bool:
     return case.workload.folder.resolve().parent == data_dir("workloads").resolve()
 
 
-def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, int] | None = None) -> dict[Path, Path]:
+def copy_trusted(
+    cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, int] | None = None
+) -> dict[Path, Path]:
     """Copy each foreign folder that would run programs; return folder → its copy below `copies`.
 
     With `trust` they are trusted from now on. The copies belong to `owner`. Raises UsageError for an untrusted
@@ -60,7 +62,7 @@ def check(cases: Sequence[Case], trust: bool, copies: Path, owner: tuple[int, in
     copied: dict[Path, Path] = {}
     for case in cases:
         folder = case.workload.folder
-        what = runs_programs(case)
+        what = find_program_key(case)
         if what is None or is_shipped(case) or folder in copied:
             continue
         copy = copies / f"workload-{len(copied) + 1}"

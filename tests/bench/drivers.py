@@ -27,7 +27,7 @@ from powerprof.experiment.load import Context, LoadFailed, LoadOrder, LoadResult
 from powerprof.experiment.load_clients import start_load
 from powerprof.experiment.plan import block_order
 from powerprof.measure.procfs import family_cpu_ns
-from powerprof.statistics import ratio_interval
+from powerprof.statistics.intervals import ratio_interval
 from powerprof.system import paths
 from powerprof.workloads.catalogue import find_workload
 from powerprof.workloads.reading import Case, read_workload, resolve
@@ -121,7 +121,7 @@ def compare_tpcc(program: Path, clients: int, *, pairs: int, turn_s: float) -> C
     consistency conditions hold afterwards."""
     workload = find_workload("tpcc")
     case = resolve(workload, "tpcc-single", {"load.clients": clients})
-    name = bench_data.schema_of(workload)
+    name = bench_data.schema_name(workload)
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         server = stack.enter_context(
@@ -219,7 +219,7 @@ def compare_pgbench(clients: int, *, pairs: int, turn_s: float) -> dict[str, Com
         workload = read_workload(folder)
         server = stack.enter_context(PrivateServer(family="postgresql", connections=clients + 8))
         bench_data.make_schema(server, workload, workload.definition.dataset, [])
-        context = Context(server, server.login.in_database(bench_data.schema_of(workload)), place)
+        context = Context(server, server.login.in_database(bench_data.schema_name(workload)), place)
         turns = {
             name: _own_turns(resolve(workload, name, {"load.clients": clients}), context, turn_s)
             for name in workload.definition.conditions

@@ -19,7 +19,7 @@ import pytest
 
 from powerprof.database.clients.base import Server
 from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdleExperiment, IdlePlan
-from powerprof.experiment.phases import claims
+from powerprof.experiment.phases import judge_costs
 from tests.conftest import Cli
 
 pytestmark = pytest.mark.soak
@@ -53,7 +53,7 @@ def test_a_host_beside_itself() -> None:
             plan, server=lambda: nullcontext(nobody), meters=None, complete=lambda window: window, say=lambda _: None
         )
         run = experiment.run()
-        found = claims(run, run.phases[0], run.phases[1])
+        found = judge_costs(run, run.phases[0], run.phases[1])
         assert found
         print(f"idle {number}: " + "; ".join(f"{claim.metric} {claim.finding}" for claim in found))
         wrong += [(number, claim) for claim in found if claim.finding == "costs"]

@@ -71,7 +71,7 @@ def test_every_release_makes_the_same_rows_of_tpcc() -> None:
     for name in ("mysql-5.5.9", "mysql-9.7", "mariadb-11.8"):
         with PrivateServer(build=historical.load_build(historical.find_release(name).name)) as server:
             bench_data.make_schema(server, workload, workload.definition.dataset, [])
-            with server.connect(database=bench_data.schema_of(workload)) as connection:
+            with server.connect(database=bench_data.schema_name(workload)) as connection:
                 sums[name] = [
                     sql.fetch_rows(connection, _SUM.format(",".join(of), table))[0] for table, of in _ROWS.items()
                 ]

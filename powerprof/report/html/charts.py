@@ -208,7 +208,7 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
             if rows:
                 of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
         return of_metrics[:_MOST_CHARTS]
-    meters = phases.run_meters(record.phases)
+    meters = phases.find_run_meters(record.phases)
     estimated = record.energy_source is not None and not record.energy_source.metered
     for name, unit in (("c0_percent", "%"), ("wakeups_hz", "1/s"), ("watts", "W")):
         rows = []

@@ -17,9 +17,9 @@ import msgspec
 from markupsafe import Markup, escape
 
 from powerprof import __version__
-from powerprof.experiment.phases import Finding, busy_before, busy_while_counted, claims, delta_of
+from powerprof.experiment.phases import Finding, busy_before, busy_while_counted, find_delta, judge_costs
 from powerprof.experiment.records import Comparison, LoadRun, Metric
-from powerprof.experiment.verdict import direction
+from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
 from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
@@ -243,7 +243,7 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
     first = _headline(record)
     known = {index for index, _, _ in first}
     for index, metric, heading in [*first, *(each for each in _chosen(record.metrics) if each[0] not in known)]:
-        verdict = direction(metric.name, metric.verdict)
+        verdict = describe_direction(metric.name, metric.verdict)
         inconclusive = metric.verdict == "inconclusive"
         value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
         if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
@@ -297,9 +297,9 @@ def _idle(record: IdleRun, places: Places) -> list[Tile]:
         return []
     first, last = record.phases[shown[0]], record.phases[shown[-1]]
     tiles = _server(record, places)
-    for claim in claims(record, first, last):
+    for claim in judge_costs(record, first, last):
         heading, unit, digits = _ADDED[claim.metric]
-        delta = delta_of(record, first.name, last.name, claim.metric)
+        delta = find_delta(record, first.name, last.name, claim.metric)
         index = record.deltas.index(delta) if delta is not None else 0
         value = figure(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
         half = text.half_width(claim.difference)

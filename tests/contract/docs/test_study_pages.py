@@ -6,7 +6,7 @@ from __future__ import annotations
 from powerprof.experiment.study import StudyRun
 from powerprof.model.runs import decode_record
 from powerprof.report.kinds import load_saved
-from powerprof.workloads.catalogue import find_study, names
+from powerprof.workloads.catalogue import find_study, list_studies
 from tests.contract.docs import study_pages
 
 
@@ -20,8 +20,8 @@ def test_pages_show_the_saved_studies() -> None:
 
 
 def test_every_study_has_a_page_with_a_place_for_its_table() -> None:
-    pages = {name: study_pages.FOLDER / find_study(name).page for name in names()}
+    pages = {name: study_pages.FOLDER / find_study(name).page for name in list_studies()}
     assert [name for name, page in pages.items() if not page.is_file()] == []
     without = [name for name, page in pages.items() if study_pages.BEGIN not in page.read_text(encoding="utf-8")]
     assert without == []
-    assert {path.stem for path in study_pages.saved()} <= set(names())
+    assert {path.stem for path in study_pages.saved()} <= set(list_studies())

@@ -84,7 +84,7 @@ def test_a_router_answers_joins_over_both_servers_as_one_server_does(mariadbd: P
         bench_data.make_schema(alone, workload, workload.definition.dataset, [])
         members = {member.name: member.server for member in pair.members}
         bench_data.make_schemas(members, workload, resolve(workload, "pair").topology, [], world_sql=None)
-        answers = _answers(alone, workload_schema := str(bench_data.schema_of(workload)))
+        answers = _answers(alone, workload_schema := str(bench_data.schema_name(workload)))
         assert [len(rows) for rows in answers[0]] == [7, 2, 2, 1, 2, 1, 2]
         # The changes are seen: the fourth order, its line, fewer bolts.
         assert answers[0] != answers[1]

@@ -38,7 +38,7 @@ def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
     workload, condition = find_one("idle-connections:no-clients", [])
     trace_s = 1.0 if os.geteuid() == 0 else None
     options = ExperimentOptions(pairs=2, window_s=0.4, warm_up_pairs=0, energy=NO_METER, attribute_s=trace_s)
-    begun = sweeps.start(workload, condition, "server", _NAMES, options)
+    begun = sweeps.start_sweep(workload, condition, "server", _NAMES, options)
     sweeps.check_room(begun, workload, BenchOptions())
     said: list[str] = []
     saved: list[Sweep] = []
@@ -49,14 +49,16 @@ def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
             raise Interrupted("interrupted")
         return record
 
-    first = sweeps.go_on(begun, workload, BenchOptions(), options, save=save_once, say=said.append)
+    first = sweeps.continue_sweep(begun, workload, BenchOptions(), options, save=save_once, say=said.append)
     assert first.interrupted
     assert [point.value for point in first.points] == _NAMES
     assert [len(point.blocks) for point in first.points] == [1, 1, 1]
     assert len(first.baseline) == 1
     read_again = msgspec.json.decode(msgspec.json.encode(first), type=Sweep)
-    assert sweeps.options_of(read_again, ExperimentOptions()).attribute_s == trace_s
-    whole = sweeps.go_on(read_again, workload, BenchOptions(), options, save=lambda record: record, say=said.append)
+    assert sweeps.restore_options(read_again, ExperimentOptions()).attribute_s == trace_s
+    whole = sweeps.continue_sweep(
+        read_again, workload, BenchOptions(), options, save=lambda record: record, say=said.append
+    )
     assert not whole.interrupted
     assert [len(point.blocks) for point in whole.points] == [2, 2, 2]
     assert [point.blocks[0] for point in whole.points] == [point.blocks[0] for point in read_again.points]
@@ -78,6 +80,6 @@ def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
 @pytest.mark.usefixtures("servers")
 def test_servers_of_a_sweep_are_the_servers() -> None:
     workload, condition = find_one("idle-connections:no-clients", [])
-    begun = sweeps.start(workload, condition, "server", ["one"], ExperimentOptions())
+    begun = sweeps.start_sweep(workload, condition, "server", ["one"], ExperimentOptions())
     with pytest.raises(UsageError, match="are two servers"):
         sweeps.check_room(begun, workload, BenchOptions(server_binary=Path("/usr/sbin/mariadbd")))

@@ -23,7 +23,7 @@ from powerprof.workloads.reading import resolve
 def test_a_killed_server_has_all_or_nothing_of_each_transaction(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     workload = find_workload("tpcc")
     case = resolve(workload, "tpcc-single", {"load.clients": 4})
-    schema = bench_data.schema_of(workload)
+    schema = bench_data.schema_name(workload)
     with PrivateServer(settings=case.server.settings, connections=16) as server:
         bench_data.make_schema(server, workload, workload.definition.dataset, [])
         with server.connect(database=schema) as control:

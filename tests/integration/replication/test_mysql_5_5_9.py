@@ -15,7 +15,7 @@ from powerprof.database.products.builds import ServerBuild
 from powerprof.experiment.bench import Bench
 from powerprof.experiment.bench_data import BenchOptions
 from powerprof.experiment.observers import CaseObservers
-from powerprof.experiment.traced import by_thread, trace_condition
+from powerprof.experiment.traced import count_by_thread, trace_condition
 from powerprof.measure.sampling import WindowMeter
 from powerprof.workloads.catalogue import find_condition
 from powerprof.workloads.reading import Case, LoadedWorkload, resolve
@@ -66,7 +66,7 @@ def test_replicas_with_one_id_storm_until_one_gets_another(historical_build: Ser
         assert next(share for share in shares if share.name == "primary").connections_hz > 50
 
         window = trace_condition(bench, case, "a", 1.5, lambda said: None)
-        threads = {thread for _, thread, _ in by_thread(window)}
+        threads = {thread for _, thread, _ in count_by_thread(window)}
         assert {"replica I/O thread", "replica SQL thread"} <= threads
         stacks = [[frame.label.partition("(")[0] for frame in row.stack] for row in window.attribution.wakeups]
         reconnecting = [stack for stack in stacks if "try_to_reconnect" in stack]

@@ -27,8 +27,8 @@ from powerprof.energy.meters import make_readings
 from powerprof.energy.recordings import make_result
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
-from powerprof.experiment.metrics import Baseline, baseline_of, figures_of
-from powerprof.experiment.phases import with_energy_split
+from powerprof.experiment.metrics import Baseline, mean_baseline, read_figures
+from powerprof.experiment.phases import split_phase_energy
 from powerprof.measure.counters import CounterSample, PowerSample, counter_energy, power_energy
 from powerprof.model.records import EnergyReading, IdleRun, ToolCost, Window
 from powerprof.report import idle as idle_report
@@ -91,15 +91,15 @@ def by_every_command(readings: Sequence[EnergyReading], window_s: float = WINDOW
     window = window_of(readings, window_s)
     block = builders.block(0, "a", queries=1, one=window)
     block = msgspec.structs.replace(block, solution_s=window_s, solution_energy=list(window.energy))
-    values = {figures.name: figures.values[0] for figures in figures_of([block], baseline_of([window], [block]))}
+    values = {figures.name: figures.values[0] for figures in read_figures([block], mean_baseline([window], [block]))}
 
     def metric(name: str) -> float | None:
         return values.get(name)
 
-    phase = phases.combine("baseline", [window])
+    phase = phases.combine_windows("baseline", [window])
     with WindowEnergy(EnergyRequest(source="none")) as energy:
         result = make_result(window, energy, "none", window_s)
-        split = with_energy_split(phase, energy, phases.run_meters([phase])).energy_split
+        split = split_phase_energy(phase, energy, phases.find_run_meters([phase])).energy_split
     run = IdleRun(
         id=None,
         command="idle",
@@ -209,7 +209,7 @@ def test_a_window_without_the_runs_meter_is_marked_and_not_patched() -> None:
         "1 window has no figure of wall by meter_log, the run's meter: their energy is unknown, no other stands in"
     ]
     blocks = [builders.block(n, "a", queries=1, one=window_of(w)) for n, w in enumerate(windows)]
-    values = {m.name: m for m in figures_of(blocks, Baseline(None, None, None))}
+    values = {m.name: m for m in read_figures(blocks, Baseline(None, None, None))}
     assert values["watts"].values == [90.0, None, 91.0]
     assert {values["watts"].source, values["joules_per_query"].source} == {"meter_log"}
 
@@ -224,9 +224,9 @@ def test_baseline_and_blocks_are_by_one_set_of_meters() -> None:
     # The log begins after the baseline: the rest cannot be net of it by another meter's figure.
     idle = [window_of(metered(None, 20.0))]
     blocks = [builders.block(n, "a", queries=1, one=window_of(metered(180.0))) for n in range(4)]
-    baseline = baseline_of(idle, blocks)
+    baseline = mean_baseline(idle, blocks)
     assert (baseline.meters, baseline.watts) == (WALL, None)
-    assert "joules_per_query_net" not in {m.name for m in figures_of(blocks, baseline)}
+    assert "joules_per_query_net" not in {m.name for m in read_figures(blocks, baseline)}
 
 
 def test_the_estimate_stands_in_for_a_run_without_any_figure_only() -> None:
@@ -236,16 +236,16 @@ def test_the_estimate_stands_in_for_a_run_without_any_figure_only() -> None:
     meters = host_meters(windows)
     assert meters == RAPL
     assert host_energy(without, meters).joules is None
-    assert [r.source for r in phases.combine("x", [window_of(w) for w in windows]).energy] == ["rapl"]
+    assert [r.source for r in phases.combine_windows("x", [window_of(w) for w in windows]).energy] == ["rapl"]
 
 
 def test_one_set_of_meters_holds_over_the_phases_of_an_idle_run() -> None:
-    before = phases.combine("baseline", [window_of(metered(120.0)) for _ in range(3)])
-    after = phases.combine("server", [window_of(metered(wall)) for wall in (None, 130.0, 134.0)])
-    meters = phases.run_meters([before, after])
-    (change,) = [d for d in phases.deltas(before, after, meters) if d.metric == "watts"]
+    before = phases.combine_windows("baseline", [window_of(metered(120.0)) for _ in range(3)])
+    after = phases.combine_windows("server", [window_of(metered(wall)) for wall in (None, 130.0, 134.0)])
+    meters = phases.find_run_meters([before, after])
+    (change,) = [d for d in phases.compare_phases(before, after, meters) if d.metric == "watts"]
     assert change.difference.mean == 66.0 - 60.0
-    assert phases.unmetered_in([before, after], meters)
+    assert phases.note_unmetered([before, after], meters)
 
 
 RANGE = 65_532_610_988  # 15.3 µJ units: a package at 280 W wraps in four minutes

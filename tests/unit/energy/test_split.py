@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from powerprof.energy.domains import EnergyRequest
 from powerprof.energy.windows import Consumer, EnergyPart, EnergySplit, WindowEnergy, split_energy
 from powerprof.experiment import phases
-from powerprof.experiment.phases import with_energy_split
+from powerprof.experiment.phases import split_phase_energy
 from tests.unit.experiment import builders
 
 joules = st.floats(0, 1e6)
@@ -218,9 +218,9 @@ def test_wakeups_never_cost_more_than_was_drawn() -> None:
 def test_stolen_time_is_a_line_of_its_own_and_no_negative_residual() -> None:
     # 2 CPUs for 2 s: C0 30 % = 1.2 s, of which 0.4 s were stolen; the server used 0.4 s of CPU time.
     window = msgspec.structs.replace(builders.window(30.0, client_s=0.0, watts=3.0), steal_percent=10.0)
-    phase = phases.combine("server", [window])
+    phase = phases.combine_windows("server", [window])
     with WindowEnergy(EnergyRequest(source="model")) as energy:
-        split = with_energy_split(phase, energy, None).energy_split
+        split = split_phase_energy(phase, energy, None).energy_split
     assert split is not None
     assert {part.name: pytest.approx(part.c0_s) for part in split.parts} == {
         "server": 0.4,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.traced import PaceWindow, ThreadPace, pace_metrics, paces
+from powerprof.experiment.traced import PaceWindow, ThreadPace, pace_metrics, summarise_paces
 
 
 def _window(**rates: float) -> PaceWindow:
@@ -16,7 +16,7 @@ def _window(**rates: float) -> PaceWindow:
 
 
 def test_a_thread_that_slept_through_a_window_counts_as_nought_there() -> None:
-    found = paces([_window(governor=97.0, master=1.0), _window(governor=99.0), _window(governor=98.0)])
+    found = summarise_paces([_window(governor=97.0, master=1.0), _window(governor=99.0), _window(governor=98.0)])
     assert [one.thread for one in found] == ["governor", "master"]
     governor, master = found
     assert governor.wakings is not None and master.wakings is not None
@@ -37,4 +37,4 @@ def test_the_server_is_the_sum_of_its_threads() -> None:
     wakings, exits = pace_metrics([_window(a=90.0, b=10.0), _window(a=94.0, b=10.0)])
     assert (wakings.name, wakings.values, wakings.estimate.mean) == ("server_wakings_hz", [100.0, 104.0], 102.0)
     assert (exits.name, exits.values) == ("server_exits_hz", [50.0, 52.0])
-    assert pace_metrics([]) == [] and paces([]) == []
+    assert pace_metrics([]) == [] and summarise_paces([]) == []

@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.experiment.records import Comparison, ConditionRecord, LoadOptions, LoadRun, Threat
 from powerprof.experiment.saved import are_runs, compare_saved
-from powerprof.experiment.sweep import SweepStore, find_key, go_on, options_of
+from powerprof.experiment.sweep import SweepStore, continue_sweep, find_key, restore_options
 from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
@@ -162,10 +162,10 @@ def test_a_sweep_is_kept_after_every_point_under_one_id(tmp_path: Path) -> None:
     from powerprof.experiment.bench_data import BenchOptions
     from powerprof.experiment.options import ExperimentOptions
 
-    options = options_of(again, ExperimentOptions())
+    options = restore_options(again, ExperimentOptions())
     assert (options.window_s, options.pairs, options.seed) == (0.5, 2, 3)
     with pytest.raises(UsageError, match="has changed since the sweep was started"):
-        go_on(again, find_workload("city"), BenchOptions(), options, save=store.save, say=lambda text: None)
+        continue_sweep(again, find_workload("city"), BenchOptions(), options, save=store.save, say=lambda text: None)
 
 
 def test_two_conditions_of_one_comparison_keep_their_pairs_their_threats_and_their_doubts(tmp_path: Path) -> None:

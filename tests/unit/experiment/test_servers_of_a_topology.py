@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from powerprof.experiment.metrics import Baseline, figures_of
-from powerprof.experiment.observers import relay_bytes, relay_logs
+from powerprof.experiment.metrics import Baseline, read_figures
+from powerprof.experiment.observers import list_relay_logs, sum_relay_bytes
 from powerprof.experiment.records import MemberShare, StormShare
 from powerprof.report.run import topology_lines
 from tests.unit.experiment import builders
@@ -19,8 +19,8 @@ def test_relay_logs_are_counted_by_their_numbers(tmp_path: Path) -> None:
     (tmp_path / "relay.000007").write_bytes(b"x" * 70)
     (tmp_path / "relay.index").write_bytes(b"x" * 999)
     (tmp_path / "binlog.000007").write_bytes(b"x" * 999)
-    assert relay_logs(tmp_path) == {7: 70}
-    assert relay_logs(tmp_path / "gone") == {}
+    assert list_relay_logs(tmp_path) == {7: 70}
+    assert list_relay_logs(tmp_path / "gone") == {}
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_relay_logs_are_counted_by_their_numbers(tmp_path: Path) -> None:
 def test_what_was_written_between_two_looks(
     before: dict[int, int], after: dict[int, int], written: float | None
 ) -> None:
-    assert relay_bytes(before, after) == written
+    assert sum_relay_bytes(before, after) == written
 
 
 def share(name: str, cpu_s: float, connections_hz: float = 0.0) -> MemberShare:
@@ -55,7 +55,7 @@ def test_watts_of_a_server_are_its_share_of_what_is_above_the_idle_host() -> Non
     block = msgspec.structs.replace(
         builders.block(0, "a"), members=[share("node-1", 0.3), share("node-2", 0.1, connections_hz=9.0)]
     )
-    metrics = {one.name: one for one in figures_of([block], Baseline(0.0, 0.0, 1.0))}
+    metrics = {one.name: one for one in read_figures([block], Baseline(0.0, 0.0, 1.0))}
     assert metrics["watts:node-1"].values[0] == pytest.approx(1.5)
     assert metrics["watts:node-2"].values[0] == pytest.approx(0.5)
     assert metrics["c0_percent:node-1"].values[0] == pytest.approx(7.5)

@@ -12,14 +12,14 @@ from msgspec.structs import replace
 
 from powerprof.experiment.plan import check_comparable, check_options
 from powerprof.experiment.study import (
-    Measured,
+    StepRecord,
     StudyOptions,
     StudyRun,
+    build_rows,
+    build_study,
+    describe_plan,
+    judge_outcome,
     measure_study,
-    outcome,
-    plan,
-    record_of,
-    rows_of,
 )
 from powerprof.model.records import Estimate
 from powerprof.model.runs import RunStore
@@ -29,7 +29,15 @@ from powerprof.report.kinds import load_saved
 from powerprof.report.study import findings_table, render_terminal, today
 from powerprof.report.table import Places
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
-from powerprof.workloads.catalogue import Expected, PublishedFinding, Study, StudyCommand, find_one, find_study, names
+from powerprof.workloads.catalogue import (
+    Expected,
+    PublishedFinding,
+    Study,
+    StudyCommand,
+    find_one,
+    find_study,
+    list_studies,
+)
 from powerprof.workloads.reading import resolve
 from tests.unit.report.sample_records import comparison, idle_run, load_run, sweep
 
@@ -57,14 +65,14 @@ STUDY = Study(
         finding("no_such_metric", "index:a", "index:b", expected="higher"),
     ],
 )
-RECORDS: dict[str, Measured] = {"idle": idle_run(), "index": comparison(), "points": sweep(), "run": load_run()}
+RECORDS: dict[str, StepRecord] = {"idle": idle_run(), "index": comparison(), "points": sweep(), "run": load_run()}
 
 
-def measured(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+def measured(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
     return RECORDS[step.name]
 
 
-def keep(command: str, record: Measured) -> Measured:
+def keep(command: str, record: StepRecord) -> StepRecord:
     return record
 
 
@@ -74,7 +82,7 @@ def study_run(kept: object = keep, measure: object = measured, **options: object
 
 
 def test_figures_are_those_of_the_runs() -> None:
-    same, index, turned, points, alone, none = rows_of(STUDY, RECORDS, 1)
+    same, index, turned, points, alone, none = build_rows(STUDY, RECORDS, 1)
     phases = {phase.name: phase for phase in idle_run().phases}
     assert same.a == phases["baseline"].intervals["wakeups_hz"] and same.b == phases["clients"].intervals["wakeups_hz"]
     deltas = {(one.from_phase, one.to_phase, one.metric): one.difference for one in idle_run().deltas}
@@ -113,7 +121,7 @@ def test_an_outcome_is_that_of_the_interval(
     expected: str, within: float, ends: tuple[float, float] | None, found: bool, said: str
 ) -> None:
     low, high = ends or (None, None)
-    assert outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
+    assert judge_outcome(expected, within, Estimate(mean=1.0, low=low, high=high), is_found=found) == said  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +147,7 @@ def test_an_interval_without_zero_that_is_no_answer_says_why(
 
 
 def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
-    def one_fails(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+    def one_fails(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         if step.name == "index":
             raise PowerprofError("no room", "make some")
         return measured(step, options, say)
@@ -149,7 +157,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
     assert record.rows[1].outcome == "not measured" and record.rows[3].b is not None
     assert not record.interrupted
 
-    def all_fail(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+    def all_fail(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         raise PowerprofError(f"{step.name} fails")
 
     with pytest.raises(PowerprofError, match="idle fails"):
@@ -157,7 +165,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
 
 
 def test_an_interrupted_study_keeps_what_is_done() -> None:
-    def ended(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+    def ended(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         if step.name == "points":
             raise Interrupted("interrupted")
         return measured(step, options, say)
@@ -167,7 +175,7 @@ def test_an_interrupted_study_keeps_what_is_done() -> None:
     assert record.rows[0].b is not None and record.rows[3].outcome == "not measured"
     assert "Ended early: this is what was measured until then; 3 not measured." in render_terminal(record, 200)
 
-    def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> Measured:
+    def at_once(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         raise Interrupted("interrupted")
 
     with pytest.raises(Interrupted):
@@ -181,12 +189,12 @@ def test_only_the_chosen_steps_are_measured() -> None:
 
 def test_the_time_is_that_of_its_steps() -> None:
     study = find_study("power-efficiency")
-    assert plan(study, StudyOptions()) == "Power efficiency of MySQL: 10 steps, about 26 min"
-    assert plan(study, StudyOptions(quick=True)) == "Power efficiency of MySQL: 10 steps, about 6 min"
+    assert describe_plan(study, StudyOptions()) == "Power efficiency of MySQL: 10 steps, about 26 min"
+    assert describe_plan(study, StudyOptions(quick=True)) == "Power efficiency of MySQL: 10 steps, about 6 min"
 
 
 def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
-    record = record_of(
+    record = build_study(
         "a", STUDY, RECORDS, study_run().steps, StudyOptions(quick=True), "2026-01-01", interrupted=False
     )
     saved = RunStore(tmp_path).save("study", record)
@@ -207,7 +215,7 @@ def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_studies())
 def test_what_a_study_asks_for_can_be_asked(name: str) -> None:
     """What its conditions refuse is not found out after the steps before have been measured."""
     for step in find_study(name).steps:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from powerprof.attribution.profile import FunctionShare, OnCpuFrame, OnCpuProfile, OnCpuStack
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import DiagnosedServer, Diagnosis, Evidence
-from powerprof.experiment.metrics import baseline_of, compared
+from powerprof.experiment.metrics import mean_baseline, pair_figures
 from powerprof.experiment.records import (
     Arm,
     Block,
@@ -27,11 +27,11 @@ from powerprof.experiment.records import (
     LoadRun,
     Plan,
     Threat,
-    pairs_of,
+    list_pairs,
 )
 from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweeps
 from powerprof.experiment.sweep_rounds import Point, Sweep
-from powerprof.experiment.verdict import answer_for, judge, own_control
+from powerprof.experiment.verdict import answer_for, control_from_blocks, judge_metrics
 from powerprof.measure.sampling import interval, make_phase
 from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
 from powerprof.model.records import (
@@ -190,7 +190,9 @@ def comparison(pairs: int = 12) -> Comparison:
             order.append(arm)
     before = [window(0, 0.42, 38.1), window(9, 0.44, 38.3)]
     after = [window(30 + 9.2 * len(blocks), 0.43, 38.0)]
-    metrics = judge(compared(pairs_of(blocks), baseline_of([*before, *after])), "c0_ms_per_query_server", 11)
+    metrics = judge_metrics(
+        pair_figures(list_pairs(blocks), mean_baseline([*before, *after])), "c0_ms_per_query_server", 11
+    )
     record = Comparison(
         id="compare-0007",
         command="compare",
@@ -261,7 +263,7 @@ def comparison(pairs: int = 12) -> Comparison:
             Threat(name="frequency", text="no frequency data on this host"),
             Threat(name="drift", text="idle baseline drift +0.52 points of C0: too much", serious=True),
         ],
-        control=own_control(metrics[0], 11),
+        control=control_from_blocks(metrics[0], 11),
         baseline=before,
         baseline_after=after,
         blocks=blocks,

@@ -13,7 +13,8 @@ from powerprof.experiment.plan import block_order, round_order
 from powerprof.experiment.sweep_rounds import compare_metrics
 from powerprof.experiment.verdict import judge_saved
 from powerprof.model.records import Figures
-from powerprof.statistics import Interval, compare_pairs, mean_interval, ratio_interval, welch_interval
+from powerprof.statistics.intervals import Interval, mean_interval, ratio_interval, welch_interval
+from powerprof.statistics.verdicts import compare_pairs
 from powerprof.workloads.definition import Value
 
 Generator = np.random.Generator

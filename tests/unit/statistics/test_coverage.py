@@ -6,9 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from powerprof.statistics import compare_pairs, compare_unpaired, intervals, pool, primary_verdict, survivors
+from powerprof.statistics import intervals
 from powerprof.statistics.intervals import UNKNOWN_FACTORS, effective_freedom, serial_factor
-from powerprof.statistics.verdicts import p_of_two
+from powerprof.statistics.rates import pool_differences
+from powerprof.statistics.verdicts import compare_pairs, compare_unpaired, p_of_two, primary_verdict, survivors
 from tests.unit.statistics.coverage import correlated, coverage, false_words
 
 
@@ -71,7 +72,7 @@ def test_counts_that_do_not_scatter_are_known_to_their_step() -> None:
     apart = compare_unpaired([4.0, 4.0, 4.0], [5.0, 5.0, 5.0], seed=1)
     assert apart.verdict == "inconclusive"
     assert apart.p_value is not None and apart.p_value > 0.03
-    pooled = pool([([4.0, 4.0, 4.0], [5.0, 5.0, 5.0])])
+    pooled = pool_differences([([4.0, 4.0, 4.0], [5.0, 5.0, 5.0])])
     assert pooled is not None and pooled.p_value is not None and pooled.p_value > 0.01
 
 

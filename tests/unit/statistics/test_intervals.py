@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from powerprof.statistics import compare_pairs, intervals
+from powerprof.statistics import intervals
 from powerprof.statistics.intervals import (
     bounded_interval,
     difference_interval,
@@ -20,6 +20,7 @@ from powerprof.statistics.intervals import (
     student_interval,
     widened_level,
 )
+from powerprof.statistics.verdicts import compare_pairs
 
 A = [2.71, 2.69, 2.75, 2.70, 2.68, 2.74, 2.72, 2.73, 2.66, 2.70, 2.71, 2.69]
 B = [2.80, 2.79, 2.86, 2.78, 2.79, 2.83, 2.85, 2.80, 2.77, 2.81, 2.84, 2.76]

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from powerprof.statistics import BLOCKS, Interval, difference_of_rates, rate_interval
+from powerprof.statistics.intervals import Interval
+from powerprof.statistics.rates import BLOCKS, difference_of_rates, rate_interval
 
 Times = Callable[[np.random.Generator, float], np.ndarray]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from powerprof.statistics import compare_points, which_differ
+from powerprof.statistics.verdicts import compare_points, which_differ
 from tests.unit.statistics.coverage import DRIFTS, told_apart
 
 

@@ -7,11 +7,11 @@ import random
 
 import pytest
 
-from powerprof.statistics import pool
+from powerprof.statistics.rates import pool_differences
 
 
 def test_settings_of_different_size_count_alike() -> None:
-    found = pool([([10.0, 10.0, 10.0], [30.0, 30.0, 30.0]), ([1000.0, 1000.0], [3000.0, 3000.0])])
+    found = pool_differences([([10.0, 10.0, 10.0], [30.0, 30.0, 30.0]), ([1000.0, 1000.0], [3000.0, 3000.0])])
     assert found is not None
     assert found.percent == pytest.approx(100.0)
     # No window scatters: they are known to the step that they show, 20 and 2000.
@@ -20,7 +20,7 @@ def test_settings_of_different_size_count_alike() -> None:
 
 
 def test_from_nothing_to_something_is_known() -> None:
-    found = pool([([0.0, 0.0, 0.0], [5.0, 6.0, 7.0]), ([0.0, 0.0], [0.0, 0.0])])
+    found = pool_differences([([0.0, 0.0, 0.0], [5.0, 6.0, 7.0]), ([0.0, 0.0], [0.0, 0.0])])
     assert found is not None
     assert found.percent == pytest.approx(100.0)  # 200 at one of two settings
     assert found.interval is not None
@@ -28,11 +28,11 @@ def test_from_nothing_to_something_is_known() -> None:
 
 
 def test_one_window_a_setting_gives_no_interval_and_none_no_answer() -> None:
-    found = pool([([1.0], [2.0])])
+    found = pool_differences([([1.0], [2.0])])
     assert found is not None
     assert found.interval is None
     assert found.p_value is None
-    assert pool([([], [1.0])]) is None
+    assert pool_differences([([], [1.0])]) is None
 
 
 def test_its_interval_holds_what_is_true_as_often_as_it_says() -> None:
@@ -43,7 +43,7 @@ def test_its_interval_holds_what_is_true_as_often_as_it_says() -> None:
             ([draw.gauss(level, level / 20) for _ in range(3)], [draw.gauss(1.2 * level, level / 20) for _ in range(3)])
             for level in (1.0, 10.0, 100.0)
         ]
-        found = pool(strata)
+        found = pool_differences(strata)
         assert found is not None
         assert found.interval is not None
         held += found.interval.low <= 200 * 0.2 / 2.2 <= found.interval.high

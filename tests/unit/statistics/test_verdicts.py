@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from powerprof.statistics import (
-    Interval,
+from powerprof.statistics.intervals import Interval
+from powerprof.statistics.verdicts import (
     baseline_drift,
     block_trend,
     compare_pairs,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.system.errors import UsageError
-from powerprof.workloads.catalogue import find_condition, find_one, find_workload, folders
+from powerprof.workloads.catalogue import find_condition, find_one, find_workload, list_folders
 from powerprof.workloads.reading import read_workload, resolve
 
 
@@ -23,7 +23,7 @@ def _write(root: Path, name: str, *conditions: str) -> Path:
 
 def test_every_shipped_workload_is_valid_and_its_statements_can_be_read() -> None:
     names = []
-    for folder in folders():
+    for folder in list_folders():
         loaded = read_workload(folder)
         names.append(loaded.definition.name)
         for condition in loaded.definition.conditions:
@@ -34,7 +34,7 @@ def test_every_shipped_workload_is_valid_and_its_statements_can_be_read() -> Non
 
 
 def test_tables_need_nothing_that_a_release_lacks() -> None:
-    for folder in folders():
+    for folder in list_folders():
         loaded = read_workload(folder)
         for name in loaded.definition.dataset.files if loaded.definition.server.kind == "mysql" else []:
             text = (folder / name).read_text()
@@ -74,7 +74,7 @@ def test_a_users_folder_wins_over_a_shipped_one_and_can_be_named_by_path(tmp_pat
     assert find_workload("city", [tmp_path]).folder == mine.resolve()
     assert find_workload(str(mine)).folder == mine.resolve()
     assert find_condition(f"{mine}:index")[0].folder == mine.resolve()
-    assert mine.resolve() in folders([mine])
+    assert mine.resolve() in list_folders([mine])
 
 
 def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
@@ -85,7 +85,7 @@ def test_unknown_names_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="city has no condition nonsense"):
         find_condition("city:nonsense")
     with pytest.raises(UsageError, match="no such directory"):
-        folders([tmp_path / "absent"])
+        list_folders([tmp_path / "absent"])
 
 
 def test_run_takes_a_workload_that_has_one_condition(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.system.errors import DataError, UsageError
-from powerprof.workloads.catalogue import find_condition, find_one, find_study, names, read_study
+from powerprof.workloads.catalogue import find_condition, find_one, find_study, list_studies, read_study
 from powerprof.workloads.reading import resolve
 
 GOOD = """
@@ -29,7 +29,7 @@ expected = "higher"
 """
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_studies())
 def test_the_steps_of_a_shipped_study_can_be_resolved(name: str) -> None:
     study = find_study(name)
     for step in study.steps:

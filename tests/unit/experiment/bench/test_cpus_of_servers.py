@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.cli.bench import cpu_sets
 from powerprof.database.private.topology import plan_topology
-from powerprof.experiment.bench_data import BenchOptions, check_supported, cpus_of
+from powerprof.experiment.bench_data import BenchOptions, check_supported, member_cpus
 from powerprof.system.errors import UsageError
 from powerprof.workloads.catalogue import find_one
 from powerprof.workloads.reading import resolve
@@ -46,7 +46,7 @@ def test_what_is_no_list_is_refused(text: str, reason: str) -> None:
 
 def test_a_name_comes_before_a_role() -> None:
     options = BenchOptions(member_cpus={"host": (1,), "host-b": (2,)})
-    found = {member.name: cpus_of(member, options) for member in plan_topology("routed-pair")}
+    found = {member.name: member_cpus(member, options) for member in plan_topology("routed-pair")}
     assert found == {"router": None, "host-a": (1,), "host-b": (2,)}
 
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.experiment.bench_data import PlanMismatch, check_plan, moved_between, plan_text, queries_in, rows_in
-from powerprof.experiment.bench_settings import _checked, global_change, literal
+from powerprof.experiment.bench_data import (
+    PlanMismatch,
+    check_plan,
+    count_queries,
+    count_rows,
+    plan_text,
+    subtract_counters,
+)
+from powerprof.experiment.bench_settings import _checked, find_global_change, literal
 from powerprof.system.errors import UsageError
 from powerprof.workloads.definition import Explain, PlanStep
 
@@ -37,9 +44,9 @@ def test_a_plan_in_words() -> None:
 def test_the_servers_counts_leave_out_our_own() -> None:
     before = {"Questions": 10, "Connections": 3, "Handler_read_rnd_next": 100, "Handler_read_key": 1}
     after = {"Questions": 1015, "Connections": 7, "Handler_read_rnd_next": 600, "Handler_read_key": 2}
-    moved = moved_between(before, after)
-    assert queries_in(moved) == 1000  # less one reading and four COM_QUIT
-    assert rows_in(moved) == 501
+    moved = subtract_counters(before, after)
+    assert count_queries(moved) == 1000  # less one reading and four COM_QUIT
+    assert count_rows(moved) == 501
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_names_cannot_carry_sql() -> None:
     ],
 )
 def test_sql_that_sets_a_global_variable(text: str) -> None:
-    assert global_change(text) is not None
+    assert find_global_change(text) is not None
 
 
 @pytest.mark.parametrize(
@@ -102,4 +109,4 @@ def test_sql_that_sets_a_global_variable(text: str) -> None:
     ],
 )
 def test_sql_that_sets_none(text: str) -> None:
-    assert global_change(text) is None
+    assert find_global_change(text) is None

@@ -9,7 +9,7 @@ import pytest
 
 from powerprof.attribution.profile import FunctionShare
 from powerprof.experiment.records import Arm
-from powerprof.experiment.verdict import SampledWindow, function_changes
+from powerprof.experiment.verdict import SampledWindow, compare_functions
 
 _ARMS: tuple[Arm, Arm] = ("a", "b")
 
@@ -42,7 +42,7 @@ def _windows(draw: random.Random, faults: int) -> list[SampledWindow]:
 
 
 def test_what_one_condition_only_runs_has_grown_and_what_both_run_has_not() -> None:
-    found = function_changes(_windows(random.Random(3), 50), seed=1)
+    found = compare_functions(_windows(random.Random(3), 50), seed=1)
     first, second = found.functions
     assert (first.function, first.kernel, first.verdict) == ("clear_page", True, "b_higher")
     # 50 samples of 2 ms in 2 s are 5 % of one CPU.
@@ -65,11 +65,11 @@ def test_a_condition_with_itself_has_changed_nowhere() -> None:
             for _ in range(8)
             for arm in _ARMS
         ]
-        false += any(one.verdict != "inconclusive" for one in function_changes(windows, seed=1).functions)
+        false += any(one.verdict != "inconclusive" for one in compare_functions(windows, seed=1).functions)
     # The family errs in one of a hundred or so, and Student's is not exact for counts.
     assert false <= 2
 
 
 def test_functions_with_too_few_samples_are_left_out() -> None:
     windows = [SampledWindow("a", 1.0, [_share("rare", 1, 1)]), SampledWindow("b", 1.0, [_share("rare", 2, 2)])]
-    assert function_changes(windows, seed=1).functions == []
+    assert compare_functions(windows, seed=1).functions == []

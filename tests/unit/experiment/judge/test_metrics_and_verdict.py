@@ -9,13 +9,26 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from powerprof.experiment.block import with_client
-from powerprof.experiment.metrics import Baseline, compared, figures_of, measured_names, rest_percent
-from powerprof.experiment.records import Answer, Block, Metric, Threat, pairs_of
-from powerprof.experiment.threats import crowded, disturbed_pairs, doubts_of, find_threats, leave_out
+from powerprof.experiment.block import add_client_time
+from powerprof.experiment.metrics import Baseline, list_measured, pair_figures, read_figures, rest_percent
+from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
+from powerprof.experiment.threats import (
+    disturbed_pairs,
+    find_doubts,
+    find_threats,
+    mark_disturbed_pairs,
+    note_other_load,
+)
 from powerprof.experiment.verdict import answer_for as answer_of
-from powerprof.experiment.verdict import direction, half_width_percent, headline, is_worse, judge_saved, own_control
-from powerprof.experiment.verdict import judge as judge_compared
+from powerprof.experiment.verdict import (
+    choose_primary_metric,
+    control_from_blocks,
+    describe_direction,
+    half_width_percent,
+    is_worse,
+    judge_saved,
+)
+from powerprof.experiment.verdict import judge_metrics as judge_compared
 from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
 from powerprof.report.answers import word_threats as threats_worded
@@ -28,7 +41,7 @@ BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)
 
 def judge(measured: Sequence[Block], baseline: Baseline, primary: str, seed: int) -> list[Metric]:
     """The metrics of all complete pairs."""
-    return judge_compared(compared(pairs_of(measured), baseline), primary, seed)
+    return judge_compared(pair_figures(list_pairs(measured), baseline), primary, seed)
 
 
 def answer(metrics: list[Metric], asked: str, a: str, b: str) -> Answer:
@@ -46,7 +59,7 @@ def _metric(metrics: list[Metric], name: str) -> Metric:
 
 def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
     one = block(0, "a", queries=100, one=window(10.0, server_s=0.4, client_s=0.1, watts=3.0))
-    values = {figures.name: figures.values[0] for figures in figures_of([one], BASELINE)}
+    values = {figures.name: figures.values[0] for figures in read_figures([one], BASELINE)}
     # 10 % of 2 CPUs × 2 s = 400 ms of C0; 1 % of it is the idle host's; 3 W × 2 s = 6 J, 1 W is the idle host's.
     assert values["c0_ms_per_query"] == pytest.approx(4.0)
     assert values["c0_ms_per_query_net"] == pytest.approx(3.6)
@@ -63,7 +76,7 @@ def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
 
 def test_what_is_unknown_is_left_out_and_never_zero() -> None:
     one = block(0, "a", queries=None, p95_ms=None, one=window(watts=None))
-    names = {figures.name for figures in figures_of([one], Baseline(None, None, None))}
+    names = {figures.name for figures in read_figures([one], Baseline(None, None, None))}
     assert not {name for name in names if "per_query" in name or "joules" in name or "p95" in name}
     assert "c0_percent" in names
 
@@ -86,7 +99,7 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
         ],
     )
     of_one = block(0, "a", queries=1, one=one)
-    values = {figures.name: figures for figures in figures_of([of_one], BASELINE)}
+    values = {figures.name: figures for figures in read_figures([of_one], BASELINE)}
     assert values["watts"].source == "rapl"
     assert values["watts"].values == [6.5]
     assert values["joules_per_query"].values == [13.0]
@@ -94,7 +107,7 @@ def test_overlapping_domains_and_a_second_meter_are_not_added() -> None:
 
 def test_pairs_are_complete_and_warm_up_is_dropped() -> None:
     found = [block(0, "a", dropped=True), block(0, "b", dropped=True), *blocks(2, 0.4, 0.8), block(7, "a")]
-    assert [(a.pair, a.arm, b.arm) for a, b in pairs_of(found)] == [(0, "a", "b"), (1, "a", "b")]
+    assert [(a.pair, a.arm, b.arm) for a, b in list_pairs(found)] == [(0, "a", "b"), (1, "a", "b")]
 
 
 def test_a_twofold_difference_is_found_with_its_interval() -> None:
@@ -134,13 +147,13 @@ def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_
 
 
 def test_which_way_is_better_is_said_where_one_is() -> None:
-    assert direction("joules_per_query", "b_lower") == "better"
-    assert direction("watts:replica-1", "b_higher") == "worse"
-    assert direction("queries_hz", "b_higher") == "better"
-    assert direction("queries_hz", "b_lower") == "worse"
+    assert describe_direction("joules_per_query", "b_lower") == "better"
+    assert describe_direction("watts:replica-1", "b_higher") == "worse"
+    assert describe_direction("queries_hz", "b_higher") == "better"
+    assert describe_direction("queries_hz", "b_lower") == "worse"
     # Less time in C1 may be more in C6 or more in C0.
-    assert direction("residency_percent:C1", "b_lower") == "lower"
-    assert direction("joules_per_query", "inconclusive") == "inconclusive"
+    assert describe_direction("residency_percent:C1", "b_lower") == "lower"
+    assert describe_direction("joules_per_query", "inconclusive") == "inconclusive"
 
 
 def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
@@ -159,10 +172,13 @@ def test_measured_joules_are_the_answer_and_cpu_time_its_ground() -> None:
         for one in estimated
     ]
     asked = "c0_ms_per_query_server"
-    assert headline(asked, measured_names(figures_of(estimated, BASELINE))) == asked
-    primary = headline(asked, measured_names(figures_of(measured, BASELINE)))
+    assert choose_primary_metric(asked, list_measured(read_figures(estimated, BASELINE))) == asked
+    primary = choose_primary_metric(asked, list_measured(read_figures(measured, BASELINE)))
     assert primary == "joules_per_query"
-    assert headline("wakeups_per_query", measured_names(figures_of(measured, BASELINE))) == "wakeups_per_query"
+    assert (
+        choose_primary_metric("wakeups_per_query", list_measured(read_figures(measured, BASELINE)))
+        == "wakeups_per_query"
+    )
     said = answer(judge(measured, BASELINE, primary, seed=1), primary, "index", "no-index")
     # 3 W and 4 W at the same rate.
     assert said.metric == "joules_per_query"
@@ -203,7 +219,7 @@ def test_nobody_uses_less_than_nothing() -> None:
 def test_a_large_effect_is_believed_in_both_directions(a: float, b: float, believed: bool) -> None:
     name = "c0_ms_per_query_server"
     stolen = Threat(name="steal", text="steal 2 %", serious=True)
-    doubts = doubts_of([stolen], None, judge(blocks(10, a, b), BASELINE, name, seed=1), name)
+    doubts = find_doubts([stolen], None, judge(blocks(10, a, b), BASELINE, name, seed=1), name)
     assert _texts(doubts) == ([] if believed else ["steal 2 %"])
 
 
@@ -257,7 +273,7 @@ def test_nothing_can_be_said_without_the_primary_metric() -> None:
 
 def test_a_against_its_own_blocks_is_a_control() -> None:
     metrics = judge(blocks(12, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
-    control = own_control(metrics[0], seed=1)
+    control = control_from_blocks(metrics[0], seed=1)
     assert control is not None
     assert control.sound
     assert control_text(control).startswith("A/A ±")
@@ -283,37 +299,37 @@ def test_two_windows_in_a_row_are_joined_by_time() -> None:
     assert both.energy[0].watts == pytest.approx(2.0)
     assert both.processes[0].cpu_s == pytest.approx(0.6)
     assert both.states[0].residency_percent == pytest.approx(85.0)
-    client = with_client(both, 0.8).processes[-1]
+    client = add_client_time(both, 0.8).processes[-1]
     assert (client.name, client.percent) == ("client", pytest.approx(10.0))
 
 
 def test_threats_are_told_and_weighed() -> None:
     quiet = [block(pair, arm) for pair in range(6) for arm in ("a", "b")]
     before = [window(1.0), window(1.05), window(0.95)]
-    found = find_threats(quiet, pairs_of(quiet), before, before, "rate")
+    found = find_threats(quiet, list_pairs(quiet), before, before, "rate")
     threats = {threat.name: threat for threat in threats_worded(found, {})}
     assert not [threat for threat in threats.values() if threat.serious]
     assert threats["frequency"].text == "no frequency data on this host"
     stolen = [block(0, "a", one=window(steal_percent=3.0)), block(0, "b")]
-    steal = next(t for t in find_threats(stolen, pairs_of(stolen), before, before, "rate") if t.name == "steal")
+    steal = next(t for t in find_threats(stolen, list_pairs(stolen), before, before, "rate") if t.name == "steal")
     assert (steal.serious, _texts([steal])) == (True, ["steal 1.5 %, up to 3 %"])
     after = [window(31.0), window(31.1), window(30.9)]
-    drift = next(t for t in find_threats(quiet, pairs_of(quiet), before, after, "rate") if t.name == "drift")
+    drift = next(t for t in find_threats(quiet, list_pairs(quiet), before, after, "rate") if t.name == "drift")
     assert drift.serious
     assert drift.values == {"points": pytest.approx(30.0)}
     assert _texts([drift]) == ["idle baseline drift +30.00 points of C0: too much"]
     # Nine tenths of the CPUs are somebody else's all the time: steady, and still not a host to ask about energy.
     crowd = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
-    assert next(t for t in find_threats(crowd, pairs_of(crowd), [], [], "rate") if t.name == "other_load").serious
+    assert next(t for t in find_threats(crowd, list_pairs(crowd), [], [], "rate") if t.name == "other_load").serious
     note = "other programs used 82 % of the CPUs: figures of the whole host include them"
-    assert (texts(crowded(crowd)), crowded(quiet)) == ([note], [])
+    assert (texts(note_other_load(crowd)), note_other_load(quiet)) == ([note], [])
     behind = [block(0, "a", queries=40), block(0, "b")]
     saturated = [
-        threat for threat in find_threats(behind, pairs_of(behind), [], [], "rate") if threat.name == "saturated"
+        threat for threat in find_threats(behind, list_pairs(behind), [], [], "rate") if threat.name == "saturated"
     ]
     assert _texts(saturated) == ["index completed only 40 % of the offered load"]
     again = [block(0, "a", attempts=3), block(0, "b")]
-    assert "2 blocks failed and were repeated" in _texts(find_threats(again, pairs_of(again), [], [], "rate"))
+    assert "2 blocks failed and were repeated" in _texts(find_threats(again, list_pairs(again), [], [], "rate"))
 
 
 def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> None:
@@ -321,11 +337,11 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     # 30 points more of C0 that are neither server, client nor powerprof.
     found[6] = block(3, "a", one=window(41.0, server_s=0.3))
     assert disturbed_pairs(found) == {3}
-    marked, said = leave_out(found, 10)
+    marked, said = mark_disturbed_pairs(found, 10)
     assert texts(said) == ["other programs ran during 1 of the pairs, which is left out (the JSON has it)"]
-    assert [a.pair for a, _ in pairs_of(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
-    assert leave_out(found, 40) == (found, [])
+    assert [a.pair for a, _ in list_pairs(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
+    assert mark_disturbed_pairs(found, 40) == (found, [])
     # Two pairs have no interval: three disturbed ones say more.
     few = found[4:10]
     assert disturbed_pairs(few) == {3}
-    assert leave_out(few, 3) == (few, [])
+    assert mark_disturbed_pairs(few, 3) == (few, [])

@@ -6,10 +6,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from powerprof.experiment.metrics import baseline_of, compared
-from powerprof.experiment.records import Block, Metric, pairs_of
-from powerprof.experiment.threats import other_models
-from powerprof.experiment.verdict import judge
+from powerprof.experiment.metrics import mean_baseline, pair_figures
+from powerprof.experiment.records import Block, Metric, list_pairs
+from powerprof.experiment.threats import apply_other_models
+from powerprof.experiment.verdict import judge_metrics
 from powerprof.model.records import EnergyReading, EstimateRange
 from tests.unit.experiment import builders
 
@@ -35,12 +35,12 @@ def blocks(queries_b: int = 100) -> list[Block]:
 
 
 def both(measured: list[Block], name: str) -> tuple[Metric, Metric]:
-    baseline = baseline_of([], measured)
-    pairs = pairs_of(measured)
-    each = compared(pairs, baseline)
-    sampled = judge(each, "watts", 1)
-    by_model = [compared(*model) for model in other_models(pairs, baseline)]
-    widened = judge(each, "watts", 1, by_model=by_model)
+    baseline = mean_baseline([], measured)
+    pairs = list_pairs(measured)
+    each = pair_figures(pairs, baseline)
+    sampled = judge_metrics(each, "watts", 1)
+    by_model = [pair_figures(*model) for model in apply_other_models(pairs, baseline)]
+    widened = judge_metrics(each, "watts", 1, by_model=by_model)
     before, after = (next(m for m in metrics if m.name == name) for metrics in (sampled, widened))
     return before, after
 

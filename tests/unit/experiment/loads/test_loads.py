@@ -75,7 +75,7 @@ def test_a_command_may_say_what_it_did() -> None:
 
 def test_an_account_of_postgresql_is_named_by_its_sockets_folder_and_port(tmp_path: Path) -> None:
     login = Login(user="u", socket=Path("/run/x/.s.PGSQL.5433"), database="shop", family="postgresql")
-    text = sysbench.config(Load(), SimpleNamespace(login=login))  # type: ignore[arg-type]
+    text = sysbench.write_config(Load(), SimpleNamespace(login=login))  # type: ignore[arg-type]
     assert text.splitlines() == [
         "db-driver=pgsql",
         "pgsql-user=u",

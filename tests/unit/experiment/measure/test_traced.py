@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.experiment.records import StormShare, TraceSummary
-from powerprof.experiment.traced import repeated_until_raging
+from powerprof.experiment.traced import repeat_until_storm
 from powerprof.report.run import traced_lines
 from tests.unit.report.sample_records import attribution
 
@@ -34,7 +34,7 @@ def _window(raged: float | None, began: bool = True) -> TraceSummary:
 )
 def test_it_is_traced_until_the_storm_rages_and_not_without_an_end(windows: list[TraceSummary], taken: int) -> None:
     left, said = list(windows), []
-    found = repeated_until_raging(lambda: left.pop(0), "duplicate-id", said.append)
+    found = repeat_until_storm(lambda: left.pop(0), "duplicate-id", said.append)
     assert left == []
     assert found is windows[-1]
     assert len(said) == taken - 1

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from powerprof.experiment.bench import Bench
-from powerprof.experiment.block import turn_length_s
+from powerprof.experiment.block import choose_turn_length
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.plan import Offer
 from powerprof.workloads.reading import Case, read_workload, resolve
@@ -61,7 +61,9 @@ def _length(
     loaded = read_workload(folder / "w")
     cases = [resolve(loaded, "a"), resolve(loaded, b)]
     offer = Offer(design, rate_hz, None, (None, None), ())
-    return turn_length_s(cast(Bench, _Bench(shared, switchable)), cases, offer, ExperimentOptions(**options), quick)
+    return choose_turn_length(
+        cast(Bench, _Bench(shared, switchable)), cases, offer, ExperimentOptions(**options), quick
+    )
 
 
 def test_statements_of_one_server_take_turns(tmp_path: Path) -> None:
