@@ -376,10 +376,7 @@ def build_attribution(capture: Capture, stacks: SiteStacks) -> Attribution:
 def _runtime_notes(capture: Capture, rows: Sequence[Wakeup | Waking]) -> list[Note]:
     """Return how to get the names of code that runtimes generated."""
     images = {image.pid: image for image in capture.images}
-    stacks = (
-        (row.thread.pid, [runtimes.FrameName(frame.function, frame.module) for frame in row.stack])
-        for row in sorted(rows, key=lambda row: row.thread.pid or 0)
-    )
+    stacks = ((row.thread.pid, row.stack) for row in sorted(rows, key=lambda row: row.thread.pid or 0))
     return runtimes.runtime_notes(stacks, images)
 
 

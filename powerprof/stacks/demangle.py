@@ -22,27 +22,9 @@ from powerprof.system.programs import python, run
 _HASH = re.compile(r"h[0-9a-f]{16}")
 _ESCAPES = {"SP": "@", "BP": "*", "RF": "&", "LT": "<", "GT": ">", "LP": "(", "RP": ")", "C": ","}
 _BASIC = {
-    "a": "i8",
-    "b": "bool",
-    "c": "char",
-    "d": "f64",
-    "e": "str",
-    "f": "f32",
-    "h": "u8",
-    "i": "isize",
-    "j": "usize",
-    "l": "i32",
-    "m": "u32",
-    "n": "i128",
-    "o": "u128",
-    "s": "i16",
-    "t": "u16",
-    "u": "()",
-    "v": "...",
-    "x": "i64",
-    "y": "u64",
-    "z": "!",
-    "p": "_",
+    **{"a": "i8", "b": "bool", "c": "char", "d": "f64", "e": "str", "f": "f32", "h": "u8", "i": "isize", "j": "usize"},
+    **{"l": "i32", "m": "u32", "n": "i128", "o": "u128", "s": "i16", "t": "u16", "u": "()", "v": "...", "x": "i64"},
+    **{"y": "u64", "z": "!", "p": "_"},
 }
 # Not str.isdigit, which accepts ² and the digits of every script.
 _DIGITS = frozenset("0123456789")

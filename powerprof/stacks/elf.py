@@ -148,22 +148,8 @@ def _parse(raw: Elf) -> Elf:
     path, size = raw.path, raw.size
     if size < _EHDR.size:
         raise DataError(path, "too short for an ELF file")
-    (
-        ident,
-        kind,
-        e_machine,
-        _version,
-        entry,
-        phoff,
-        shoff,
-        _flags,
-        _ehsize,
-        phentsize,
-        phnum,
-        shentsize,
-        shnum,
-        shstrndx,
-    ) = _EHDR.unpack(raw.read(0, _EHDR.size))
+    ident, kind, e_machine, _, entry, phoff, shoff, *sizes = _EHDR.unpack(raw.read(0, _EHDR.size))
+    _flags, _ehsize, phentsize, phnum, shentsize, shnum, shstrndx = sizes
     if ident[:4] != b"\x7fELF":
         raise DataError(path, "not an ELF file")
     if ident[4] != 2 or ident[5] != 1:

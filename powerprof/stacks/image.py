@@ -16,7 +16,7 @@ import msgspec
 from powerprof.stacks.elf import PF_X, Elf, code_vaddr, read_elf
 from powerprof.stacks.time_budget import Budget, BudgetMeter
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import check_json, loader, read_fields, read_outside, reason_of, try_text
+from powerprof.system.files import loader, read_fields, reason_of, try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
 from powerprof.system.tasks import process_stat
@@ -348,25 +348,6 @@ def merge_images(older: ProcessImage, newer: ProcessImage) -> ProcessImage:
             kept.append(old)
     kept.sort(key=lambda mapping: mapping.start)
     return msgspec.structs.replace(newer, mappings=tuple(kept), vdso=newer.vdso or older.vdso)
-
-
-def save_images(images: tuple[ProcessImage, ...], path: Path) -> None:
-    """Write images as JSON for a replay on another host."""
-    path.write_bytes(msgspec.json.encode(images))
-
-
-@loader
-def load_images(path: Path) -> tuple[ProcessImage, ...]:
-    """Return images that `save_images` wrote. Raises DataError if the file is damaged."""
-    try:
-        data = read_outside(path)
-        check_json(data, path)
-        images = msgspec.json.decode(data, type=tuple[ProcessImage, ...])
-    except msgspec.MsgspecError as error:
-        raise DataError(path, f"not process images ({error})") from error
-    for image in images:
-        check_image(image, path)
-    return images
 
 
 def check_image(image: ProcessImage, path: object) -> ProcessImage:

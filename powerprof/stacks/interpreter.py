@@ -64,51 +64,24 @@ class StructOffsets(msgspec.Struct, frozen=True, kw_only=True):
     text_bytes: int
 
 
+# The fields of StructOffsets that are offsets in 3.11, 3.12 and, in the words of _Py_DebugOffsets, in 3.13.
+_FIELDS = (
+    *("interpreters", "interpreter_next", "threads", "next", "interpreter", "thread_id", "native_thread_id", "current"),
+    *("code", "previous", "instruction", "entry", "filename", "qualname", "linetable", "first_line", "bytecode"),
+    "text_bytes",
+)
+_OFFSETS_3_11 = (40, 0, 16, 8, 16, 152, 160, 56, 32, 48, 56, 68, 112, 128, 136, 72, 184, 48)
+_OFFSETS_3_12 = (40, 0, 72, 8, 16, 136, 144, 56, 0, 8, 56, 70, 112, 128, 136, 68, 192, 40)
+_WORDS_3_13 = (5, 8, 9, 21, 22, 24, 25, 23, 30, 29, 31, 33, 35, 37, 38, 39, 43, 70)
+
+
+def _struct_offsets(offsets: Iterable[int]) -> StructOffsets:
+    return msgspec.convert(dict(zip(_FIELDS, offsets, strict=True)), StructOffsets)
+
+
 _SHAPES = {
-    0x030B: StructOffsets(
-        interpreters=40,
-        interpreter_next=0,
-        threads=16,
-        next=8,
-        interpreter=16,
-        thread_id=152,
-        native_thread_id=160,
-        current=56,
-        inner=8,
-        code=32,
-        previous=48,
-        instruction=56,
-        entry=68,
-        entry_value=1,
-        has_shim=False,
-        filename=112,
-        qualname=128,
-        linetable=136,
-        first_line=72,
-        bytecode=184,
-        text_bytes=48,
-    ),
-    0x030C: StructOffsets(
-        interpreters=40,
-        interpreter_next=0,
-        threads=72,
-        next=8,
-        interpreter=16,
-        thread_id=136,
-        native_thread_id=144,
-        current=56,
-        inner=0,
-        code=0,
-        previous=8,
-        instruction=56,
-        entry=70,
-        filename=112,
-        qualname=128,
-        linetable=136,
-        first_line=68,
-        bytecode=192,
-        text_bytes=40,
-    ),
+    0x030B: msgspec.structs.replace(_struct_offsets(_OFFSETS_3_11), inner=8, entry_value=1, has_shim=False),
+    0x030C: msgspec.structs.replace(_struct_offsets(_OFFSETS_3_12), inner=0),
 }
 
 
@@ -143,26 +116,7 @@ def parse_debug_offsets(data: bytes) -> StructOffsets:
         raise DataError("_Py_DebugOffsets", "of another version")
     if words[2]:
         raise DataError("_Py_DebugOffsets", "of an interpreter without its global lock")
-    shape = StructOffsets(
-        interpreters=words[5],
-        interpreter_next=words[8],
-        threads=words[9],
-        next=words[21],
-        interpreter=words[22],
-        current=words[23],
-        thread_id=words[24],
-        native_thread_id=words[25],
-        previous=words[29],
-        code=words[30],
-        instruction=words[31],
-        entry=words[33],
-        filename=words[35],
-        qualname=words[37],
-        linetable=words[38],
-        first_line=words[39],
-        bytecode=words[43],
-        text_bytes=words[70],
-    )
+    shape = _struct_offsets(words[index] for index in _WORDS_3_13)
     in_frame = (shape.previous, shape.code, shape.instruction)
     in_code = (shape.filename, shape.qualname, shape.linetable, shape.first_line, shape.bytecode, shape.text_bytes)
     others = (shape.next, shape.interpreter, shape.current, shape.thread_id, shape.native_thread_id)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from powerprof.model.attribution import StackFrame
 from powerprof.model.records import Note
 from powerprof.stacks.image import ProcessImage
 from powerprof.system.files import printable, try_text
@@ -112,16 +113,8 @@ def _javascript(name: str) -> tuple[str, str | None]:
     return function or f"(anonymous at {source.rpartition('/')[2]})", source
 
 
-@dataclass(frozen=True)
-class FrameName:
-    """The fields of a frame that decide about a note."""
-
-    function: str | None
-    module: str
-
-
 def runtime_notes(
-    stacks: Iterable[tuple[int | None, Iterable[FrameName]]], images: Mapping[int, ProcessImage]
+    stacks: Iterable[tuple[int | None, Iterable[StackFrame]]], images: Mapping[int, ProcessImage]
 ) -> list[Note]:
     """Return how to get the missing names: one note per runtime with frames in `stacks` of (pid, frames).
 
@@ -137,7 +130,7 @@ def runtime_notes(
     return [Note(f"runtime_{key}_{kind}", _values(images.get(pid or 0))) for key, (kind, pid) in sorted(pids.items())]
 
 
-def _classify(runtime: Runtime | None, frames: Sequence[FrameName]) -> tuple[str | None, bool]:
+def _classify(runtime: Runtime | None, frames: Sequence[StackFrame]) -> tuple[str | None, bool]:
     """Return the runtime key of the note for a stack, and whether obtainable names are missing."""
     functions = {frame.function for frame in frames}
     if functions & _GO_IDLE:
@@ -192,7 +185,6 @@ class PerfMap:
     starts: tuple[int, ...]
     ends: tuple[int, ...]
     names: tuple[str, ...]
-    malformed_count: int
     notes: tuple[str, ...]
 
     def lookup(self, address: int) -> tuple[str, int] | None:
@@ -203,7 +195,7 @@ class PerfMap:
         return None
 
 
-NO_PERF_MAP = PerfMap((), (), (), 0, ())
+NO_PERF_MAP = PerfMap((), (), (), ())
 
 
 def read_perf_map(image: ProcessImage) -> PerfMap:
@@ -213,7 +205,7 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
     opened = shared().open_in_root(image.pid, base / "root", path, follow=False)
     if not isinstance(opened, Opened):
         absent = opened == "no such file"
-        return NO_PERF_MAP if absent else PerfMap((), (), (), 0, (f"{path}: not read ({opened})",))
+        return NO_PERF_MAP if absent else PerfMap((), (), (), (f"{path}: not read ({opened})",))
     with opened:
         try:
             # The /proc folder of a process that changed its account belongs to root.
@@ -225,7 +217,7 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
             return NO_PERF_MAP  # The pid was reused, so the map belongs to another process.
         refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)
         if refusal:
-            return PerfMap((), (), (), 0, (f"{path}: not read ({refusal})",))
+            return PerfMap((), (), (), (f"{path}: not read ({refusal})",))
         return _parse(opened.fd, path)
 
 
@@ -298,7 +290,7 @@ def _parse(fd: int, path: str) -> PerfMap:
         entries.append(last)
     if malformed:
         notes.append(f"{path}: {malformed:,} malformed lines were skipped")
-    return _disjoint(entries[:MAX_ENTRIES], malformed, notes)
+    return _disjoint(entries[:MAX_ENTRIES], notes)
 
 
 def _entry(line: bytes) -> tuple[int, int, str] | None:
@@ -317,7 +309,7 @@ def _entry(line: bytes) -> tuple[int, int, str] | None:
     return (start, start + size, name) if name else None
 
 
-def _disjoint(entries: list[tuple[int, int, str]], malformed: int, notes: list[str]) -> PerfMap:
+def _disjoint(entries: list[tuple[int, int, str]], notes: list[str]) -> PerfMap:
     """Return disjoint entries; later lines win, because a compiler reuses memory and appends the new entry."""
     ordered = sorted(range(len(entries)), key=lambda index: entries[index][0])
     if all(entries[a][1] <= entries[b][0] for a, b in pairwise(ordered)):
@@ -328,7 +320,6 @@ def _disjoint(entries: list[tuple[int, int, str]], malformed: int, notes: list[s
         tuple(entry[0] for entry in kept),
         tuple(entry[1] for entry in kept),
         tuple(entry[2] for entry in kept),
-        malformed,
         tuple(notes),
     )
 

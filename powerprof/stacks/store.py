@@ -78,16 +78,14 @@ def _size(module: ModuleTables | str) -> int:
 class TableStore:
     """A store that reads each table once.
 
-    With `use_files` False the file system is not read, for a replay that must not depend on this machine. Without
-    `downloads` no debuginfod server is queried.
+    Without `downloads` no debuginfod server is queried.
     """
 
-    def __init__(self, *, use_files: bool = True, use_cache: bool = True, downloads: bool = True) -> None:
-        self.reads_files = use_files
+    def __init__(self, *, use_cache: bool = True, downloads: bool = True) -> None:
         self.downloads = downloads
         self.budget = Budget()
         self.debug_budget = DebugBudget()
-        self._use_cache = use_cache and use_files
+        self._use_cache = use_cache
         self._known: OrderedDict[tuple[str, str, str | None, bool], ModuleTables | str] = OrderedDict()
         self._held_bytes = 0
         # By file: processes that map a library share its debug information.
@@ -135,8 +133,6 @@ class TableStore:
                 return _extract(parse_elf(image.vdso or b"", "[vdso]"), "vdso")
             if mapping.bias is None:
                 return mapping.note or "its file could not be read"
-            if not self.reads_files:
-                return "its file is not in the saved run"
             opened = open_module(image, mapping)
             if not isinstance(opened, Opened):
                 return opened

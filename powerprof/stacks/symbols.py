@@ -139,7 +139,7 @@ class Symbolizer:
         vaddr = pc - mapping.bias if mapping.bias is not None else None
         if not mapping.is_file:
             if self._perf_map is None:
-                self._perf_map = self._read_perf_map() if self.store.reads_files else NO_PERF_MAP
+                self._perf_map = self._read_perf_map()
                 self._notes.update(dict.fromkeys(self._perf_map.notes))
             hit = self._perf_map.lookup(at)
             if hit is not None:
@@ -178,7 +178,7 @@ class Symbolizer:
             return mapping.note or "its place in memory is not known"
         table = tables.unwind
         debug, inline = tables.debug, None
-        if self.store.reads_files and mapping.inode:
+        if mapping.inode:
             info = read_debug(self.store, self.image, mapping, inline=self._inline)
             debug, inline = info.symbols or debug, info.inline
             self._notes.update(dict.fromkeys(f"{self.image.module_of(mapping)}: {note}" for note in info.notes))

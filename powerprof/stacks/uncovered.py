@@ -356,7 +356,7 @@ class CodeUnwinder:
         size = min(_CHUNK_BYTES - base % _CHUNK_BYTES, mapping.end - base)
         if mapping.path == "[vdso]":
             return (self._image.vdso or b"")[base - mapping.start :][:size]
-        if not mapping.inode or mapping.bias is None or not self._store.reads_files:
+        if not mapping.inode or mapping.bias is None:
             return b""
         opened = open_module(self._image, mapping)
         if not isinstance(opened, Opened):

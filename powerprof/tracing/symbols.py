@@ -247,7 +247,7 @@ def _of_module(
     own, indirect = read_function_symbols(elf)
     tables = store.tables(image, mapping)
     known = [] if isinstance(tables, str) else [tables.symbols]
-    if not isinstance(tables, str) and store.reads_files:
+    if not isinstance(tables, str):
         debug = read_debug(store, image, mapping, inline=False).symbols
         known += [debug] if debug is not None else []
     starts: set[int] = set()

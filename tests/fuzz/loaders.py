@@ -256,10 +256,6 @@ def _images(seed: int) -> list[dict]:
     return found
 
 
-def _image_seeds() -> list[bytes]:
-    return [msgspec.json.encode(_images(seed)) for seed in range(4)]
-
-
 def _read_tables(path: Path, data: bytes) -> object:
     found = store.decode_tables(data, path.name)
     unwind_tables.build_elf_image(found.unwind)
@@ -342,7 +338,6 @@ LOADERS: tuple[Loader, ...] = (
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
     Loader("server-log", _lenient(lambda text: summarise(text, 1767225600.0)), lambda: [_LOG]),
     Loader("capture", _read_capture, _capture_seeds),
-    Loader("images", lambda path, data: image.load_images(path), _image_seeds),
     Loader(
         "maps", lambda path, data: image.parse_maps(data.decode("utf-8", "surrogateescape"), str(path)), lambda: [_MAPS]
     ),

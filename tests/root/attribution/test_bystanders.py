@@ -82,7 +82,7 @@ def steered() -> Iterator[int]:
         _RPS.write_text(before)
 
 
-def test_what_a_softirq_wakes_is_not_blamed_on_the_thread_that_it_interrupted(
+def test_softirq_wakings_are_not_blamed_on_the_interrupted_thread(
     attribute: Attribute, program: Path, steered: int
 ) -> None:
     """An IPI makes the spinner's CPU handle packets on its way out: who spins there wakes nobody."""
@@ -103,7 +103,7 @@ def test_what_a_softirq_wakes_is_not_blamed_on_the_thread_that_it_interrupted(
     assert not [waking for waking in window.captured.wakings if waking.waker_tid == found["spinner"]]
 
 
-def test_a_throttled_thread_did_not_sleep(attribute: Attribute, program: Path) -> None:
+def test_throttled_thread_has_no_wakings(attribute: Attribute, program: Path) -> None:
     """Runnable all the time, it runs when its quota is refilled: exits of their own class, no wakings, no site."""
     with running(program, "spin") as found, cgroup("throttled", found["pid"], 15_000):
         for _ in range(_WINDOWS):
@@ -140,7 +140,7 @@ def _at(window: Attributed, function: str) -> tuple[int, set[str]]:
 @pytest.mark.parametrize(
     ("how", "who", "sleeps"), [("by name", "family", 25), ("by name", "alone", 2), ("by cgroup", "family", 25)]
 )
-def test_children_that_live_for_an_instant_are_members(
+def test_short_lived_children_are_members(
     attribute: Attribute, program: Path, tmp_path: Path, how: str, who: str, sleeps: int
 ) -> None:
     """Four children a second that live for 150 ms: each is of the target from its first sleep on. Where they live for
@@ -181,9 +181,7 @@ def counting_group() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("visits", [True, False])
-def test_processes_that_visit_a_group_are_missed_and_said(
-    attribute: Attribute, counting_group: Path, visits: bool
-) -> None:
+def test_unseen_processes_of_a_group_have_a_note(attribute: Attribute, counting_group: Path, visits: bool) -> None:
     """As a container's health check: moved into the group, and over in half a second. What stays is seen."""
     enters = f"echo $$ > {counting_group}/cgroup.procs"
     works = "i=0; while [ $i -lt 60000 ]; do i=$((i + 1)); done"

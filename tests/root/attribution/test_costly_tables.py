@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("root_bpf")
 _NOBODY = 65534
 
 
-def test_five_processes_with_go_tables_of_32_mb_leave_it_below_200_mb(powerprof_cli: Cli) -> None:
+def test_hostile_go_tables_take_less_than_200_mb(powerprof_cli: Cli) -> None:
     # The folders of pytest are closed to other accounts.
     with tempfile.TemporaryDirectory(dir="/tmp") as folder, ExitStack() as stack:
         room = Path(folder)

@@ -26,7 +26,7 @@ from tests.root.attribution.conftest import Attributed
 Attribute = Callable[..., Attributed]
 
 
-def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_call_sites_with_different_callers_are_distinct(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=89", "rare", "born=19") as running:
         found = attribute(running.pid)
     noted = running.noted(found.captured)
@@ -47,7 +47,7 @@ def test_call_sites_that_differ_by_a_return_address_only(attribute: Attribute, w
     assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
 
 
-def test_six_hundred_threads_a_second_that_live_for_an_instant(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_short_lived_threads_are_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     """More causes than the kernel keeps at once: none is lost, and the report does not grow with the threads."""
     with wakes("twins=89", "born=600") as running:
         found = attribute(running.pid, duration=12)
@@ -66,7 +66,7 @@ def test_six_hundred_threads_a_second_that_live_for_an_instant(attribute: Attrib
     assert any("grouped by name" in note for note in found.record["notes"])
 
 
-def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_frequent_wakings_are_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     functions = {"fast_sleep": "own_timer", "pairs_send": "own_timer", "pairs_receive": "other_thread"}
     with wakes("fast=3000", "pairs=2000") as running:
         found = attribute(running.pid, duration=2)
@@ -82,9 +82,7 @@ def test_seven_thousand_wakings_a_second(attribute: Attribute, wakes: Callable[.
         assert counted[function][origin] >= 0.98 * times, (function, counted[function])
 
 
-def test_under_load_counts_are_unknown_and_said_so_and_functions_are_still_right(
-    attribute: Attribute, wakes: Callable[..., Any]
-) -> None:
+def test_overload_makes_counts_unknown_and_keeps_functions(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("pairs=60000") as running:
         found = attribute(running.pid, duration=2)
     record = found.record
@@ -97,7 +95,7 @@ def test_under_load_counts_are_unknown_and_said_so_and_functions_are_still_right
     assert named >= 0.98 * exits
 
 
-def test_a_thousand_threads(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_thousand_threads_are_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("many=1024") as running:
         found = attribute(running.pid, duration=2.5)
     noted = running.noted_by_thread(found.captured)
@@ -117,7 +115,7 @@ def test_a_thousand_threads(attribute: Attribute, wakes: Callable[..., Any]) -> 
 
 
 @pytest.mark.usefixtures("root_bpf")
-def test_the_edges_of_many_cpus_lie_far_apart(wakes: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_window_edges_of_many_cpus_may_differ(wakes: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Each CPU counts exits from its own edge on, and no thread may have more of them than wakings."""
 
     def slowly(*args: Any, at_edge: Callable[[CpuReading], None], **more: Any) -> Any:

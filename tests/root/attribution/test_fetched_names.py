@@ -54,7 +54,7 @@ def debuginfod(stripped: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     server.server_close()
 
 
-def test_functions_are_named_once_their_debug_file_was_fetched(
+def test_fetched_debug_file_names_functions(
     root_bpf: None, stripped: Path, debuginfod: tuple[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address, asked = debuginfod

@@ -36,7 +36,7 @@ def _one_line_notes(found: Attributed) -> list[str]:
     return notes
 
 
-def test_a_process_that_ends_in_the_window(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_process_that_ends_in_the_window_is_counted(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", duration=120) as running:
         found = attribute(running.pid, duration=5, halfway=running.process.kill)
     assert f"process {running.pid} ended during the window" in _one_line_notes(found)
@@ -47,7 +47,7 @@ def test_a_process_that_ends_in_the_window(attribute: Attribute, wakes: Callable
     assert found.share_of_exits("stacks", "exits_complete_percent") >= 99.0
 
 
-def test_a_process_that_becomes_another_program_in_the_window(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_exec_in_the_window_is_followed(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("twins=50", "next", duration=120) as running:
         found = attribute(running.pid, duration=4, halfway=lambda: running.process.send_signal(signal.SIGUSR1))
     assert {"first_twin", "second_twin", "next_sleep"} <= functions_of(found.rows)
@@ -60,7 +60,7 @@ def test_a_process_that_becomes_another_program_in_the_window(attribute: Attribu
 
 
 @pytest.mark.parametrize(("number", "said"), [(errno.EACCES, "permission denied"), (0, "could not be read in time")])
-def test_a_process_that_cannot_be_read_is_not_called_gone(
+def test_unreadable_process_is_not_reported_as_ended(
     root_bpf: None, wakes: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, number: int, said: str
 ) -> None:
     def refuse(_self: ReaderProcess, pid: int) -> None:
@@ -94,7 +94,7 @@ def _corrupt(program: Path) -> Path:
     return target
 
 
-def test_programs_that_cannot_be_unwound_or_lie(
+def test_hostile_programs_are_counted_without_stacks(
     attribute: Attribute, built: Callable[[str], Path], programs_dir: Path
 ) -> None:
     with ExitStack() as running:
@@ -150,7 +150,7 @@ def test_programs_that_cannot_be_unwound_or_lie(
     assert [row for row in asleep if not row["stack_complete"]] == []
 
 
-def test_a_buffer_that_is_too_small_loses_stacks_and_says_so(attribute: Attribute, wakes: Callable[..., Any]) -> None:
+def test_small_stack_buffer_loses_stacks_with_a_note(attribute: Attribute, wakes: Callable[..., Any]) -> None:
     with wakes("many=200") as running:
         found = attribute(running.pid, "--stack-buffer", "4", duration=1.5)
     stacks, notes = found.record["stacks"], _one_line_notes(found)
@@ -173,7 +173,7 @@ def _is_loading(pid: int) -> bool:
         return False
 
 
-def test_a_process_that_ends_while_the_tracer_is_loaded(root_bpf: None, powerprof_cli: Cli) -> None:
+def test_process_that_ends_during_loading_is_an_error(root_bpf: None, powerprof_cli: Cli) -> None:
     process = subprocess.Popen(["sleep", "60"])
     tracer = powerprof_cli.start(["attribute", "--pid", str(process.pid), "--duration", "0.2", "--quiet"])
     try:

@@ -83,7 +83,7 @@ def wakings(rows: list[dict[str, Any]], labels: dict[str, str]) -> Counter[str]:
     return counts
 
 
-def test_each_wake_up_is_under_its_python_function(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
+def test_wakeups_have_python_functions(attribute: Callable[..., Attributed], tmp_path: Path) -> None:
     with sleeping(need("/usr/bin/python3", "python3"), tmp_path / "notes") as running:
         found = attribute(running.pid, duration=4)
         noted = running.noted(found)
@@ -97,7 +97,9 @@ def test_each_wake_up_is_under_its_python_function(attribute: Callable[..., Attr
     assert others <= 0.01 * noted.total() + 2, counts
 
 
-def test_a_saved_run_names_them_too(attribute: Callable[..., Attributed], tmp_path: Path, powerprof_cli: Cli) -> None:
+def test_saved_run_has_python_functions(
+    attribute: Callable[..., Attributed], tmp_path: Path, powerprof_cli: Cli
+) -> None:
     with sleeping(need("/usr/bin/python3", "python3"), tmp_path / "notes") as running:
         found = attribute(running.pid, duration=1)
     again = powerprof_cli(["attribute", "--from", str(found.run), "--json", "-"])

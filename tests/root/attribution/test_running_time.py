@@ -103,7 +103,7 @@ def polled(program: Path, notes: Path, rate: int, work_us: int, spinners: int) -
 
 
 @pytest.mark.parametrize(("rate", "work_us"), [(97, 400), (499, 100), (23, 5000)])
-def test_a_poller_costs_what_it_runs_beside_a_busy_host_as_on_a_quiet_one(
+def test_running_time_is_independent_of_other_load(
     root_bpf: None, program: Path, tmp_path: Path, rate: int, work_us: int
 ) -> None:
     quiet, busy = (polled(program, tmp_path / f"notes-{spun}", rate, work_us, spun) for spun in (0, 2))
@@ -153,7 +153,7 @@ class Clock(WindowPart):
 
 
 @pytest.mark.parametrize("modes", [("many=5",), ("born=300",), ("pairs=500",), ("twins=89", "fast=700")])
-def test_the_time_of_all_threads_of_a_process_is_the_kernel_s_own_count_of_it(
+def test_running_time_matches_the_kernels_clock(
     root_bpf: None, wakes: Callable[..., Any], modes: tuple[str, ...]
 ) -> None:
     """Also of threads that live for an instant, and of those that never end an idle period."""

@@ -15,7 +15,7 @@ _SCHEDULER = {"runtime.findRunnable", "runtime.findrunnable", "runtime.stopm", "
 
 
 @pytest.mark.parametrize("program", ["goroutines", "goroutines-stripped"])
-def test_a_thread_of_go_that_waits_for_goroutines_is_the_schedulers(
+def test_idle_go_thread_belongs_to_the_scheduler(
     attribute: Callable[..., Attributed], built: Callable[[str], Path], program: str
 ) -> None:
     with ground_truth.running(built(program)) as truth:

@@ -23,7 +23,7 @@ NOBODY = 65534
 Attribute = Callable[..., Attributed]
 
 
-def test_mariadb_threads_with_names_and_periods_and_the_frames_of_perf(
+def test_mariadb_threads_have_names_periods_and_stacks_of_perf(
     attribute: Attribute, mariadbd: Path, tmp_path: Path
 ) -> None:
     with PrivateServer() as server:
@@ -140,7 +140,7 @@ def _nginx_with_a_client(room: Path) -> Iterator[None]:
             yield
 
 
-def test_postgresql_redis_and_nginx_by_name(attribute: Attribute, room: Path) -> None:
+def test_postgresql_redis_and_nginx_are_found_by_name(attribute: Attribute, room: Path) -> None:
     with _postgresql(room), _redis(room) as redis, _nginx_with_a_client(room):
         time.sleep(0.5)
         # All processes that PostgreSQL's and nginx's first ones started are those servers. Other Redis servers of

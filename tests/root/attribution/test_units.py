@@ -45,7 +45,7 @@ def running(group: str, program: str) -> Iterator[None]:
         folder.rmdir()
 
 
-def test_rows_are_units_and_sum_to_the_host(powerprof_cli: Cli) -> None:
+def test_rows_by_unit_add_up_to_the_host(powerprof_cli: Cli) -> None:
     """The machine is given some windows in which others leave the CPUs to idle."""
     slice_name = f"powerprof-test-{os.getpid()}.slice"
     options = "--duration 4 --energy-source none --no-save --json - --quiet"

@@ -24,7 +24,7 @@ def names(merged: list[Call] | None) -> list[str] | None:
     return None if merged is None else [one.label for _, frames in merged for one in frames]
 
 
-def test_each_call_from_c_has_its_own_functions() -> None:
+def test_each_interpreter_loop_is_replaced_by_its_functions() -> None:
     stack = calls("nanosleep", "time_sleep", LOOP, "gen_iternext", f"{LOOP}.cold", "thread_run", "clone3")
     expected = [
         "nanosleep",
@@ -43,13 +43,13 @@ def test_each_call_from_c_has_its_own_functions() -> None:
     assert names(merge_calls(stack, split_runs(later, whole=True), complete=True)) == expected
 
 
-def test_a_chain_that_disagrees_with_the_stack_is_left_out() -> None:
+def test_inconsistent_chain_is_left_out() -> None:
     chain = [frame("a", begins=True), frame("b", begins=True)]
     assert merge_calls(calls("x", LOOP, "clone3"), split_runs(chain, whole=True), complete=True) is None
     assert merge_calls(calls("x", LOOP, LOOP, LOOP, "clone3"), split_runs(chain, whole=True), complete=True) is None
 
 
-def test_of_a_chain_or_stack_that_is_cut_off_what_is_known_is_shown() -> None:
+def test_truncated_chain_or_stack_is_merged() -> None:
     chain = [frame("a", begins=True), frame("b", begins=True)]
     assert names(merge_calls(calls("x", LOOP), split_runs(chain, whole=True), complete=False)) == [
         "x",
@@ -60,12 +60,12 @@ def test_of_a_chain_or_stack_that_is_cut_off_what_is_known_is_shown() -> None:
     assert names(merge_calls(calls("x", LOOP, LOOP, "y"), cut, complete=True)) == ["x", "a (a.py:7)", LOOP, "y"]
 
 
-def test_a_frame_without_a_name_says_so() -> None:
+def test_unnamed_python_frame_has_its_address() -> None:
     unknown = PythonFrame(1, 0x1000, 0x2000 | 1 << 56, begins=True)
     assert names(merge_calls(calls(LOOP), split_runs([unknown], whole=True), complete=True)) == ["[Python] 0x2000"]
 
 
-def test_a_call_that_runs_no_function_stays_and_so_does_a_stack_of_nothing() -> None:
+def test_shim_keeps_the_loop_frame() -> None:
     shim = frame("", begins=True, is_shim=True)
     assert names(merge_calls(calls("x", LOOP, "clone3"), split_runs([shim], whole=True), complete=True)) == [
         "x",

@@ -102,7 +102,7 @@ def attribution(records: np.ndarray, wakings: list[SiteWakings] | None = None, *
         own_pid=1,
     )
     capture = msgspec.structs.replace(capture, **more)
-    return blame.build_attribution(capture, SiteStacks(capture, TableStore(use_files=False)))
+    return blame.build_attribution(capture, SiteStacks(capture, TableStore(use_cache=False, downloads=False)))
 
 
 def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any) -> SiteWakings:
@@ -139,12 +139,12 @@ def waking(tid: int, count: int, context: int = WakerContext.TIMER, **more: Any)
         (own_timer(101, flags=0), "kernel"),
     ],
 )
-def test_origins(row: dict[str, Any], origin: str) -> None:
+def test_origin_follows_from_waker_context(row: dict[str, Any], origin: str) -> None:
     (found,) = attribution(exits(row)).wakeups
     assert found.origin == origin
 
 
-def test_a_thread_that_was_runnable_was_not_woken_and_stands_nowhere() -> None:
+def test_runnable_thread_has_no_waking_and_no_stack() -> None:
     """Exits of a throttled thread are a class of their own; wakings of its real sleeps are not given to them."""
     rows = [own_timer(101, flags=Flag.RUNNABLE, waker_context=0, waker_timer_function=0)] * 5 + [own_timer(101)] * 2
     runnable, timer = attribution(exits(*rows), [waking(101, 3)]).wakeups
@@ -153,7 +153,7 @@ def test_a_thread_that_was_runnable_was_not_woken_and_stands_nowhere() -> None:
     assert (timer.origin, timer.count, timer.wakings_count) == ("own_timer", 2, 3)
 
 
-def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits() -> None:
+def test_rows_add_up_to_the_targets_exits() -> None:
     records = exits(
         *[own_timer(101)] * 8,
         *[own_timer(101, evidence=WakeEvidence.RESCHEDULE)] * 3,
@@ -179,7 +179,7 @@ def test_rows_are_per_thread_origin_and_mechanism_and_sum_to_the_targets_exits()
     assert sum(cause.count for cause in found.other_causes) == 5
 
 
-def test_wakings_stand_in_one_row_each() -> None:
+def test_each_waking_is_in_one_row() -> None:
     records = exits(*[own_timer(101)] * 5, *[own_timer(101, evidence=WakeEvidence.RESCHEDULE)] * 2)
     found = attribution(
         records,
@@ -197,7 +197,7 @@ def test_wakings_stand_in_one_row_each() -> None:
     assert only.waker.comm == "client"
 
 
-def test_an_exit_whose_waker_was_not_seen_is_one_of_the_wakings_that_were_counted() -> None:
+def test_exit_with_unseen_waker_replaces_a_waking() -> None:
     unseen = own_timer(101, flags=int(Flag.SITE))
     found = attribution(exits(*[own_timer(101)] * 68, unseen, unseen), [waking(101, 70)])
     assert [(row.origin, row.count, row.wakings_count) for row in found.wakeups] == [
@@ -211,7 +211,7 @@ def test_an_exit_whose_waker_was_not_seen_is_one_of_the_wakings_that_were_counte
 
 
 @pytest.mark.parametrize("field", ["loaded_count", "uncounted_count"])
-def test_wakings_that_were_not_all_counted_are_unknown(field: str) -> None:
+def test_incomplete_waking_counts_are_unknown(field: str) -> None:
     found = attribution(exits(own_timer(101)), [waking(101, 20)], **{field: 1})
     assert found.wakeups[0].wakings_count is None
     assert found.wakings_window_s is None
@@ -219,7 +219,7 @@ def test_wakings_that_were_not_all_counted_are_unknown(field: str) -> None:
     assert any("counted" in note or "wakings_count" in note or "count wakings" in note for note in texts(found.notes))
 
 
-def test_losses_are_notes() -> None:
+def test_losses_have_notes() -> None:
     found = attribution(exits(own_timer(101)), stacks_lost_count=4, unsent_count=5, lost_count=2)
     assert any(note.startswith("4 stacks were lost to a full buffer") for note in texts(found.notes))
     assert any("the stacks of 5 were not copied" in note for note in texts(found.notes))
@@ -227,19 +227,19 @@ def test_losses_are_notes() -> None:
     assert found.conservation.coverage_percent == pytest.approx(100 / 3)
 
 
-def test_what_the_target_ends_by_waking_others() -> None:
+def test_idle_periods_ended_by_waking_others_are_counted() -> None:
     found = attribution(exits(*[woken_by(OTHER, 101, PID, next_tgid=OTHER)] * 3, own_timer(101)))
     (woken,) = found.woken_elsewhere
     assert (woken.thread.tid, woken.process, woken.count, woken.rate_hz) == (101, "client", 3, 1.5)
 
 
-def test_exits_outside_of_their_cpus_window_and_of_unknown_cpus_are_left_out() -> None:
+def test_exits_outside_of_the_window_are_left_out() -> None:
     records = exits({"cpu": 0}, {"cpu": 0}, {"cpu": 1}, {"cpu": 4_000_000_000})
     found = select_in_window(records, {0: CpuEdge(0, 0, 15 * MS, None), 1: CpuEdge(1, 0, 100 * MS, None)})
     assert found["cpu"].tolist() == [0, 1]
 
 
-def test_a_capture_of_records_alone_is_attributed_as_it_was() -> None:
+def test_capture_of_version_1_has_the_same_attribution() -> None:
     """Version 1, saved before the kernel summed: the same rows from the records. Version 2 did not know who ran: all
     time until the CPUs idled again is the waker's."""
     records = exits(*[own_timer(101)] * 7, *[woken_by(102, 102, PID)] * 3, {"next_tid": OTHER, "next_tgid": OTHER})
@@ -265,7 +265,7 @@ def ran(*threads: tuple[int, int, int, float]) -> bytes:
     return found.tobytes()
 
 
-def test_rows_have_what_their_threads_ran_and_what_others_ran_is_theirs() -> None:
+def test_running_time_belongs_to_the_thread_that_ran() -> None:
     """A spinner that ran after the exits of a poller, and a kernel thread: all of the host's time is in one place."""
     records = exits(*[own_timer(101)] * 8, *[woken_by(300, OTHER, OTHER, next_tgid=OTHER)] * 5, {"next_tid": 0})
     threads = ran((101, PID, 1, 3.0), (300, OTHER, 0, 900.0), (9, 9, 2, 7.0), (5, 1, 0, 11.0), (102, PID, 1, 2.0))
@@ -285,7 +285,7 @@ def test_rows_have_what_their_threads_ran_and_what_others_ran_is_theirs() -> Non
     assert whole.rest_ms == pytest.approx(1000.0 - 6.16 - 11.0 - 0.02 - 911.1)
 
 
-def test_what_a_thread_ran_without_an_idle_exit_goes_by_its_wakings() -> None:
+def test_time_without_idle_exit_is_divided_by_wakings() -> None:
     """Thread 101 ended idle periods at one place and was woken at another on a busy CPU only; 102 ended none at all."""
     records = exits(*[own_timer(101)] * 10)
     elsewhere = [
@@ -310,7 +310,7 @@ def test_what_a_thread_ran_without_an_idle_exit_goes_by_its_wakings() -> None:
         max_size=9,
     ),
 )
-def test_the_places_of_a_thread_sum_to_what_it_ran(total: float, places: list[tuple[float, int, int]]) -> None:
+def test_divided_running_time_adds_up(total: float, places: list[tuple[float, int, int]]) -> None:
     known = [blame.WakingPlace(after_ns if exits else 0.0, exits, others) for after_ns, exits, others in places]
     parts = blame.divide_running_time(total, known)
     measured = sum(place.after_exits_ns for place in known)

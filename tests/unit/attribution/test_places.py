@@ -11,7 +11,7 @@ def _frame(function: str | None, module: str = "mariadbd") -> StackFrame:
     return StackFrame(function=function, module=module, address="0x1")
 
 
-def test_a_named_wrapper_does_not_stand_for_its_unnamed_caller() -> None:
+def test_blamed_frame_is_the_caller_of_wrappers() -> None:
     wait, wrapper, unnamed = _frame("pthread_cond_wait", "libc.so.6"), _frame("psi_cond_timedwait"), _frame(None)
     assert find_blamed_frame([wait, wrapper, unnamed, _frame("main")]) is unnamed
     assert find_blamed_frame([wait, wrapper]) is wrapper

@@ -58,7 +58,7 @@ def image(tmp_path: Path) -> ProcessImage:
 
 
 @pytest.mark.parametrize("signature", [0, SIGNED])
-def test_a_signed_return_address_leads_to_its_caller(image: ProcessImage, signature: int) -> None:
+def test_signed_return_address_is_followed(image: ProcessImage, signature: int) -> None:
     caller = BASE + 0x1110
     stack = struct.pack("<4Q", 0, caller | signature, 0, 0) + bytes(64)
     registers = AARCH64.pack({"pc": BASE + 0x1020, "sp": 0x7000_0000, "x30": 0xDEAD})
@@ -67,13 +67,13 @@ def test_a_signed_return_address_leads_to_its_caller(image: ProcessImage, signat
     assert result.complete
 
 
-def test_registers_are_told_apart_by_their_size() -> None:
+def test_machine_is_recognised_by_register_size() -> None:
     assert machine_of(X86_64.pack({"ip": 1})) is X86_64
     assert machine_of(AARCH64.pack({"pc": 1})) is AARCH64
     assert (X86_64.register_bytes, AARCH64.register_bytes) == (168, 272)
 
 
-def test_a_signature_is_taken_off_the_link_register_only() -> None:
+def test_signature_is_stripped_from_link_register_only() -> None:
     registers = AARCH64.pack({"x30": SIGNED | 0x1234, "x19": SIGNED | 0x1234, "pc": 0x10})
     values = AARCH64.words(AARCH64.strip_signatures(registers))
     assert (values[30], values[19], values[32]) == (0x1234, SIGNED | 0x1234, 0x10)

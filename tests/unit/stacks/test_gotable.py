@@ -32,7 +32,7 @@ def names(table: SymbolTable) -> dict[int, str]:
     return {start: table.name_at(at) for at, start in enumerate(starts)}
 
 
-def test_a_stripped_program_has_the_names_of_its_like_that_is_not(built):
+def test_stripped_go_program_has_all_names(built):
     whole, stripped = names(symbols_of(built("goroutines"))), names(symbols_of(built("goroutines-stripped")))
     # The symbol table says by which convention a function is called, and spells a middle dot as a dot.
     alike = {start: name.removesuffix(".abi0") for start, name in whole.items()}
@@ -42,17 +42,17 @@ def test_a_stripped_program_has_the_names_of_its_like_that_is_not(built):
     assert {"main.sleeper", "main.answerer", "main.main", "runtime.mcall", "runtime.goexit"} <= set(stripped.values())
 
 
-def test_one_that_may_be_loaded_anywhere_has_them_too(built):
+def test_position_independent_go_program_has_all_names(built):
     found = set(names(symbols_of(built("goroutines-pie"))).values())
     assert {"main.sleeper", "main.answerer", "runtime.mcall"} <= found
 
 
-def test_a_program_of_another_language_has_no_such_table(built):
+def test_other_languages_have_no_go_table(built):
     data = built("sleepers").read_bytes()
     assert read_go_functions(parse_elf(data, "sleepers")) is None
 
 
-def test_a_damaged_table_gives_no_names_and_no_traceback(built):
+def test_damaged_go_table_is_ignored(built):
     data = built("goroutines-stripped").read_bytes()
     section = parse_elf(data, "x").section(".gopclntab")
     assert section is not None
@@ -79,7 +79,7 @@ FUNCTIONS = [("_rt0_amd64_linux", 0), ("runtime.mcall", 0x40), ("main.main", 0x1
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["go1.25", "go1.26"])
-def test_where_functions_begin_is_in_the_table_or_in_the_modules_record(told):
+def test_text_start_is_read_from_table_or_module_record(told):
     table = read_symbols(parse_elf(with_go_table(FUNCTIONS, 0x180, told=told), "x"))
     assert names(table) == {0x1000 + at: name for name, at in FUNCTIONS}
     assert table.lookup(0x117F) == ("main.main", 0x1100, 0x1180)
@@ -87,7 +87,7 @@ def test_where_functions_begin_is_in_the_table_or_in_the_modules_record(told):
     assert table.ranges_of(["runtime.mcall"]) == {(0x1040, 0x1100)}
 
 
-def test_functions_outside_of_the_code_are_none():
+def test_go_functions_outside_of_code_are_refused():
     assert read_go_functions(parse_elf(with_go_table(FUNCTIONS, 0x180, text=0x7FFF_FFFF_FFFF_F000), "x")) is None
     assert read_go_functions(parse_elf(with_go_table(FUNCTIONS, 0xFFFF_FFFF), "x")) is None
     backwards = [("b", 0x40), ("a", 0)]
@@ -95,7 +95,7 @@ def test_functions_outside_of_the_code_are_none():
 
 
 @pytest.mark.parametrize("size", [1, 71, 72, 100])
-def test_a_table_that_is_cut_gives_none(built, size):
+def test_truncated_go_table_is_ignored(built, size):
     data = built("goroutines-stripped").read_bytes()
     elf = parse_elf(data, "x")
     at = next(number for number, section in enumerate(elf.sections) if section.name == ".gopclntab")
@@ -142,7 +142,7 @@ def many_symbols(count: int, start: Callable[[int], int]) -> bytes:
     ],
     ids=["go, 32 MB", "go, the most", "symtab, 40 MB", "symtab, one address", "symtab, unsorted"],
 )
-def test_the_symbols_of_another_account_take_less_than_100_mb(
+def test_symbols_of_other_accounts_take_less_than_100_mb(
     tmp_path: Path, made: Callable[[], bytes], known: int | None
 ) -> None:
     """The number of symbols counts against the budget of their process, besides the bytes of the file."""

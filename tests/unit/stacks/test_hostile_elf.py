@@ -59,18 +59,18 @@ SOUND = with_symbols([("f", 0x100, 16, 0x12)])
         (bend(SOUND, 64 + 40, "<Q", (1 << 64) - 1), "impossible size"),
     ],
 )
-def test_a_bent_header_is_refused(data, reason):
+def test_invalid_header_is_refused(data, reason):
     with pytest.raises(DataError, match=reason):
         parse_elf(data, "bent")
 
 
-def test_a_section_outside_of_the_file_is_refused():
+def test_section_outside_of_file_is_refused():
     at = struct.unpack_from("<Q", SOUND, 40)[0] + 64
     with pytest.raises(DataError, match="lies outside"):
         parse_elf(bend(SOUND, at + 32, "<Q", 1 << 40), "bent")
 
 
-def test_a_file_cut_while_it_is_read_is_refused(tmp_path):
+def test_file_truncated_while_read_is_refused(tmp_path):
     path = tmp_path / "cut"
     path.write_bytes(SOUND)
     fd = os.open(path, os.O_RDONLY)
@@ -84,13 +84,13 @@ def test_a_file_cut_while_it_is_read_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("link", [0, 1, 99])
-def test_a_symbol_table_linked_to_nonsense_is_refused(link):
+def test_symbol_table_with_invalid_link_is_refused(link):
     elf = parse_elf(make([Part(".symtab", 2, bytes(48), link=link, entry_bytes=24), Part(".strtab", 1, b"\0f\0")]), "x")
     with pytest.raises(DataError, match="symbol table"):
         read_symbols(elf)
 
 
-def test_a_compressed_section_may_not_grow_past_its_promise():
+def test_compressed_section_larger_than_promised_is_refused():
     bomb = struct.pack("<IIQQ", 1, 0, 100, 1) + zlib.compress(bytes(10_000_000))
     elf = parse_elf(make([Part(".debug_frame", 1, bomb, flags=1 << 11)]), "bomb")
     with pytest.raises(DataError, match="another size than it promises"):
@@ -101,7 +101,7 @@ def test_a_compressed_section_may_not_grow_past_its_promise():
         section_bytes(elf, elf.section(".debug_frame"))
 
 
-def test_a_debugdata_bomb_is_refused(monkeypatch):
+def test_debugdata_bomb_is_refused(monkeypatch):
     monkeypatch.setattr("powerprof.stacks.symtab.DEBUGDATA_LIMIT_BYTES", 1 << 16)
     elf = parse_elf(make([Part(".gnu_debugdata", 1, lzma.compress(bytes(1 << 20)))]), "bomb")
     with pytest.raises(DataError, match="larger than"):
@@ -119,19 +119,19 @@ def cie_and_fde(start: int, size: int) -> bytes:
     return cie + struct.pack("<I", len(body)) + body
 
 
-def test_an_fde_gives_the_function_it_covers():
+def test_fde_covers_its_function():
     found = unwind_tables.read_fde_functions(cie_and_fde(0x1000, 0x40), 0x8000, "x")
     assert (found.starts.tolist(), found.ends.tolist(), found.bottoms) == ([0x1000], [0x1040], ())
 
 
-def test_a_broken_chain_of_entries_is_refused():
+def test_broken_unwind_entries_are_refused():
     with pytest.raises(DataError, match="broken at byte"):
         unwind_tables.read_fde_functions(struct.pack("<I", 1 << 20) + b"x" * 64, 0, "x")
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.binary(max_size=200))
-def test_random_unwind_bytes_never_crash_the_reader(data):
+def test_random_unwind_bytes_are_read_or_refused(data):
     try:
         unwind_tables.read_fde_functions(data, 0x1000, "x")
         unwind_tables.convert_debug_frame(data, "x")
@@ -155,7 +155,7 @@ def image_of(path, size_bytes: int, mtime_ns: int, inode: int) -> ProcessImage:
     return ProcessImage(pid=4194303, started_ticks=1, executable=str(path), mappings=(mapping,))
 
 
-def test_random_damage_to_an_unwind_table_never_crashes_the_walk(tmp_path):
+def test_damaged_unwind_table_does_not_crash_the_walk(tmp_path):
     rng = random.Random(20240)
     sound = cie_and_fde(0x1000, 0x40)
     for round_number in range(60):
@@ -175,7 +175,7 @@ def test_random_damage_to_an_unwind_table_never_crashes_the_walk(tmp_path):
         assert not result.complete or result.reason is None
 
 
-def test_a_file_that_is_no_elf_costs_its_names_only(tmp_path):
+def test_file_that_is_not_elf_loses_its_names_only(tmp_path):
     path = tmp_path / "text"
     path.write_text("hello" * 100)
     status = path.stat()
@@ -189,7 +189,7 @@ def test_a_file_that_is_no_elf_costs_its_names_only(tmp_path):
     assert len(symbolizer.notes) == 1
 
 
-def test_extract_refuses_a_file_that_loads_nothing():
+def test_file_without_loaded_segment_is_refused():
     data = bend(make([]), 64, "<I", 0)
     with pytest.raises(DataError, match="nothing in it is loaded"):
         extract_table(parse_elf(data, "x"))
@@ -241,7 +241,7 @@ def everything_read_of(path: Path) -> None:
             read(image)
 
 
-def test_an_unwind_table_at_the_end_of_the_address_space_is_refused(tmp_path):
+def test_unwind_table_at_impossible_address_is_refused(tmp_path):
     path = tmp_path / "high"
     path.write_bytes(server_like(0xFFFF_FFFF_FFFF_0000))
     everything_read_of(path)
@@ -250,7 +250,7 @@ def test_an_unwind_table_at_the_end_of_the_address_space_is_refused(tmp_path):
     assert "impossible address" in TableStore(use_cache=False).unwind_table(image, image.mappings[0])
 
 
-def test_a_segment_that_begins_nowhere_is_refused(tmp_path):
+def test_segment_at_impossible_address_is_refused(tmp_path):
     path = tmp_path / "nowhere"
     path.write_bytes(bend(server_like(), 64 + 8, "<Q", 1 << 63))
     everything_read_of(path)
@@ -263,7 +263,7 @@ def test_a_segment_that_begins_nowhere_is_refused(tmp_path):
         elf.read(elf.loads()[0].offset, 16)
 
 
-def test_headers_at_the_edges_of_what_words_hold_end_nothing(tmp_path):
+def test_extreme_header_values_raise_no_unexpected_error(tmp_path):
     rng = random.Random(20261123)
     path = tmp_path / "bent"
     for _ in range(400):

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that want their observer busy, full or hanging: each costs little, and what was left out is said."""
+"""Files and names of hostile processes: reading them is bounded in time and memory, and omissions have notes."""
 
 from __future__ import annotations
 
-import ctypes
 import os
 import random
 import resource
 import shutil
-import signal
 import struct
 import subprocess
 import sys
@@ -25,19 +23,16 @@ from powerprof.stacks.image import Mapping as Mapped
 from powerprof.stacks.image import ProcessImage, parse_maps, snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
-from powerprof.system import reader_process
 from powerprof.system.errors import DataError
 from powerprof.system.files import read_fields
-from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
 from powerprof.system.tasks import look_up
-from powerprof.tracing.idle_members import read_sleeping_stacks
 from tests.programs.cpu_time import least_cpu_s
 from tests.unit.stacks.elves import Part, make, symbol
 
 Tree = Callable[[Mapping[str, str]], Path]
 
 
-def test_notes_that_overlap_are_read_once() -> None:
+def test_overlapping_notes_are_read_in_bounded_time() -> None:
     """Thousands of sections show the same 64 KiB of notes, which name no build id."""
     notes = struct.pack("<III", 0, 0, 9) * 5000
     data = make([Part(f".n{number}", 7, notes if number == 0 else b"") for number in range(3000)])
@@ -63,7 +58,7 @@ def entry(at: int, cie_at: int, start: int, code: bytes = b"\0\0\0") -> bytes:
     return struct.pack("<I", len(body)) + body
 
 
-def test_functions_that_each_have_a_common_entry_of_their_own_are_refused() -> None:
+def test_fde_with_private_cie_is_refused_quickly() -> None:
     """An FDE may point anywhere: a hundred thousand of them at what begins like a CIE and ends with the section."""
     table = bytearray(cie())
     place = len(table)
@@ -80,14 +75,14 @@ def test_functions_that_each_have_a_common_entry_of_their_own_are_refused() -> N
     assert least_cpu_s(read, 1.0) < 1.0
 
 
-def test_instructions_without_end_never_reach_the_unwinder() -> None:
+def test_oversized_unwind_entry_is_refused() -> None:
     head = cie()
     table = head + entry(len(head), 0, 0x100, b"\x0a" * 100_000)
     with pytest.raises(DataError, match="an entry of 100"):
         unwind_tables.read_fde_functions(table, 0x1000, "long")
 
 
-def test_half_a_million_functions_take_little() -> None:
+def test_half_a_million_functions_take_bounded_time_and_memory() -> None:
     head = cie()
     one = bytearray(head)
     for number in range(400_000):
@@ -118,7 +113,7 @@ print(grown >> 10, least_cpu_s(lambda: read_symbols(elf), 2.0), table.count)
 
 
 @pytest.mark.parametrize(("spread", "count"), [(16, 300_000), (0, 1)])
-def test_symbols_that_share_their_names_take_memory_once(spread: int, count: int) -> None:
+def test_overlapping_symbol_names_are_stored_once(spread: int, count: int) -> None:
     """Each has a name of 4 KiB of its own, all within 300 KB; at one address they are aliases as well."""
     code = _SHARED.replace("SPREAD", str(spread))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -127,7 +122,7 @@ def test_symbols_that_share_their_names_take_memory_once(spread: int, count: int
     assert int(megabytes) < 100 and float(seconds) < 2.0 and int(found) == count
 
 
-def test_the_best_alias_is_still_found() -> None:
+def test_preferred_alias_is_chosen() -> None:
     names = [
         ("__nanosleep", 0x12),
         ("nanosleep", 0x22),
@@ -157,7 +152,7 @@ def image_of(path: Path) -> tuple[ProcessImage, Mapped]:
     return ProcessImage(pid=os.getpid(), started_ticks=1, executable=str(path), mappings=(mapping,)), mapping
 
 
-def test_a_debug_file_of_holes_is_not_read(tmp_path: Path) -> None:
+def test_sparse_debug_file_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "holes.debug").open("wb") as file:
         file.truncate(2 << 30)
     (tmp_path / "linked").write_bytes(make([Part(".gnu_debuglink", 1, b"holes.debug\0" + bytes(4))]))
@@ -183,7 +178,7 @@ def big(path: Path, megabytes: int) -> None:
     path.chmod(0o666)
 
 
-def test_files_of_others_have_a_budget_and_it_is_said(others: Path) -> None:
+def test_files_beyond_the_budget_are_left_out_with_a_note(others: Path) -> None:
     big(others / "big", 60)
     (others / "small").write_bytes(make([Part(".text", 1, b"x")]))
     (others / "small").chmod(0o666)
@@ -200,7 +195,7 @@ def test_files_of_others_have_a_budget_and_it_is_said(others: Path) -> None:
     assert not isinstance(store.tables(*image_of(others / "small")), str)
 
 
-def test_what_only_root_can_write_is_read_whatever_its_size(others: Path) -> None:
+def test_trusted_file_is_read_without_limit(others: Path) -> None:
     big(others / "big", 60)
     (others / "big").chmod(0o644)
     store = TableStore(use_cache=False)
@@ -209,7 +204,7 @@ def test_what_only_root_can_write_is_read_whatever_its_size(others: Path) -> Non
     assert store.budget.notes() == []
 
 
-def test_many_processes_share_one_budget() -> None:
+def test_processes_share_the_budget_of_a_run() -> None:
     budget = Budget(bytes_left=100, seconds_left=1.0)
     for pid in range(1, 11):
         with budget.meter(pid) as meter:
@@ -227,189 +222,7 @@ def test_many_processes_share_one_budget() -> None:
     assert time_budget.PROCESS_S <= 2.0 and time_budget.PROCESS_BYTES <= 100 << 20
 
 
-@pytest.fixture
-def hanging(fake_tree: Tree) -> Callable[[int, str], Path]:
-    """`hanging(pid, "mem")`: a process whose file of that name lets its reader wait for ever."""
-    root: list[Path] = []
-
-    def make_one(pid: int, name: str) -> Path:
-        files = {
-            f"proc/{pid}/stat": f"{pid} (x) S " + " ".join(["1"] * 40),
-            f"proc/{pid}/status": "Name:\tx\n",
-            f"proc/{pid}/maps": "1000-2000 r-xp 00000000 00:00 0\n",
-            f"proc/{pid}/mem": "",
-            f"proc/{pid}/task/{pid}/syscall": "0 0 0 0 0 0 0 0x1000 0x2000\n",
-        }
-        root[:] = [fake_tree({key: text for key, text in files.items() if not key.endswith(f"/{name}")})]
-        base = root[0] / f"proc/{pid}"
-        os.mkfifo(base / name)
-        (base / "exe").symlink_to("/bin/true")
-        return base
-
-    return make_one
-
-
-def test_memory_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int, str], Path]) -> None:
-    hanging(77, "mem")
-    with ReaderProcess() as aside:
-        began = time.monotonic()
-        assert read_sleeping_stacks(77, aside) == []
-        assert time.monotonic() - began < PATIENCE_S + 1.0
-        assert aside.notes() == [
-            "processes 77 were left out: they kept a reader of their memory or files waiting, or other processes of "
-            "their account did"
-        ]
-
-
-def test_a_lock_that_never_comes_leaves_the_reader_behind(hanging: Callable[[int, str], Path]) -> None:
-    hanging(78, "maps")
-    with ReaderProcess() as aside, pytest.raises(Exception, match="kept a reader of its memory or files waiting"):
-        snapshot(78, aside=aside)
-
-
-def test_a_crowd_that_lets_its_readers_wait_costs_two_waits(hanging: Callable[[int, str], Path]) -> None:
-    for pid in range(100, 120):
-        hanging(pid, "mem")
-    began = time.monotonic()
-    with ReaderProcess() as aside:
-        for pid in range(100, 120):
-            read_sleeping_stacks(pid, aside)
-        assert len(aside.waits.silent) == 20
-        assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
-    assert time.monotonic() - began < MOST_LEFT_BEHIND * (PATIENCE_S + 1.0) + 1.0
-    assert MOST_LEFT_BEHIND * PATIENCE_S <= 2.0 and ANSWER_S < 10
-
-
-def test_a_reader_that_is_only_late_is_waited_for() -> None:
-    """It waits for a CPU that others have: nobody keeps it."""
-    with ReaderProcess() as aside:
-        aside.maps(os.getpid())
-        child = aside._child
-        assert child is not None
-        hog = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
-        os.sched_setaffinity(child.pid, {0})
-        os.sched_setscheduler(child.pid, os.SCHED_IDLE, os.sched_param(0))
-        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(8)]
-        try:
-            time.sleep(0.5)
-            for _ in range(3):
-                assert aside.maps(os.getpid())[0].count(b"\n") > 10
-            assert aside._child is child and aside.notes() == []
-        finally:
-            for one in hogs:
-                one.kill()
-                one.wait()
-
-
-def test_a_reader_that_gets_no_cpu_is_told_from_one_that_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host is busy, so that is said, and the process is not one of those that keep their readers waiting."""
-    monkeypatch.setattr(reader_process, "LATEST_S", 0.5)
-    monkeypatch.setattr(reader_process._Waited, "slept_s", lambda _self: 0.0)
-    with ReaderProcess() as aside:
-        aside.maps(os.getpid())
-        assert aside._child is not None
-        aside._child.send_signal(signal.SIGSTOP)
-        with pytest.raises(Unreadable, match=rf"process {os.getpid()} could not be read in time: this host left"):
-            aside.maps(os.getpid())
-        assert aside.notes() == []
-        assert aside.maps(os.getpid())[0].count(b"\n") > 10
-
-
-def test_a_reader_that_nobody_asks_goes_and_another_comes() -> None:
-    with ReaderProcess() as aside:
-        text, _ = aside.maps(os.getpid())
-        first = aside._child
-        aside.rest(3600.0)
-        assert first is not None and aside._child is first
-        aside.rest(0.0)
-        assert aside._child is None and first.poll() is not None
-        assert aside.maps(os.getpid())[0][:12] == text[:12]
-
-
-def test_a_process_that_is_gone_is_told_from_one_that_is_silent() -> None:
-    with ReaderProcess() as aside:
-        with pytest.raises(Unreadable):
-            aside.maps(4194303)
-        assert aside.notes() == []
-        assert aside.maps(os.getpid())[0].count(b"\n") > 10
-
-
-class _Unanswered:
-    """A file system in user space that answers all but READ: whoever touches a page of its one file waits."""
-
-    def __init__(self, place: Path) -> None:
-        import threading
-
-        self.place = place
-        self.device = os.open("/dev/fuse", os.O_RDWR)
-        options = f"fd={self.device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
-        libc = ctypes.CDLL(None, use_errno=True)
-        if libc.mount(b"powerprof-test", os.fsencode(place), b"fuse", 0, options) != 0:
-            os.close(self.device)
-            pytest.skip(f"no capability: FUSE ({os.strerror(ctypes.get_errno())})")
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def close(self) -> None:
-        """Waiting readers get an error."""
-        ctypes.CDLL(None).umount2(os.fsencode(self.place), 2)
-        os.close(self.device)
-
-    def _attributes(self, node: int) -> bytes:
-        mode, size = (0o40755, 0) if node == 1 else (0o100644, 4096)
-        return struct.pack("<6Q10I", node, size, 8, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                request = os.read(self.device, 1 << 18)
-            except OSError:
-                return
-            _size, kind, unique, node = struct.unpack_from("<IIQQ", request)
-            if kind == 26:  # INIT
-                answer = struct.pack("<IIIIHHIIHHI7I", 7, 31, 4096, 0, 1, 1, 4096, 1, 1, 0, 0, *[0] * 7)
-            elif kind == 1:  # LOOKUP
-                answer = struct.pack("<QQQQII", 2, 0, 9, 9, 0, 0) + self._attributes(2)
-            elif kind == 3:  # GETATTR
-                answer = struct.pack("<QII", 9, 0, 0) + self._attributes(node)
-            elif kind in (14, 27):  # OPEN, OPENDIR
-                answer = struct.pack("<QII", 1, 0, 0)
-            elif kind == 15:  # READ: never
-                continue
-            else:
-                answer = b""
-            try:
-                os.write(self.device, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
-            except OSError:
-                return
-
-
-def test_a_stack_in_a_page_of_fuse(root: None, fake_tree: Tree, tmp_path: Path) -> None:
-    """The real thing: the reader sleeps where no signal reaches it, and we go on without it."""
-    place = tmp_path / "fuse"
-    place.mkdir()
-    served = _Unanswered(place)
-    code = f"import mmap,os,time;m=mmap.mmap(os.open({str(place / 'f')!r},0),4096,prot=1);print(1,flush=True);"
-    code += "time.sleep(60)"
-    target = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
-    try:
-        assert target.stdout is not None and target.stdout.readline() == "1\n"
-        line = next(one for one in Path(f"/proc/{target.pid}/maps").read_text().splitlines() if one.endswith("fuse/f"))
-        sp = int(line.split("-")[0], 16)
-        where = f"proc/{target.pid}/task/{target.pid}/syscall"
-        host = fake_tree({where: f"35 0 0 0 0 0 0 {sp:#x} 0x1000\n"})
-        (host / f"proc/{target.pid}/mem").symlink_to(f"/proc/{target.pid}/mem")
-        with ReaderProcess() as aside:
-            began = time.monotonic()
-            assert read_sleeping_stacks(target.pid, aside) == []
-            assert time.monotonic() - began < PATIENCE_S + 1.5
-            assert aside.waits.silent == [target.pid]
-    finally:
-        target.kill()
-        served.close()
-        target.wait(10)
-
-
-def test_a_name_with_a_carriage_return_hides_no_mapping(tmp_path: Path) -> None:
+def test_control_characters_in_names_hide_no_mapping(tmp_path: Path) -> None:
     for name in ("a\rb", "c\x0bd\x1ce\u2028f\x85g", "h i\tj"):
         program = tmp_path / name
         shutil.copy("/bin/sleep", program)
@@ -426,7 +239,7 @@ def test_a_name_with_a_carriage_return_hides_no_mapping(tmp_path: Path) -> None:
             process.wait()
 
 
-def test_a_name_with_lines_in_it_forges_no_field() -> None:
+def test_thread_name_cannot_forge_status_fields() -> None:
     code = (
         "import ctypes,time;ctypes.CDLL(None).prctl(15,b'\\rTgid:\\t1\\rUid:\\t0');print(1,flush=True);time.sleep(60)"
     )
@@ -441,7 +254,7 @@ def test_a_name_with_lines_in_it_forges_no_field() -> None:
         process.wait()
 
 
-def test_maps_of_many_long_names_take_little() -> None:
+def test_large_maps_file_is_parsed_in_bounded_time() -> None:
     chance = random.Random(3)
     lines = [
         f"{0x1000 * n:x}-{0x1000 * (n + 1):x} r-xp 00000000 00:0{chance.randrange(9)} {n} /{'x' * 200}{n}"

@@ -85,7 +85,7 @@ def _known(source: str) -> str:
 
 # Where types lie in sections of their own binutils misses levels.
 @pytest.mark.parametrize("name", sorted({*PROGRAMS} - {"types-apart"}))
-def test_levels_are_those_of_addr2line(compiled, name):
+def test_inlined_calls_match_addr2line(compiled, name):
     path = compiled(name)
     addresses = calls_of(path, 300)
     dwarf = Dwarf(read_elf(os.open(path, os.O_RDONLY), str(path)), DebugBudget(seconds_left=100))
@@ -117,7 +117,7 @@ def test_levels_are_those_of_addr2line(compiled, name):
     assert agreeing >= 0.98 * compared, differing[:3]
 
 
-def test_inlined_functions_keep_their_class_and_closures_their_names(compiled):
+def test_inlined_functions_have_class_and_closure_names(compiled):
     rust = reader(compiled("rust"))
     names = {level.name for at in calls_of(compiled("rust"), 3000) for level in rust.levels(at) if level.inlined}
     assert "sleepers::main::{{closure}}" in names
@@ -131,7 +131,7 @@ def test_inlined_functions_keep_their_class_and_closures_their_names(compiled):
     assert any(re.search(r"/sleepers\.cpp:[1-9]", level.source or "") for level in levels)
 
 
-def test_large_debug_information_takes_little_memory_or_is_left_out(compiled, tmp_path):
+def test_large_debug_information_is_bounded_in_memory(compiled, tmp_path):
     program, large, packed = compiled("dwarf-4"), tmp_path / "large", tmp_path / "packed"
     strings = tmp_path / "strings"
     subprocess.run(
@@ -161,7 +161,7 @@ def test_large_debug_information_takes_little_memory_or_is_left_out(compiled, tm
             assert sum(map(len, found)) <= len(found)
 
 
-def test_processes_of_one_program_share_its_debug_information(compiled):
+def test_processes_share_debug_information_of_one_program(compiled):
     """Half a megabyte each, where each process unpacked libc's: 250 of another account took powerprof 300 MB."""
     path = compiled("compressed")
     store, (address,) = TableStore(use_cache=False), calls_of(path, 1)
@@ -184,14 +184,14 @@ def test_processes_of_one_program_share_its_debug_information(compiled):
             program.wait()
 
 
-def test_time_is_bounded_for_all_files_of_a_run_together(compiled):
+def test_debug_time_is_bounded_per_run(compiled):
     budget = DebugBudget(seconds_left=-1.0)
     one = reader(compiled("dwarf-5"), budget)
     assert one.levels(calls_of(compiled("dwarf-5"), 1)[0]) == ()
     assert one.note == TOO_MUCH
 
 
-def test_damaged_debug_information_costs_the_inlined_calls_only(compiled, tmp_path):
+def test_damaged_debug_information_loses_inlined_calls_only(compiled, tmp_path):
     draw = random.Random(31)
     path = compiled("dwarf-5")
     whole = path.read_bytes()

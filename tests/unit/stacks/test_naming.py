@@ -28,7 +28,7 @@ def _names(program: Path) -> tuple[ProcessImage, dict[str, FileNames]]:
         return image, {file.module: file for file in survey_names(image, mapped_files(image), TableStore())}
 
 
-def test_a_files_names_are_told_by_their_source_and_counted(built: Built, tmp_path: Path) -> None:
+def test_names_are_counted_by_source(built: Built, tmp_path: Path) -> None:
     whole = built("sleepers")
     _, files = _names(whole)
     file = files["sleepers"]
@@ -47,14 +47,14 @@ def test_a_files_names_are_told_by_their_source_and_counted(built: Built, tmp_pa
     assert files["bare"].functions_count == file.functions_count
 
 
-def test_a_stripped_program_of_go_lacks_no_names(built: Built) -> None:
+def test_stripped_go_program_is_complete(built: Built) -> None:
     program = built("goroutines-stripped")
     image, files = _names(program)
     assert (files[program.name].names_from, files[program.name].is_complete) == ("gopclntab", True)
     assert missing_names([(program.name, False), (program.name, True)], [image]) is None
 
 
-def test_code_that_is_in_no_file_is_no_reason_to_install_anything(built: Built, tmp_path: Path) -> None:
+def test_generated_code_needs_no_debug_package(built: Built, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     shutil.copy(built("sleepers-stripped"), bare)
     image, _ = _names(bare)
@@ -63,7 +63,7 @@ def test_code_that_is_in_no_file_is_no_reason_to_install_anything(built: Built, 
     assert missing_names([*of_file, *[("bare", False)] * 100], [image]) is not None
 
 
-def test_a_report_names_a_command_only_for_files_that_lack_names(
+def test_note_names_files_and_command_only_for_missing_names(
     built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
@@ -92,7 +92,7 @@ def _lacking(path: str, build_id: str) -> FileNames:
     return FileNames(path=path, module=Path(path).name, build_id=build_id, names_from="dynsym")
 
 
-def test_the_command_is_one_that_works(debian: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_depends_on_distribution_and_container(debian: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DEBUGINFOD_URLS", raising=False)
     monkeypatch.delenv("SUDO_UID", raising=False)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -133,7 +133,7 @@ def _asleep(program: Path, *words: str | Path) -> Iterator[int]:
         stop(child)
 
 
-def test_a_program_is_called_what_it_was_started_as_if_that_leads_to_it(tmp_path: Path) -> None:
+def test_program_has_the_name_of_the_link_that_started_it(tmp_path: Path) -> None:
     file, link = tmp_path / "check-rdb", tmp_path / "server"
     shutil.copy("/bin/sleep", file)
     link.symlink_to(file)
@@ -152,7 +152,7 @@ def test_a_program_is_called_what_it_was_started_as_if_that_leads_to_it(tmp_path
 
 
 @pytest.mark.parametrize("comm", ["../../bin/sh", "\x1b[31mx", "a b", "libc.so.6", "fifteen-letters", "-", ""])
-def test_a_comm_of_anybodys_choice_is_no_name(tmp_path: Path, comm: str) -> None:
+def test_forged_comm_is_not_a_program_name(tmp_path: Path, comm: str) -> None:
     file, pipe = tmp_path / "program", tmp_path / "pipe"
     shutil.copy("/bin/sh", file)
     os.mkfifo(pipe)

@@ -23,7 +23,7 @@ Build-Ids: {"11" * 20} {BUILD_ID}
 """
 
 
-def test_a_file_is_owned_by_the_package_that_lists_it_also_from_before_usr_was_merged(debian: Path) -> None:
+def test_owner_is_the_package_that_lists_the_file(debian: Path) -> None:
     paths = ["/usr/sbin/mariadbd", "/usr/lib/x86_64-linux-gnu/libc.so.6", "/opt/own/server", "/usr/bin/not-a-list"]
     owners = Distribution(debian).owners(paths)
     assert owners == {
@@ -35,17 +35,17 @@ def test_a_file_is_owned_by_the_package_that_lists_it_also_from_before_usr_was_m
     assert debug_package(Package("libpython3.11-minimal")).word == "python3.11-dbg"
 
 
-def test_a_version_that_a_shell_would_run_is_left_out(debian: Path) -> None:
+def test_version_with_shell_syntax_is_left_out(debian: Path) -> None:
     assert Distribution(debian).owners(["/usr/bin/evil"])["/usr/bin/evil"].word == "evil"
 
 
-def test_what_others_may_write_is_not_believed(debian: Path) -> None:
+def test_list_that_others_may_write_is_ignored(debian: Path) -> None:
     (debian / "var/lib/dpkg/info/mariadb-server-core.list").chmod(0o666)
     assert Distribution(debian).owners(["/usr/sbin/mariadbd"]) == {}
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_the_archive_of_debug_packages_is_searched_by_build_id(debian: Path, packed: bool) -> None:
+def test_debug_package_is_found_by_build_id(debian: Path, packed: bool) -> None:
     lists = debian / "var/lib/apt/lists"
     name = "deb.debian.org_debian-debug_dists_bookworm-debug_main_binary-amd64_Packages"
     (lists / (f"{name}.gz" if packed else name)).write_bytes(
@@ -55,7 +55,7 @@ def test_the_archive_of_debug_packages_is_searched_by_build_id(debian: Path, pac
     assert found == {BUILD_ID: Package("mariadb-server-core-dbgsym", "1:10.11.14-0+deb12u2")}
 
 
-def test_damaged_files_are_not_known(debian: Path) -> None:
+def test_damaged_package_files_are_ignored(debian: Path) -> None:
     (debian / "var/lib/apt/lists/debug_Packages.gz").write_bytes(b"\x1f\x8bjunk")
     (debian / "var/lib/apt/lists/debug_Packages").symlink_to("/dev/zero")
     (debian / "var/lib/dpkg/status").write_bytes(b"\xff\0" * 1000)
@@ -88,7 +88,7 @@ def test_damaged_files_are_not_known(debian: Path) -> None:
         ("ID=own", None, "https://debuginfod.elfutils.org"),
     ],
 )
-def test_other_distributions_are_asked_by_build_id(
+def test_other_distributions_install_by_build_id(
     tmp_path: Path, release: str, command: str | None, server: str
 ) -> None:
     (tmp_path / "etc").mkdir()

@@ -54,7 +54,7 @@ def chain_of(made: Memory, shape: StructOffsets, tid: int = 77) -> bytes:
 
 
 @shapes
-def test_functions_files_and_lines_of_a_thread(shape: StructOffsets) -> None:
+def test_frames_have_function_file_and_line(shape: StructOffsets) -> None:
     made = memory(shape, functions=("inner", "Outer.größe", "<module>", "naïve Ω"))
     found = locate_interpreter(made.read, shape, RUNTIME, CODE_TYPE)
     assert found == made_interpreter(shape)
@@ -70,7 +70,7 @@ def test_functions_files_and_lines_of_a_thread(shape: StructOffsets) -> None:
 
 
 @shapes
-def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: StructOffsets) -> None:
+def test_chain_is_bounded(shape: StructOffsets) -> None:
     made = memory(shape)
     made.word(FRAMES + shape.previous, FRAMES)
     chain = chain_of(made, shape)
@@ -81,7 +81,7 @@ def test_no_more_frames_than_are_kept_and_no_circle_for_ever(shape: StructOffset
 
 
 @shapes
-def test_structures_of_another_version_are_refused(shape: StructOffsets) -> None:
+def test_inconsistent_structures_are_refused(shape: StructOffsets) -> None:
     made = memory(shape)
     made.word(THREAD + shape.interpreter, INTERPRETER + 8)
     with pytest.raises(DataError, match="not those of its version"):
@@ -92,7 +92,7 @@ def test_structures_of_another_version_are_refused(shape: StructOffsets) -> None
 
 
 @shapes
-def test_what_is_no_code_has_no_name(shape: StructOffsets) -> None:
+def test_invalid_code_object_has_no_name(shape: StructOffsets) -> None:
     made = memory(shape)
     chain = chain_of(made, shape)
     code, word = interpreter.split_chain(chain)[0][0]
@@ -108,7 +108,7 @@ def test_what_is_no_code_has_no_name(shape: StructOffsets) -> None:
         assert [frame.function for frame in frames] == [None]
 
 
-def test_offsets_that_no_interpreter_has_are_refused() -> None:
+def test_impossible_offsets_are_refused() -> None:
     for bad in (
         offsets(w1=0x030E00F0),
         offsets(w2=1),
@@ -132,7 +132,7 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 @pytest.mark.parametrize("module", [inspect, dis, random, interpreter])
-def test_lines_are_those_of_the_interpreter_itself(module: types.ModuleType) -> None:
+def test_lines_match_co_lines(module: types.ModuleType) -> None:
     for code in _codes(compile(inspect.getsource(module), "module.py", "exec")):
         known = {unit: line for start, end, line in code.co_lines() for unit in range(start // 2, end // 2)}
         for unit in range(len(code.co_code) // 2):
@@ -171,7 +171,7 @@ def read_bent(number: int) -> int:
     return sum(frame.function is not None for frame in frames)
 
 
-def test_memory_that_lies_is_read_to_the_end() -> None:
+def test_random_memory_raises_no_unexpected_error() -> None:
     named = sum(read_bent(number) for number in range(300))
     # Most lies do not touch the names: the readers were in the middle of it, and not at its door.
     assert named > 100

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import pytest
 
+from powerprof.model.attribution import StackFrame
 from powerprof.report import labels
 from powerprof.stacks import runtimes
 from powerprof.stacks.image import Mapping, ProcessImage
-from powerprof.stacks.runtimes import NODE, RUNTIMES, FrameName, runtime_notes, runtime_of, translate_name
+from powerprof.stacks.runtimes import NODE, RUNTIMES, runtime_notes, runtime_of, translate_name
 from powerprof.stacks.symbols import Symbolizer
 
 
@@ -39,25 +40,25 @@ FILES = {
 
 
 @pytest.mark.parametrize(("file", "key"), FILES.items())
-def test_a_runtime_is_known_by_its_files(file, key):
+def test_runtime_is_recognised_by_its_files(file, key):
     found = runtime_of(process("/usr/bin/program", file))
     assert found is not None
     assert found.key == key
 
 
 @pytest.mark.parametrize("file", ["/usr/lib/libjvm.so.bak", "/usr/bin/nodetool", "/opt/rubysomething", "/usr/bin/perl"])
-def test_a_file_of_a_like_name_is_none(file):
+def test_similar_file_names_are_not_a_runtime(file):
     assert runtime_of(process("/usr/bin/program", file)) is None
 
 
-def test_of_two_runtimes_nobody_knows_whose_the_code_is():
+def test_two_runtimes_are_ambiguous():
     assert runtime_of(process("/usr/bin/node", "/usr/lib/libjvm.so")) is None
     assert Symbolizer(process("/usr/bin/node", "/usr/lib/libjvm.so")).frames(0x900010)[0].module == "[anonymous]"
     openj9 = runtime_of(process("/usr/bin/java", "/jre/lib/j9vm/libjvm.so", "/jre/lib/default/libj9vm29.so"))
     assert openj9 is runtimes.OPENJ9
 
 
-def test_code_without_a_name_says_whose_it_is():
+def test_unnamed_code_has_the_runtimes_module():
     frame = Symbolizer(process("/usr/bin/java", "/usr/lib/libjvm.so")).frames(0x900010)[0]
     assert (frame.function, frame.module) == (None, "[Java code]")
 
@@ -80,16 +81,16 @@ JAVASCRIPT = {
 
 
 @pytest.mark.parametrize(("written", "told"), JAVASCRIPT.items())
-def test_a_function_of_javascript_has_a_name_and_a_line(written, told):
+def test_javascript_names_are_split_into_function_and_line(written, told):
     assert translate_name(NODE, written) == told
 
 
-def test_a_long_hostile_name_costs_little():
+def test_long_hostile_names_are_bounded():
     for name in ("JS:*" + " /" * 2000 + ":1:1", "JS:" + ":1" * 2000, "LazyCompile:" + "file:" * 800):
         assert len(translate_name(NODE, name)[0]) <= 4096
 
 
-def test_names_of_others_stay_as_they_are():
+def test_names_of_other_runtimes_stay_unchanged():
     assert translate_name(None, "JS:*f /a.js:1:1") == ("JS:*f /a.js:1:1", None)
     assert translate_name(None, "Interpreter") == ("Interpreter", None)
     assert translate_name(runtimes.JAVA, "Interpreter") == ("[Java interpreter]", None)
@@ -97,14 +98,17 @@ def test_names_of_others_stay_as_they_are():
 
 
 def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: bool = True) -> list[str]:
-    called = [(image.pid, [FrameName(*frame) for frame in stack]) for stack in stacks]
+    called = [
+        (image.pid, [StackFrame(function=name, module=module, address="0x1") for name, module in stack])
+        for stack in stacks
+    ]
     return labels.texts(runtime_notes(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)
 
 
-def test_java_without_a_map_is_told_the_command_once():
+def test_java_without_map_gets_the_command_once():
     stack = [("Unsafe_Park", "libjvm.so"), (None, "[Java code]"), (None, "[Java code]")]
     found = said(JVM, stack, stack)
     assert len(found) == 1
@@ -115,7 +119,7 @@ def test_java_without_a_map_is_told_the_command_once():
     assert "`jcmd 5 Compiler.perfmap`" in said(process("/usr/bin/java", "/usr/lib/libjvm.so", pid=5), stack)[0]
 
 
-def test_java_with_names_is_told_what_may_be_missing():
+def test_java_with_map_gets_a_note_on_interpreted_methods():
     stack = [("void A.f()", "perf-4716.map"), ("[Java interpreter]", "perf-4716.map")]
     assert said(JVM, stack)[0].startswith("Java: interpreted methods have no names, and callers")
     # What can be had is said rather than what cannot, in any order.
@@ -125,12 +129,12 @@ def test_java_with_names_is_told_what_may_be_missing():
         assert "jcmd 4716" in found[0]
 
 
-def test_threads_of_the_runtime_itself_need_no_hint():
+def test_runtime_threads_need_no_note():
     assert said(JVM, [("WatcherThread::run()", "libjvm.so"), ("start_thread", "libc.so.6")]) == []
     assert said(process("/usr/bin/ruby3.1"), [("rb_thread_sleep", "libruby.so")]) == []
 
 
-def test_node_is_told_its_options_or_that_its_loop_waits():
+def test_node_gets_options_or_event_loop_note():
     image = process("/usr/bin/node")
     options = "--perf-basic-prof --interpreted-frames-native-stack"
     assert options in said(image, [("[Node interpreter]", "node"), ("uv_run", "node")])[0]
@@ -140,7 +144,7 @@ def test_node_is_told_its_options_or_that_its_loop_waits():
     assert said(image, [("worker", "node"), ("start_thread", "libc.so.6")]) == []
 
 
-def test_of_go_the_scheduler_is_no_goroutine():
+def test_idle_go_scheduler_gets_a_note():
     image = process("/srv/program")
     found = said(image, [("runtime.netpoll", "program"), ("runtime.findRunnable", "program")])
     assert len(found) == 1
@@ -148,13 +152,13 @@ def test_of_go_the_scheduler_is_no_goroutine():
     assert said(image, [("main.wait", "program"), ("runtime.goexit.abi0", "program")]) == []
 
 
-def test_of_luajit_only_c_is_seen():
+def test_luajit_gets_a_note():
     assert "luajit -jp" in said(process("/usr/bin/luajit"), [("lj_BC_FUNCC", "luajit")])[0]
     assert said(process("/usr/sbin/nginx", "/usr/lib/libluajit-5.1.so.2"), [("epoll_wait", "libc.so.6")]) == []
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.key)
-def test_every_runtime_has_a_sentence(runtime):
+def test_every_runtime_has_a_note_text(runtime):
     file = next((file for file, key in FILES.items() if key == runtime.key), "/jre/libj9vm29.so")
     module = "libluajit-5.1.so.2" if runtime.key == "luajit" else runtime.code
     found = said(process("/usr/bin/program", file), [(None, module)])
@@ -163,5 +167,5 @@ def test_every_runtime_has_a_sentence(runtime):
     assert not found[0].startswith("runtime_")
 
 
-def test_a_process_that_was_not_looked_at_gets_no_command():
+def test_process_without_image_gets_no_note():
     assert said(JVM, [(None, "[Java code]")], looked_at=False) == []

@@ -13,7 +13,7 @@ from powerprof.stacks.store import TableStore
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_what_was_asked_for_longest_ago_is_read_again(
+def test_least_recently_used_tables_are_evicted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: object, use_cache: bool
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -34,7 +34,7 @@ def test_what_was_asked_for_longest_ago_is_read_again(
             assert bounded._held_bytes == sum(map(store._size, bounded._known.values()))
 
 
-def test_one_that_is_larger_than_all_may_be_is_given_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_larger_than_the_limit_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "_HELD_BYTES", 1)
     image = snapshot(os.getpid())
     mapping = next(mapping for mapping in image.mappings if mapping.is_file)

@@ -32,7 +32,7 @@ def table(entries):
     return read_symbols(parse_elf(with_symbols(entries), "x"))
 
 
-def test_a_name_counts_only_inside_of_its_symbol():
+def test_address_outside_of_symbols_has_no_name():
     found = table([("f", 0x100, 0x10, 0x12), ("g", 0x200, 0x10, 0x12)])
     assert found.lookup(0x100) == ("f", 0x100, 0x110)
     assert found.lookup(0x10F) == ("f", 0x100, 0x110)
@@ -41,20 +41,20 @@ def test_a_name_counts_only_inside_of_its_symbol():
     assert found.lookup(0x210) is None
 
 
-def test_symbols_without_size_and_data_name_nothing():
+def test_data_and_symbols_without_size_are_ignored():
     found = table([("label", 0x100, 0, 0x12), ("data", 0x200, 8, 0x11), ("ifunc", 0x300, 8, 0x1A)])
     assert found.lookup(0x100) is None
     assert found.lookup(0x200) is None
     assert found.lookup(0x300) == ("ifunc", 0x300, 0x308)
 
 
-def test_a_nested_symbol_wins_and_the_outer_one_resumes():
+def test_nested_symbol_wins_inside_its_range():
     found = table([("outer", 0x100, 0x100, 0x12), ("inner", 0x140, 0x10, 0x12)])
     assert found.lookup(0x148)[0] == "inner"
     assert found.lookup(0x150)[0] == "outer"
 
 
-def test_the_public_alias_is_shown_without_its_version():
+def test_public_alias_is_preferred_without_version():
     found = table(
         [
             ("__pthread_cond_timedwait", 0x100, 16, 0x12),
@@ -96,7 +96,7 @@ def test_names_are_demangled(name, shown):
     assert demangle(name) == shown
 
 
-def test_hostile_names_end_soon():
+def test_hostile_names_are_bounded():
     # Each level doubles the one before: written out it would be 2^60 long.
     bomb = "_Z1f" + "".join(f"St4pairI{'S' + str(i) + '_' if i else 'i'}S{i}_E" for i in range(60))
     assert len(demangle(bomb)) <= 4096
@@ -106,7 +106,7 @@ def test_hostile_names_end_soon():
     assert demangle_legacy("_ZN99999999999999999999E") is None
 
 
-def test_frames_without_a_name_say_where_they_are():
+def test_unnamed_frame_is_labelled_by_address():
     assert Frame(None, "mariadbd", 0x1000, 5, 0x6E0F80).label == "mariadbd+0x6e0f80"
     assert Frame(None, "mariadbd", 0x1000, None, None, vaddr=0x77).label == "mariadbd+0x77"
 
@@ -132,7 +132,7 @@ def names_of(program):
 CHAIN = ["wait_poll", "poll_level2", "poll_level1", "poll_thread"]
 
 
-def test_a_linked_debug_file_names_a_stripped_program_if_its_checksum_fits(built, tmp_path):
+def test_linked_debug_file_is_used_if_its_checksum_matches(built, tmp_path):
     stripped, debug = split(built("sleepers"), tmp_path / "d")
     assert names_of(stripped) == CHAIN
     hidden = debug.parent / ".debug"
@@ -144,7 +144,7 @@ def test_a_linked_debug_file_names_a_stripped_program_if_its_checksum_fits(built
     assert names_of(stripped) == [None] * 4
 
 
-def test_debuginfod_is_asked_by_build_id_and_only_once(built, tmp_path, monkeypatch):
+def test_debuginfod_is_queried_once_per_build_id(built, tmp_path, monkeypatch):
     stripped, debug = split(built("sleepers"), tmp_path / "d")
     data = debug.read_bytes()
     debug.unlink()
@@ -179,7 +179,7 @@ def test_debuginfod_is_asked_by_build_id_and_only_once(built, tmp_path, monkeypa
     assert len(asked) == before
 
 
-def test_damaged_cache_files_are_refused_and_made_again(built, own_cache, monkeypatch, tmp_path):
+def test_damaged_cache_files_are_rewritten(built, own_cache, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with running(built("sleepers")) as info:
         image = snapshot(info["pid"])
@@ -196,7 +196,7 @@ def test_damaged_cache_files_are_refused_and_made_again(built, own_cache, monkey
             assert TableStore().tables(image, mapping) == first
 
 
-def test_a_cached_table_that_contradicts_itself_is_refused():
+def test_inconsistent_cached_table_is_refused():
     good = table([("f", 0x100, 16, 0x12), ("g", 0x200, 16, 0x12)])
     bad = symtab.SymbolTable(starts=good.ends, ends=good.starts, offsets=good.offsets, names=good.names)
     with pytest.raises(DataError, match="damaged"):

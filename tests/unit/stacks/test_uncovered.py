@@ -31,7 +31,7 @@ def leave(code: bytes, pc: int, start: int | None = None, *, end: int = 1 << 64,
 @pytest.mark.parametrize(
     "program", ["sleepers-musl", "sleepers-musl-static", "sleepers-musl-O0", "sleepers-musl-no-eh"]
 )
-def test_every_sleep_of_a_musl_program_is_walked_to_the_threads_start(built, program):
+def test_musl_stacks_are_complete(built, program):
     with running(built(program)) as info:
         image = snapshot(info["pid"])
         unwinder = Unwinder()
@@ -47,7 +47,7 @@ def test_every_sleep_of_a_musl_program_is_walked_to_the_threads_start(built, pro
         assert "main" in own(symbolizer.stack(main), program)
 
 
-def test_a_stack_of_other_words_leads_nowhere(built):
+def test_random_stack_is_not_followed(built):
     with running(built("sleepers-no-eh")) as info:
         image = snapshot(info["pid"])
         stack = saved(info["pid"], info["threads"]["nanosleep"]["tid"])
@@ -66,7 +66,7 @@ def test_a_stack_of_other_words_leads_nowhere(built):
             assert "sleepers-no-eh: no .eh_frame" in result.reason
 
 
-def test_what_is_taken_off_the_stack_until_the_return_is_where_the_caller_is():
+def test_caller_is_found_from_pops_before_the_return():
     # syscall; pop %rbx; mov 8(%rsp), %rbp; add $0x18, %rsp; pop %r12; ret
     code = bytes.fromhex("0f05 5b 488b6c2408 4883c418 415c c3")
     (step,) = leave(code, BASE).steps
@@ -78,7 +78,7 @@ def test_what_is_taken_off_the_stack_until_the_return_is_where_the_caller_is():
     assert step.registers["r13"] == Value("r13", 0)
 
 
-def test_what_was_pushed_since_is_not_taken_for_the_callers():
+def test_registers_pushed_since_entry_are_restored():
     # push $1; push %rbx; pop %rbx; pop %rdx; leave; ret
     (step,) = leave(bytes.fromhex("6a01 53 5b 5a c9 c3"), BASE).steps
     assert (step.pc, step.registers["rsp"]) == (Value("rbp", 8, True), Value("rbp", 16))
@@ -86,7 +86,7 @@ def test_what_was_pushed_since_is_not_taken_for_the_callers():
     assert step.registers["rbp"] == Value("rbp", 0, True)
 
 
-def test_a_function_that_never_returns_is_read_from_its_start():
+def test_function_without_return_is_read_from_its_start():
     # push %rbp; mov %rsp, %rbp; push %rbx; sub $0x88, %rsp; and $-64, %rsp; L: call L; jmp L
     code = bytes.fromhex("55 4889e5 53 4881ec88000000 4883e4c0 e8fbffffff ebf9")
     assert leave(code, BASE + 21).steps == ()
@@ -96,7 +96,7 @@ def test_a_function_that_never_returns_is_read_from_its_start():
     assert step.registers["rbp"] == Value("rbp", 0, True)
 
 
-def test_after_the_call_that_ends_all_is_nothing():
+def test_call_of_exit_is_the_bottom():
     # mov %eax, %edi; call exit; then another function: ret
     code = bytes.fromhex("89c7 e800100000 c3")
     assert leave(code, BASE, ends={BASE + 0x1007}).is_bottom
@@ -107,13 +107,13 @@ def test_after_the_call_that_ends_all_is_nothing():
     assert not leave(bytes.fromhex("b827000000 0f05 c3"), BASE).is_bottom
 
 
-def test_a_function_ends_where_the_next_symbol_begins():
+def test_reading_stops_at_the_next_symbol():
     # call abort, at the end of its function; the next one: add $0x100, %rsp; ret
     code = bytes.fromhex("e8fb0f0000 4881c400010000 c3")
     assert leave(code, BASE, end=BASE + 5).steps == ()
 
 
-def test_arm64_code_is_read_alike():
+def test_arm64_caller_is_found():
     # svc #0; ldp x19, x20, [sp, #0x10]; ldp x29, x30, [sp], #0x20; ret
     code = bytes.fromhex("010000d4 f35341a9 fd7bc2a8 c0035fd6")
     (step,) = leave(code, BASE, machine=AARCH64).steps
@@ -149,11 +149,11 @@ def test_arm64_code_is_read_alike():
         ("c3", False),
     ],
 )
-def test_a_return_address_follows_a_call(code, is_call):
+def test_calls_are_recognised_before_a_return_address(code, is_call):
     assert follows_call(bytes.fromhex(code).rjust(8, b"\x90"), X86_64) == is_call
 
 
-def test_calls_and_restorers_of_arm64():
+def test_arm64_calls_and_signal_returns_are_recognised():
     assert follows_call(bytes.fromhex("1f2003d5 00000094"), AARCH64)
     assert follows_call(bytes.fromhex("1f2003d5 00003fd6"), AARCH64)
     assert not follows_call(bytes.fromhex("1f2003d5 c0035fd6"), AARCH64)
@@ -162,7 +162,7 @@ def test_calls_and_restorers_of_arm64():
 
 
 @pytest.mark.parametrize("machine", [X86_64, AARCH64])
-def test_whatever_bytes_are_taken_for_code_the_reading_ends(machine):
+def test_reading_of_random_bytes_is_bounded(machine):
     draw = random.Random(20_000)
     pieces = [bytes.fromhex(word) for word in ("4883ec08", "c3", "75f0", "ebfe", "fd7bc2a8", "c0035fd6", "ffffff17")]
     asked = 0

@@ -34,7 +34,7 @@ def found(code: str) -> tuple[int, ...] | str:
         ("b8c3c3c3c3c3", (5,)),  # mov eax, 0xc3c3c3c3; ret
     ],
 )
-def test_exits_are_rets_and_tail_jumps(code: str, where: tuple[int, ...]) -> None:
+def test_returns_and_tail_calls_are_exits(code: str, where: tuple[int, ...]) -> None:
     assert found(code) == where
 
 
@@ -48,7 +48,7 @@ def test_exits_are_rets_and_tail_jumps(code: str, where: tuple[int, ...]) -> Non
         ("90" * ((1 << 18) + 1), "262,145 bytes long"),
     ],
 )
-def test_code_that_cannot_be_told_for_sure_is_refused(code: str, why: str) -> None:
+def test_uncertain_code_is_refused(code: str, why: str) -> None:
     said = found(code)
     assert isinstance(said, str)
     assert why in said

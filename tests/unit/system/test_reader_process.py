@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The reader process: blocking reads are abandoned, late ones are waited for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from powerprof.stacks.image import snapshot
+from powerprof.system import reader_process
+from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
+from powerprof.tracing.idle_members import read_sleeping_stacks
+
+Tree = Callable[[Mapping[str, str]], Path]
+
+
+@pytest.fixture
+def hanging(fake_tree: Tree) -> Callable[[int, str], Path]:
+    """Return a function that creates a process with one file that blocks its reader."""
+    root: list[Path] = []
+
+    def make_one(pid: int, name: str) -> Path:
+        files = {
+            f"proc/{pid}/stat": f"{pid} (x) S " + " ".join(["1"] * 40),
+            f"proc/{pid}/status": "Name:\tx\n",
+            f"proc/{pid}/maps": "1000-2000 r-xp 00000000 00:00 0\n",
+            f"proc/{pid}/mem": "",
+            f"proc/{pid}/task/{pid}/syscall": "0 0 0 0 0 0 0 0x1000 0x2000\n",
+        }
+        root[:] = [fake_tree({key: text for key, text in files.items() if not key.endswith(f"/{name}")})]
+        base = root[0] / f"proc/{pid}"
+        os.mkfifo(base / name)
+        (base / "exe").symlink_to("/bin/true")
+        return base
+
+    return make_one
+
+
+def test_blocking_memory_read_is_abandoned(hanging: Callable[[int, str], Path]) -> None:
+    hanging(77, "mem")
+    with ReaderProcess() as aside:
+        began = time.monotonic()
+        assert read_sleeping_stacks(77, aside) == []
+        assert time.monotonic() - began < PATIENCE_S + 1.0
+        assert aside.notes() == [
+            "processes 77 were left out: they kept a reader of their memory or files waiting, or other processes of "
+            "their account did"
+        ]
+
+
+def test_blocking_maps_read_is_abandoned(hanging: Callable[[int, str], Path]) -> None:
+    hanging(78, "maps")
+    with ReaderProcess() as aside, pytest.raises(Exception, match="kept a reader of its memory or files waiting"):
+        snapshot(78, aside=aside)
+
+
+def test_many_blocking_processes_cost_two_waits(hanging: Callable[[int, str], Path]) -> None:
+    for pid in range(100, 120):
+        hanging(pid, "mem")
+    began = time.monotonic()
+    with ReaderProcess() as aside:
+        for pid in range(100, 120):
+            read_sleeping_stacks(pid, aside)
+        assert len(aside.waits.silent) == 20
+        assert "processes 100, 101, 102, 103, 104 and 15 more were left out" in aside.notes()[0]
+    assert time.monotonic() - began < MOST_LEFT_BEHIND * (PATIENCE_S + 1.0) + 1.0
+    assert MOST_LEFT_BEHIND * PATIENCE_S <= 2.0 and ANSWER_S < 10
+
+
+def test_reader_without_cpu_time_is_waited_for() -> None:
+    """The reader waits for a CPU, and the process does not block it."""
+    with ReaderProcess() as aside:
+        aside.maps(os.getpid())
+        child = aside._child
+        assert child is not None
+        hog = "import os\nos.sched_setaffinity(0, {0})\nwhile True: pass"
+        os.sched_setaffinity(child.pid, {0})
+        os.sched_setscheduler(child.pid, os.SCHED_IDLE, os.sched_param(0))
+        hogs = [subprocess.Popen([sys.executable, "-c", hog]) for _ in range(8)]
+        try:
+            time.sleep(0.5)
+            for _ in range(3):
+                assert aside.maps(os.getpid())[0].count(b"\n") > 10
+            assert aside._child is child and aside.notes() == []
+        finally:
+            for one in hogs:
+                one.kill()
+                one.wait()
+
+
+def test_starved_reader_is_reported_as_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the busy host, and the process is not counted as blocking."""
+    monkeypatch.setattr(reader_process, "LATEST_S", 0.5)
+    monkeypatch.setattr(reader_process._Waited, "slept_s", lambda _self: 0.0)
+    with ReaderProcess() as aside:
+        aside.maps(os.getpid())
+        assert aside._child is not None
+        aside._child.send_signal(signal.SIGSTOP)
+        with pytest.raises(Unreadable, match=rf"process {os.getpid()} could not be read in time: this host left"):
+            aside.maps(os.getpid())
+        assert aside.notes() == []
+        assert aside.maps(os.getpid())[0].count(b"\n") > 10
+
+
+def test_idle_reader_is_stopped_and_replaced() -> None:
+    with ReaderProcess() as aside:
+        text, _ = aside.maps(os.getpid())
+        first = aside._child
+        aside.rest(3600.0)
+        assert first is not None and aside._child is first
+        aside.rest(0.0)
+        assert aside._child is None and first.poll() is not None
+        assert aside.maps(os.getpid())[0][:12] == text[:12]
+
+
+def test_ended_process_is_not_reported_as_blocking() -> None:
+    with ReaderProcess() as aside:
+        with pytest.raises(Unreadable):
+            aside.maps(4194303)
+        assert aside.notes() == []
+        assert aside.maps(os.getpid())[0].count(b"\n") > 10
+
+
+class _Unanswered:
+    """A FUSE file system that answers all requests except READ, so that access to its file blocks."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self.device = os.open("/dev/fuse", os.O_RDWR)
+        options = f"fd={self.device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.mount(b"powerprof-test", os.fsencode(place), b"fuse", 0, options) != 0:
+            os.close(self.device)
+            pytest.skip(f"no capability: FUSE ({os.strerror(ctypes.get_errno())})")
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def close(self) -> None:
+        """Unmount it: blocked readers get an error."""
+        ctypes.CDLL(None).umount2(os.fsencode(self.place), 2)
+        os.close(self.device)
+
+    def _attributes(self, node: int) -> bytes:
+        mode, size = (0o40755, 0) if node == 1 else (0o100644, 4096)
+        return struct.pack("<6Q10I", node, size, 8, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                request = os.read(self.device, 1 << 18)
+            except OSError:
+                return
+            _size, kind, unique, node = struct.unpack_from("<IIQQ", request)
+            if kind == 26:  # INIT
+                answer = struct.pack("<IIIIHHIIHHI7I", 7, 31, 4096, 0, 1, 1, 4096, 1, 1, 0, 0, *[0] * 7)
+            elif kind == 1:  # LOOKUP
+                answer = struct.pack("<QQQQII", 2, 0, 9, 9, 0, 0) + self._attributes(2)
+            elif kind == 3:  # GETATTR
+                answer = struct.pack("<QII", 9, 0, 0) + self._attributes(node)
+            elif kind in (14, 27):  # OPEN, OPENDIR
+                answer = struct.pack("<QII", 1, 0, 0)
+            elif kind == 15:  # READ: never
+                continue
+            else:
+                answer = b""
+            try:
+                os.write(self.device, struct.pack("<IiQ", 16 + len(answer), 0, unique) + answer)
+            except OSError:
+                return
+
+
+def test_stack_on_a_blocking_fuse_page_is_abandoned(root: None, fake_tree: Tree, tmp_path: Path) -> None:
+    """The reader sleeps uninterruptibly and is abandoned."""
+    place = tmp_path / "fuse"
+    place.mkdir()
+    served = _Unanswered(place)
+    code = f"import mmap,os,time;m=mmap.mmap(os.open({str(place / 'f')!r},0),4096,prot=1);print(1,flush=True);"
+    code += "time.sleep(60)"
+    target = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert target.stdout is not None and target.stdout.readline() == "1\n"
+        line = next(one for one in Path(f"/proc/{target.pid}/maps").read_text().splitlines() if one.endswith("fuse/f"))
+        sp = int(line.split("-")[0], 16)
+        where = f"proc/{target.pid}/task/{target.pid}/syscall"
+        host = fake_tree({where: f"35 0 0 0 0 0 0 {sp:#x} 0x1000\n"})
+        (host / f"proc/{target.pid}/mem").symlink_to(f"/proc/{target.pid}/mem")
+        with ReaderProcess() as aside:
+            began = time.monotonic()
+            assert read_sleeping_stacks(target.pid, aside) == []
+            assert time.monotonic() - began < PATIENCE_S + 1.5
+            assert aside.waits.silent == [target.pid]
+    finally:
+        target.kill()
+        served.close()
+        target.wait(10)
