@@ -92,7 +92,7 @@ def command(options: Options) -> None:
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     else:
         result = attribute.replay(view.from_run, saving.runs_dir)
-    # What is imported here does not delay the window.
+    # These imports come after the window, which they would delay.
     from powerprof.report import attribution
     from powerprof.report.exports import extras_of_capture
 

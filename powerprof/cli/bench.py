@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that say where an experiment's servers run."""
+"""The options of the servers of an experiment."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class BenchChoice:
 
     @property
     def folders(self) -> list[Path]:
-        """Where else workloads are."""
+        """Other folders of workloads."""
         return self.workloads or []
 
     @contextmanager
     def open(self) -> Iterator[BenchOptions]:
-        """Where the servers run, connected to a given one. Raises UsageError for what does not fit together."""
+        """Yield the options of the bench, connected to an existing server if one was named. Raises UsageError."""
         from powerprof.experiment.bench_data import BenchOptions
 
         own, members = cpu_sets(self.server_cpus, "--server-cpus")
@@ -104,7 +104,10 @@ def _build(bench: BenchChoice) -> ServerBuild | None:
 
 
 def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dict[str, tuple[int, ...]]]:
-    """`0-1,4` of all servers, or `router=0,host-a=1-2,4` of some by name or role. Raises UsageError."""
+    """Return the CPUs of all servers (`0-1,4`), and of servers by name or role (`router=0,host-a=1-2,4`).
+
+    Raises UsageError.
+    """
     if text is None or "=" not in text:
         return cpu_list(text, option), {}
     lists: dict[str, list[str]] = {}
@@ -118,7 +121,7 @@ def cpu_sets(text: str | None, option: str) -> tuple[tuple[int, ...] | None, dic
 
 
 def cpu_list(text: str | None, option: str) -> tuple[int, ...] | None:
-    """`0-1,4` as numbers. Raises UsageError for what is no list, and for CPUs that are not usable here."""
+    """Return `0-1,4` as numbers. Raises UsageError for another format, and for CPUs that are not usable here."""
     if text is None:
         return None
     numbers: set[int] = set()

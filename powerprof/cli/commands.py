@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Command:
     """A command of the list.
 
@@ -34,53 +34,38 @@ _TRACE = "the window and some seconds"
 
 # Commands of the help in their order: name → command. A module of the same name has its options and its function.
 COMMANDS = {
-    "idle": Command(
-        panel="Idle",
-        example="idle --clients 16",
-        takes="two minutes and a half, less than one with --quick",
-        as_root=True,
-    ),
-    "residency": Command(panel="Idle", example="residency --duration 10", takes="as long as its window"),
-    "attribute": Command(panel="Why", example="attribute --pid mysqld", takes="15 seconds", as_root=True),
-    "profile": Command(panel="Why", example="profile --pid mysqld", takes=_TRACE, as_root=True),
-    "functions": Command(panel="Why", example="functions 'handle_*' --pid mysqld", takes=_TRACE, as_root=True),
-    "offcpu": Command(panel="Why", example="offcpu --pid mysqld", takes=_TRACE, as_root=True),
-    "syscalls": Command(panel="Why", example="syscalls --pid mysqld", takes=_TRACE, as_root=True),
-    "queries": Command(panel="Why", example="queries --pid mysqld --duration 30", takes=_TRACE, as_root=True),
-    "diagnose": Command(panel="Why", example="diagnose --pid mysqld", takes="15 seconds", as_root=True),
+    "idle": Command("Idle", "idle --clients 16", "two minutes and a half, less than one with --quick", as_root=True),
+    "residency": Command("Idle", "residency --duration 10", "as long as its window"),
+    "attribute": Command("Why", "attribute --pid mysqld", "15 seconds", as_root=True),
+    "profile": Command("Why", "profile --pid mysqld", _TRACE, as_root=True),
+    "functions": Command("Why", "functions 'handle_*' --pid mysqld", _TRACE, as_root=True),
+    "offcpu": Command("Why", "offcpu --pid mysqld", _TRACE, as_root=True),
+    "syscalls": Command("Why", "syscalls --pid mysqld", _TRACE, as_root=True),
+    "queries": Command("Why", "queries --pid mysqld --duration 30", _TRACE, as_root=True),
+    "diagnose": Command("Why", "diagnose --pid mysqld", "15 seconds", as_root=True),
     "run": Command(
-        panel="What if",
-        example="run -- gzip -k -c dump.sql",
-        takes="a minute and a half; a command half a minute or 11 times its own",
+        "What if",
+        "run -- gzip -k -c dump.sql",
+        "a minute and a half; a command half a minute or 11 times its own",
         runs_words=True,
     ),
     "compare": Command(
-        panel="What if",
-        example="compare index no-index",
-        takes="four minutes, less than one with --quick",
-        runs_words=True,
+        "What if", "compare index no-index", "four minutes, less than one with --quick", runs_words=True
     ),
-    "sweep": Command(panel="What if", example="sweep city:index --clients 1,2,4,8", takes="half a minute a point"),
+    "sweep": Command("What if", "sweep city:index --clients 1,2,4,8", "half a minute a point"),
     "study": Command(
-        panel="What if",
-        example="study power-efficiency --html page.html",
-        takes="half an hour, with --quick five minutes",
-        as_root=True,
+        "What if", "study power-efficiency --html page.html", "half an hour, with --quick five minutes", as_root=True
     ),
-    "cure": Command(
-        panel="Fix", example="cure --pid mysqld --thread page_cleaner --slack 50ms", takes="a minute", as_root=True
-    ),
-    "slack": Command(
-        panel="Fix", example="slack --pid mysqld --thread page_cleaner 50ms", takes="no time", as_root=True
-    ),
-    "watch": Command(panel="Watch", example="watch", takes="until q", as_root=True),
-    "export": Command(panel="Watch", example="export --interval 15", takes="until it is stopped", as_root=True),
-    "doctor": Command(panel="Host", example="doctor", takes="ten seconds", as_root=True),
-    "energy": Command(panel="Host", example="energy --duration 10", takes="as long as its window", as_root=True),
-    "workloads": Command(panel="Host", example="workloads city", takes="no time"),
-    "servers": Command(panel="Host", example="servers", takes="no time; a download some minutes"),
-    "runs": Command(panel="Saved runs", example="runs", takes="no time"),
-    "report": Command(panel="Saved runs", example="report compare-0001 --html page.html", takes="a second"),
+    "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms", "a minute", as_root=True),
+    "slack": Command("Fix", "slack --pid mysqld --thread page_cleaner 50ms", "no time", as_root=True),
+    "watch": Command("Watch", "watch", "until q", as_root=True),
+    "export": Command("Watch", "export --interval 15", "until it is stopped", as_root=True),
+    "doctor": Command("Host", "doctor", "ten seconds", as_root=True),
+    "energy": Command("Host", "energy --duration 10", "as long as its window", as_root=True),
+    "workloads": Command("Host", "workloads city", "no time"),
+    "servers": Command("Host", "servers", "no time; a download some minutes"),
+    "runs": Command("Saved runs", "runs", "no time"),
+    "report": Command("Saved runs", "report compare-0001 --html page.html", "a second"),
 }
 
 # Removed commands → the words to type instead. An entry has no effect while the command exists.

@@ -119,14 +119,13 @@ def command(options: Options) -> None:
         from powerprof.model.runs import RunStore
         from powerprof.report.history import find_earlier_run
 
-        # What was before is A, and what came of it B.
         runs = RunStore(saving.runs_dir).list()
         this = next((run for run in runs if run.id == a), None)
         if this is None:
             raise UsageError(f"no run {a!r} is saved", "powerprof runs lists them")
         a, b = find_earlier_run(runs, this, options.other).id, a
     if words:
-        first, second = _two(words, a)
+        first, second = _split_commands(words, a)
         options.refuse_without_effect("on commands", but=_OF_COMMANDS)
     elif a is None or b is None:
         raise UsageError(
@@ -183,7 +182,7 @@ def command(options: Options) -> None:
     try:
         comparison = deliver(comparison, "compare", saving, files)
     except (BrokenPipeError, SystemExit):
-        # A reader that has enough (head), of which Rich makes an exit, does not change the answer.
+        # A closed reader (head) does not change the verdict. Rich turns it into an exit.
         if verdict.fail_if_worse:
             _judge(comparison)
         raise
@@ -191,8 +190,8 @@ def command(options: Options) -> None:
         _judge(comparison)
 
 
-def _two(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The two commands. Raises UsageError."""
+def _split_commands(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the two commands, which -- separates. Raises UsageError."""
     at = words.index("--") if "--" in words else -1
     first, second = words[:at], words[at + 1 :]
     if a is not None:
@@ -203,7 +202,7 @@ def _two(words: tuple[str, ...], a: str | None) -> tuple[tuple[str, ...], tuple[
 
 
 def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
-    """Whether both are saved runs of `queries`. Raises UsageError where one is."""
+    """Return whether both are saved runs of `queries`. Raises UsageError if only one is."""
     from powerprof.model.runs import RunStore, read_schema
 
     store = RunStore(runs_dir)
@@ -214,7 +213,7 @@ def _are_queries(a: str, b: str, runs_dir: Path | None) -> bool:
 
 
 def _is_saved(store: RunStore, name: str) -> bool:
-    """Not a condition of one (RUN:condition)."""
+    """Return whether the name is a saved run, and not a condition of one (RUN:condition)."""
     try:
         store.find(name)
     except UsageError:
@@ -223,7 +222,7 @@ def _is_saved(store: RunStore, name: str) -> bool:
 
 
 def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: bool) -> None:
-    """By statement. Raises WorseError where that is asked for and one became more expensive."""
+    """Compare by statement, save and print. Raises WorseError if judged and a statement became more expensive."""
     from powerprof.queries.comparison import compare_queries, select_changes
     from powerprof.queries.records import Queries
     from powerprof.report.kinds import check_files, load_saved
@@ -241,6 +240,7 @@ def _compare_queries(a: str, b: str, saving: Saving, files: Targets, *, judged: 
 
 
 def _judge(comparison: Comparison | SweepComparison) -> None:
+    """Raise WorseError if B is worse than A."""
     from powerprof.experiment import sweep_comparison
     from powerprof.experiment.verdict import is_worse
     from powerprof.report.kinds import word_record

@@ -107,12 +107,12 @@ def command(options: Options) -> None:
     deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)
 
 
-def _agree(what: list[str], yes: bool, copied: str | None) -> None:
-    """Print on stderr what is touched, and ask on a terminal. Raise UsageError if the user does not agree.
+def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
+    """Print the change on stderr and ask on a terminal. Raise UsageError without consent.
 
-    `copied` is a variable that connections copy and keep. --yes does not cover that, since it cannot be put back.
+    `copied` is a variable that connections copy and keep. --yes does not cover it, since it cannot be put back.
     """
-    for line in what:
+    for line in announcement:
         say(line, error=True)
     if yes and copied is not None:
         raise UsageError(

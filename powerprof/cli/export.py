@@ -114,6 +114,6 @@ def command(options: Options) -> None:
                 observers.append(stack.enter_context(folder).add)
             exporter.run(plan, lambda text: progress(text, options.quiet), observers)
     except Interrupted as error:
-        # To be stopped is how it ends; a hang-up is no reason to call that a failure either.
+        # A signal is the usual end of an exporter, and so is a hang-up.
         if error.exit_code not in (129, 130):
             raise

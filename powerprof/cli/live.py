@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What comes interval by interval: on a screen with keys, or a line each."""
+"""Intervals as they are measured: on a screen with keys, or as lines."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -27,22 +27,22 @@ from powerprof.system import files
 from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import printable
 
-# A terminal taken over for a while: keys one by one, lines drawn in place, and everything as it was afterwards.
-
 # Alternate screen, no cursor, no wrapping; and back.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[?7l", "\x1b[?7h\x1b[?25h\x1b[?1049l"
 _HOME, _CLEAR_LINE = "\x1b[H", "\x1b[K"
 _BOLD, _PLAIN = "\x1b[1m", "\x1b[0m"
 _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}
-# What one key sends (ECMA-48, 5.4): ESC [ parameters and a letter, ESC O and a letter, ESC and a character, or one.
-_SENT = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|O[^\x1b]?|[^\x1b])?|[^\x1b]", re.DOTALL)
-_NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
+# The bytes of one key (ECMA-48, 5.4): ESC [ parameters and a letter, ESC O and a letter, ESC and a character, or one
+# character.
+_KEY = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]?|O[^\x1b]?|[^\x1b])?|[^\x1b]", re.DOTALL)
+_NAMES = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace", "\x1b": "escape"}
 
 
 class Screen:
-    """Draws what `draw` gives for the terminal's size, on `refresh`, after each key and when the size changes.
+    """A context manager that takes over the terminal and restores it.
 
-    A context manager. `on_key` is called in a thread of its own, which sleeps until a key comes.
+    It draws the lines of `draw(columns, lines)` on `refresh`, after each key and when the size changes. `on_key` is
+    called in a separate thread, which sleeps until the next key.
     """
 
     def __init__(self, draw: Callable[[int, int], Sequence[str]], on_key: Callable[[str], None]) -> None:
@@ -56,8 +56,7 @@ class Screen:
 
     def __enter__(self) -> Self:
         self._saved = termios.tcgetattr(self._in)
-        # Ctrl-C stays a signal.
-        tty.setcbreak(self._in)
+        tty.setcbreak(self._in)  # Ctrl-C still sends a signal
         self._write(_ENTER)
         self._before = signal.signal(signal.SIGWINCH, self._resized)
         self._thread.start()
@@ -75,25 +74,25 @@ class Screen:
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._saved)
 
     def refresh(self) -> None:
-        """Draw again."""
+        """Draw all lines."""
         with self._lock:
             try:
                 columns, lines = os.get_terminal_size(self._out)
             except OSError:
                 return
             drawn = [printable(line) for line in self._draw(columns, lines)[:lines]]
-            body = [f"{_BOLD}{line}{_PLAIN}" if at == 0 else line for at, line in enumerate(drawn)]
-            # Cleared before it is written: behind a full line the cursor stands on its last character.
-            self._write(_HOME + "\r\n".join(_CLEAR_LINE + line for line in body))
+            drawn[:1] = [f"{_BOLD}{line}{_PLAIN}" for line in drawn[:1]]
+            # Each line is cleared before it is written: after a full line the cursor is still on its last character.
+            self._write(_HOME + "\r\n".join(_CLEAR_LINE + line for line in drawn))
 
-    def _write(self, words: str) -> None:
-        data = words.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "replace")
+    def _write(self, text: str) -> None:
+        data = text.encode(sys.stdout.encoding or "utf-8", sys.stdout.errors or "replace")
         with suppress(OSError):
             while data:
                 data = data[os.write(self._out, data) :]
 
     def _resized(self, number: int, frame: FrameType | None) -> None:
-        # Drawing here could wait for the lock that this very thread holds: the other one does it.
+        # The other thread draws: this one may hold the lock.
         with suppress(OSError):
             os.write(self._wake[1], b"r")
 
@@ -111,30 +110,31 @@ class Screen:
                 return
             if not data:
                 return
-            for key in keys_of(data):
+            for key in parse_keys(data):
                 self._on_key(key)
             self.refresh()
 
 
-def keys_of(data: bytes) -> list[str]:
-    """The keys of what a terminal sent at once, several where one is held down: characters, and `up`, `down`, `enter`,
-    `backspace`, `escape`. Other keys, and those with Alt, are none.
+def parse_keys(data: bytes) -> list[str]:
+    """Return the keys in one read of the terminal: characters, `up`, `down`, `enter`, `backspace` and `escape`.
+
+    Other keys, and keys with Alt, are left out. A key that is held down is sent several times at once.
     """
     keys = []
-    for sent in _SENT.findall(data.decode("utf-8", "ignore")):
-        if len(sent) > 1:
-            keys += [_ARROWS[sent]] if sent in _ARROWS else []
-        elif sent in _NAMED or sent.isprintable():
-            keys.append(_NAMED.get(sent, sent))
+    for sequence in _KEY.findall(data.decode("utf-8", "ignore")):
+        if len(sequence) > 1:
+            keys += [_ARROWS[sequence]] if sequence in _ARROWS else []
+        elif sequence in _NAMES or sequence.isprintable():
+            keys.append(_NAMES.get(sequence, sequence))
     return keys
 
 
 T = TypeVar("T")
-H = TypeVar("H", bound="Keeps")
+H = TypeVar("H", bound="History")
 
 
 def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], str]) -> None:
-    """A line each."""
+    """Print the heading, if any, and one line per interval."""
     if head:
         say(head)
     for interval in intervals:
@@ -142,13 +142,13 @@ def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], st
         sys.stdout.flush()
 
 
-def on_screen(plain: bool, json_lines: bool) -> bool:
-    """Whether it is shown on a screen with keys."""
+def has_screen(plain: bool, json_lines: bool) -> bool:
+    """Return whether intervals are shown on a screen with keys."""
     return not plain and not json_lines and sys.stdout.isatty() and sys.stdin.isatty()
 
 
-def saved(runs_dir: Path | None, command: str, record: msgspec.Struct, extra: dict[str, bytes] | None = None) -> str:
-    """Save what is on the screen as a run of that command; what to say of it."""
+def save_run(runs_dir: Path | None, command: str, record: msgspec.Struct, extra: dict[str, bytes] | None = None) -> str:
+    """Save the record as a run of the command and return the message for the screen."""
     try:
         run: Any = RunStore(runs_dir).save(command, record, extra)
     except PowerprofError as error:
@@ -156,22 +156,22 @@ def saved(runs_dir: Path | None, command: str, record: msgspec.Struct, extra: di
     return f"saved as {run.id}"
 
 
-def width() -> int:
-    """Of a line for a terminal or a log."""
+def line_width() -> int:
+    """Return the width of a line for a terminal, or for a log."""
     return terminal_width() if sys.stdout.isatty() else 200
 
 
-class Keeps(Protocol):
-    """What remembers intervals."""
+class History(Protocol):
+    """The intervals so far."""
 
     def add(self, interval: Any, /) -> None:
-        """One more."""
+        """Add an interval."""
 
 
-class Live(Generic[H]):
-    """A screen of what comes interval by interval, and what its keys do.
+class LiveView(Generic[H]):
+    """A screen of the intervals so far, with keys.
 
-    `draw` gives the lines of what is remembered, `save` saves the newest interval and says so.
+    `draw` returns the lines of the history; `save` saves the newest interval and returns a message.
     """
 
     def __init__(
@@ -182,30 +182,25 @@ class Live(Generic[H]):
         save: Callable[[], str],
     ) -> None:
         self._live = self._shown = history
-        self._lines, self._sorts, self._saved = draw, sorts, save
+        self._lines, self._sorts, self._save = draw, sorts, save
         self._view = ScreenView(sort=sorts[0])
-        self._save = self._quit = False
+        self._is_save_due = self._is_quit = False
 
     def run(self, intervals: Iterable[object]) -> None:
-        """Until q, an interrupt or the last interval."""
-        with self._until_quit(), Screen(self._draw, self._key) as screen:
-            screen.refresh()
-            for interval in intervals:
-                self._live.add(interval)
-                if self._save:
-                    self._save = False
-                    self._view = replace(self._view, message=self._saved())
-                if not self._view.paused:
-                    self._shown = self._live
-                screen.refresh()
-
-    @contextmanager
-    def _until_quit(self) -> Iterator[None]:
-        """What q ends is no interrupt."""
+        """Show the intervals until q, an interrupt or the last one."""
         try:
-            yield
+            with Screen(self._draw, self._key) as screen:
+                screen.refresh()
+                for interval in intervals:
+                    self._live.add(interval)
+                    if self._is_save_due:
+                        self._is_save_due = False
+                        self._view = replace(self._view, message=self._save())
+                    if not self._view.paused:
+                        self._shown = self._live
+                    screen.refresh()
         except Interrupted:
-            if not self._quit:
+            if not self._is_quit:
                 raise
 
     def _draw(self, width: int, height: int) -> list[str]:
@@ -214,13 +209,13 @@ class Live(Generic[H]):
     def _key(self, key: str) -> None:
         view = replace(self._view, message="")
         if view.typing:
-            self._view = _typed(view, key)
+            self._view = _edit_filter(view, key)
             return
         if key != "q" and view.help:
             view = replace(view, help=False)
         elif key == "q":
-            # The loop sleeps in the main thread: a signal ends that, as Ctrl-C does.
-            self._quit = True
+            # The main thread sleeps between intervals; a signal ends the sleep, like Ctrl-C.
+            self._is_quit = True
             os.kill(os.getpid(), signal.SIGINT)
         elif key == "s":
             view = replace(view, sort=self._sorts[(self._sorts.index(view.sort) + 1) % len(self._sorts)])
@@ -240,12 +235,12 @@ class Live(Generic[H]):
             self._shown = self._live if view.paused else deepcopy(self._live)
             view = replace(view, paused=not view.paused)
         elif key == "w":
-            self._save = True
+            self._is_save_due = True
             view = replace(view, message="saved when this interval ends")
         self._view = view
 
 
-def _typed(view: ScreenView, key: str) -> ScreenView:
+def _edit_filter(view: ScreenView, key: str) -> ScreenView:
     if key in ("enter", "escape"):
         return replace(view, typing=False, wanted="" if key == "escape" else view.wanted)
     if key == "backspace":

@@ -8,6 +8,7 @@ heading in the help. `read_options` fills the dataclass from the texts of the co
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -33,7 +34,6 @@ class Parameter:
         metavar: the value in the help.
         convert: makes the value of its text. Raises ValueError with the reason, or a PowerprofError.
         low, high: limits of a number.
-        default_text: the default in the help.
     """
 
     flag: str = ""
@@ -43,7 +43,6 @@ class Parameter:
     low: float | None = None
     high: float | None = None
     default: object = None
-    default_text: str = ""
     is_flag: bool = False
     is_repeatable: bool = False
     is_required: bool = False
@@ -59,8 +58,8 @@ class Parameter:
     @property
     def help_row(self) -> tuple[str, str]:
         """The row of the help: the words to type, and the text with default and limits."""
-        default = f"default: {self.default_text}" if self.default_text else ""
-        required = "required" if self.is_required and not self.default_text else ""
+        default = "" if self.default is None or self.default is False else f"default: {self.default}"
+        required = "required" if self.is_required else ""
         extra = "; ".join(part for part in (default, self.limits, required) if part)
         return f"{self.flag} {self.metavar}".strip(), f"{self.help}  [{extra}]" if extra else self.help
 
@@ -101,16 +100,6 @@ def _grouped(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) and number >= 10_000 else f"{number:g}"
 
 
-def _declare(parameter: Parameter) -> Any:
-    metadata = {_KEY: parameter}
-    return field(metadata=metadata) if parameter.is_required else field(default=parameter.default, metadata=metadata)
-
-
-def flag(words: str, help: str) -> Any:
-    """Return the field of an option without a value; False by default."""
-    return _declare(Parameter(flag=words, help=help, is_flag=True, default=False))
-
-
 def option(
     words: str,
     metavar: str,
@@ -118,6 +107,8 @@ def option(
     *,
     convert: Callable[[str], object] = str,
     default: object = None,
+    low: float | None = None,
+    high: float | None = None,
     is_repeatable: bool = False,
     is_required: bool = False,
 ) -> Any:
@@ -128,11 +119,12 @@ def option(
         help=help,
         convert=convert,
         default=default,
-        default_text="" if default is None else str(default),
+        low=low,
+        high=high,
         is_repeatable=is_repeatable,
         is_required=is_required,
     )
-    return _declare(parameter)
+    return field(**({} if is_required else {"default": default}), metadata={_KEY: parameter})  # type: ignore[call-overload]
 
 
 def argument(
@@ -145,33 +137,22 @@ def argument(
     is_required: bool = False,
 ) -> Any:
     """Return the field of an argument."""
-    parameter = Parameter(
-        metavar=metavar,
-        help=help,
-        convert=convert,
-        default=default,
-        default_text="" if default is None else str(default),
-        is_repeatable=is_repeatable,
-        is_required=is_required,
-    )
-    return _declare(parameter)
+    more = {"default": default, "is_repeatable": is_repeatable, "is_required": is_required}
+    return option("", metavar, help, convert=convert, **more)  # type: ignore[arg-type]
 
 
-def whole_number(
-    words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int, shows_default: bool = True
-) -> Any:
+def flag(words: str, help: str) -> Any:
+    """Return the field of an option without a value; False by default."""
+    return field(default=False, metadata={_KEY: Parameter(flag=words, help=help, is_flag=True)})
+
+
+def whole_number(words: str, metavar: str, help: str, *, default: int | None = None, low: int, high: int) -> Any:
     """Return the field of an option whose value is an integer within the limits."""
-    parameter = Parameter(
-        flag=words,
-        metavar=metavar,
-        help=help,
-        convert=lambda text: _within(_parsed(int, text, "not a whole number"), low, high),
-        low=low,
-        high=high,
-        default=default,
-        default_text=str(default) if shows_default and default is not None else "",
-    )
-    return _declare(parameter)
+
+    def convert(text: str) -> float:
+        return _within(_parsed(int, text, "not a whole number"), low, high)
+
+    return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
 
 
 def number(
@@ -184,17 +165,11 @@ def number(
     high: float | None = None,
 ) -> Any:
     """Return the field of an option whose value is a finite number within the limits."""
-    parameter = Parameter(
-        flag=words,
-        metavar=metavar,
-        help=help,
-        convert=lambda text: _within(finite_number(text), low, high),
-        low=low,
-        high=high,
-        default=default,
-        default_text="" if default is None else str(default),
-    )
-    return _declare(parameter)
+
+    def convert(text: str) -> float:
+        return _within(finite_number(text), low, high)
+
+    return option(words, metavar, help, convert=convert, default=default, low=low, high=high)
 
 
 def group(record: type[R]) -> Any:
@@ -239,8 +214,6 @@ def readable_file(text: str) -> Path:
 
 def existing_folder(text: str) -> Path:
     """Return the path of a folder. Raises ValueError."""
-    import os
-
     if not os.path.isdir(text):  # noqa: PTH112 - Path's method raises on names that are too long
         raise ValueError("not a directory" if os.path.lexists(text) else "no such directory")
     return Path(text)

@@ -29,7 +29,7 @@ from typing import ClassVar
 
 import msgspec
 
-from powerprof.cli.live import Live, on_screen, print_lines, saved, width
+from powerprof.cli.live import LiveView, has_screen, line_width, print_lines, save_run
 from powerprof.cli.options import (
     CommandOptions,
     EnergyOptions,
@@ -50,10 +50,7 @@ from powerprof.queries.history import HistoryKeeper
 from powerprof.queries.records import Queries
 from powerprof.queries.session import QueriesRequest
 from powerprof.report.history import about
-from powerprof.report.watch import QUERIES_PLAIN_HEAD as PLAIN_HEAD
-from powerprof.report.watch import QUERIES_SORTS as SORTS
-from powerprof.report.watch import queries_plain_line as plain_line
-from powerprof.report.watch import queries_screen as screen
+from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, queries_plain_line, queries_screen
 from powerprof.system import signals
 from powerprof.system.errors import HungUp, PowerprofError, UsageError
 
@@ -171,7 +168,7 @@ def command(options: Options) -> None:
         workload=Path(os.path.realpath(folder)).name if folder is not None else None,
     )
     if watching.watch:
-        watch(request, watching.json_lines, watching.plain, watching.count, saving)
+        _watch(request, watching.json_lines, watching.plain, watching.count, saving)
         return
     result = session.run(request, say_to(saving), lambda note: _agree(note, samples.yes))
     next_step, unwritten = None, None
@@ -179,7 +176,7 @@ def command(options: Options) -> None:
         try:
             _write(folder, result.workload)
         except PowerprofError as error:
-            unwritten = error  # raised when what was measured is safe
+            unwritten = error  # raised after the run is saved
         else:
             next_step = (
                 f"The workload is in {folder}/workload.toml: "
@@ -204,7 +201,7 @@ def _check_watching(
     saving: Saving,
     files: Mapping[str, str | None],
 ) -> None:
-    """Raises UsageError for what goes only with one window, or only with many."""
+    """Raise UsageError for options that need --watch, or do not fit to it."""
     if not watching.watch:
         if watching.plain or watching.json_lines or watching.count is not None:
             raise UsageError("--plain, --json-lines and --count go with --watch", "add --watch")
@@ -218,11 +215,11 @@ def _check_watching(
 
 
 def _check_folder(folder: Path) -> None:
-    """Raises UsageError for a place where no workload can be made, PowerprofError where it cannot be written."""
+    """Raise UsageError if the folder cannot hold a new workload, and PowerprofError if it cannot be written."""
     from powerprof.queries.client_texts import check_workload_name
     from powerprof.report.files import check_output
 
-    place = Path(os.path.realpath(folder))  # Path's own raises where links go round
+    place = Path(os.path.realpath(folder))  # Path.resolve raises on circular links
     check_workload_name(place.name)
     if os.path.lexists(place / "workload.toml"):
         raise UsageError(f"--save-workload: there is a workload in {folder} already", "name another folder")
@@ -237,8 +234,9 @@ def _check_folder(folder: Path) -> None:
 
 
 def _write(folder: Path, text: str) -> None:
-    """The folder and its workload.toml, as the caller's, and for nobody else: it has clients' values. Raises
-    PowerprofError.
+    """Write workload.toml as the caller. Raises PowerprofError.
+
+    Only the caller may read it, since it contains values of clients.
     """
     from powerprof.system.caller import as_caller
     from powerprof.system.files import reason_of
@@ -254,39 +252,42 @@ def _write(folder: Path, text: str) -> None:
         ) from error
 
 
-# `powerprof queries --watch`: the statements of one server, window after window.
-
-
-def watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | None, saving: Saving) -> None:
+def _watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | None, saving: Saving) -> None:
     """Measure and show until q, an interrupt or `count` windows; then save all windows as one run."""
     keeper = HistoryKeeper()
     try:
         with StatementMonitor(request, progress) as monitor:
-            windows = _kept(keeper, islice(monitor.intervals(), count))
+            windows = _add_each(keeper, islice(monitor.intervals(), count))
             if json_lines:
-                print_lines((window for window in windows if window is not None), None, _document)
-            elif not on_screen(plain, json_lines):
-                print_lines(windows, PLAIN_HEAD, lambda window: plain_line(window, width()))
+                print_lines(
+                    (window for window in windows if window is not None),
+                    None,
+                    lambda window: json.dumps(msgspec.to_builtins(window), ensure_ascii=True),
+                )
+            elif not has_screen(plain, json_lines):
+                print_lines(windows, QUERIES_PLAIN_HEAD, lambda window: queries_plain_line(window, line_width()))
             else:
                 history, title = StatementHistory(), "powerprof queries"
-                Live(
+                LiveView(
                     history,
-                    lambda kept, view, wide, high: screen(kept, view, title, wide, high),
-                    SORTS,
-                    lambda: saved(saving.runs_dir, "queries", history.last) if history.last else "nothing to save yet",
+                    lambda kept, view, wide, high: queries_screen(kept, view, title, wide, high),
+                    QUERIES_SORTS,
+                    lambda: (
+                        save_run(saving.runs_dir, "queries", history.last) if history.last else "nothing to save yet"
+                    ),
                 ).run(windows)
     finally:
         _save(keeper, saving)
 
 
-def _kept(keeper: HistoryKeeper, windows: Iterable[Queries | None]) -> Iterator[Queries | None]:
+def _add_each(keeper: HistoryKeeper, windows: Iterable[Queries | None]) -> Iterator[Queries | None]:
     for window in windows:
         keeper.add(window)
         yield window
 
 
 def _save(keeper: HistoryKeeper, saving: Saving) -> None:
-    """The run of all windows, however the watching ended."""
+    """Save all windows as one run, also after an interrupt."""
     record = keeper.record()
     if record is None or saving.no_save:
         return
@@ -299,7 +300,3 @@ def _save(keeper: HistoryKeeper, saving: Saving) -> None:
         say(f"not saved: {error.message}", error=True)
     else:
         say_to(saving)(f"saved as {run.id}: powerprof report {run.id} --html FILE has its timeline")
-
-
-def _document(window: Queries) -> str:
-    return json.dumps(msgspec.to_builtins(window), ensure_ascii=True)

@@ -69,18 +69,17 @@ def command(options: Options) -> None:
 
         extras = read_extras(name, runs_dir, (flame_a, flame_b))
         extras = replace(extras, derived=derived)
-    # Parts of a record that are free in form are looked at only when they are drawn.
+    # Parts of a record without a schema are checked only when they are drawn.
     with reading(name):
         output.write_exports(record, files, extras)
         output.write_json(record, json)
-        # Who asked for files wants files: the report is shown where none was asked for.
+        # The report is printed only if no file was requested.
         if not any(files.values()) and json != "-":
             output.show([*output.report(record, lines), *([derived] if derived else [])])
 
 
 def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
-    """What prints the record with `top` rows, or these `columns`; None for the usual. Raises UsageError where its
-    report has none."""
+    """Return the report of the record with these options; None without any. Raises UsageError for an unknown one."""
     wanted = {name: value for name, value in asked.items() if value is not None}
     if not wanted:
         return None

@@ -64,7 +64,7 @@ def command(options: Options) -> None:
 
 
 def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
-    """Word and save what a step measured."""
+    """Save the record of a step with its sentences."""
     from powerprof.model.runs import RunStore
     from powerprof.report.history import about
     from powerprof.report.kinds import word_record
@@ -72,7 +72,7 @@ def _keep(command: str, record: StepRecord, saving: Saving) -> StepRecord:
     record = word_record(record)
     if not saving.no_save:
         store, described = RunStore(saving.runs_dir), about(record, saving.label or ())
-        if record.id is not None:  # a sweep is in the store since its first round
+        if record.id is not None:  # a sweep is saved since its first round
             store.describe(record.id, described)
         else:
             record = store.save(command, record, None, described)

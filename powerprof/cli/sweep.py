@@ -140,7 +140,7 @@ def parse_limit(text: str) -> Limit:
 
 
 def _values(text: str, option: str) -> list[Value]:
-    """The values of a list; `option` is what stands before it on the command line. Raises UsageError."""
+    """Return the values of a list. `option` is the text before it on the command line. Raises UsageError."""
     words = [word.strip() for word in text.split(",")]
     if not all(words):
         raise UsageError(f"{option}{text} has an empty value", "such as 1,2,4")
@@ -152,7 +152,7 @@ def _values(text: str, option: str) -> list[Value]:
 
 
 def _number(text: str) -> Value:
-    """A word of a list as a number where it is one."""
+    """Return the text as a number if it is one."""
     for kind in (int, float) if text.isascii() and "_" not in text else ():
         try:
             return kind(text)

@@ -50,7 +50,7 @@ def command(options: Options) -> None:
     import json
     from itertools import islice
 
-    from powerprof.cli.live import Live, on_screen, print_lines, width
+    from powerprof.cli.live import LiveView, has_screen, line_width, print_lines
     from powerprof.live.monitor import HostMonitor, MonitorPlan
     from powerprof.live.statements import RowHistory
     from powerprof.report.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
@@ -72,11 +72,11 @@ def command(options: Options) -> None:
         if json_lines:
             print_lines(intervals, None, lambda interval: json.dumps(document(interval), ensure_ascii=True))
             return
-        if not on_screen(plain, json_lines):
-            print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, width()))
+        if not has_screen(plain, json_lines):
+            print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, line_width()))
             return
         title = f"powerprof watch · {target.label}"
-        Live(
+        LiveView(
             RowHistory(),
             lambda history, view, wide, high: screen(history, view, title, wide, high),
             SORTS,
@@ -85,12 +85,12 @@ def command(options: Options) -> None:
 
 
 def _saved(monitor: HostMonitor, runs_dir: Path | None) -> str:
-    """Save the interval that is on the screen, as `attribute` would; what to say of it."""
+    """Save the newest interval as a run of `attribute` and return the message for the screen."""
     from powerprof.attribution import capture
-    from powerprof.cli.live import saved
+    from powerprof.cli.live import save_run
 
     newest = monitor.newest()
     if newest is None:
         return "nothing to save yet"
     taken, record = newest
-    return saved(runs_dir, "attribute", record, {capture.FILE: capture.encode(taken)})
+    return save_run(runs_dir, "attribute", record, {capture.FILE: capture.encode(taken)})

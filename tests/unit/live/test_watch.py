@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from powerprof.cli.live import keys_of
+from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import IntervalRow, LiveFinding, RowKey, Used
 from powerprof.live.statements import Line, RowHistory
 from powerprof.report.watch import KEYS, PLAIN_HEAD, ScreenView, document, plain_line, row_line, screen, scrolled, spark
@@ -170,13 +170,13 @@ def test_sparks() -> None:
 
 
 def test_keys() -> None:
-    assert keys_of(b"\x1b[A") == ["up"]
-    assert keys_of(b"\r") == ["enter"]
-    assert keys_of(b"q/x") == ["q", "/", "x"]
-    assert keys_of(b"\x1b[200~") == []
+    assert parse_keys(b"\x1b[A") == ["up"]
+    assert parse_keys(b"\r") == ["enter"]
+    assert parse_keys(b"q/x") == ["q", "/", "x"]
+    assert parse_keys(b"\x1b[200~") == []
     # Held down, or on a slow line: several at once.
-    assert keys_of(b"\x1b[B\x1b[B\x1bOA\r\x1b[3~s\x1bq\x1b") == ["down", "down", "up", "enter", "s", "escape"]
-    assert keys_of("ü\x01".encode()) == ["ü"]
+    assert parse_keys(b"\x1b[B\x1b[B\x1bOA\r\x1b[3~s\x1bq\x1b") == ["down", "down", "up", "enter", "s", "escape"]
+    assert parse_keys("ü\x01".encode()) == ["ü"]
 
 
 def test_an_interval_as_a_line_and_as_a_document() -> None:
