@@ -13,7 +13,7 @@ import numpy as np
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.causes import MECHANISMS, regular_period_ms
 from powerprof.attribution.sites import NamedStack, SiteStacks
-from powerprof.model.attribution import Origin, Thread, Waker, Wakeup, Waking, Woken
+from powerprof.model.attribution import ExternalWakeup, Origin, Thread, Waker, Wakeup, Waking
 from powerprof.model.records import Mechanism
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind, WakerContext
@@ -331,7 +331,7 @@ class Blamer:
             )
         return self._threads[tid]
 
-    def woken_elsewhere(self, exits: Array) -> list[Woken]:
+    def woken_elsewhere(self, exits: Array) -> list[ExternalWakeup]:
         """Return the target's threads that ended idle periods by waking other processes."""
         counted: Counter[tuple[int, str]] = Counter()
         by_task = (exits["flags"] & np.uint32(_WAKER) != 0) & (exits["waker_context"] == _TASK)
@@ -342,6 +342,8 @@ class Blamer:
             task = self._tasks.get(next_tid)
             counted[(tid, task.process if task else f"thread {next_tid}")] += count
         return [
-            Woken(thread=self.thread(tid), process=process, count=count, rate_hz=count / self._capture.window_s)
+            ExternalWakeup(
+                thread=self.thread(tid), process=process, count=count, rate_hz=count / self._capture.window_s
+            )
             for (tid, process), count in counted.most_common()
         ]

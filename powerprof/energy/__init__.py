@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joules: the sum over meters, the estimate where there is none, calibration, and whose they are."""
+"""Joules: the sum over meters, the estimate without a meter, calibration, and the split onto consumers."""

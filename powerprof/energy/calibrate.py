@@ -154,7 +154,10 @@ def _design(windows: Sequence[MeteredWindow], names: Sequence[str]) -> Matrix:
 
 
 def _choose_solvable(windows: Sequence[MeteredWindow], names: list[str], notes: list[str]) -> list[str]:
-    """Return the columns without wake-ups if they cannot be separated. Raise PowerprofError if that is not enough."""
+    """Return the columns, without wake-ups if they cannot be separated.
+
+    Raise PowerprofError if others cannot be either.
+    """
     if _condition(_design(windows, names)) <= _WORST_CONDITION:
         return names
     without = [name for name in names if name != WAKEUP]

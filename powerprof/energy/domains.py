@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Containment of meters, and the one sum of domains that stands for the host. Pure.
+"""Containment of meters, and the one sum of domains for the host. Pure.
 
 wall ⊇ server (IPMI, ACPI's meter) ⊇ psys ⊇ package + dram, package ⊇ core + uncore; dram is next to package. All power
 supplies together are the server's input too. A discharging battery feeds the whole machine. Graphics cards, disks and
@@ -47,7 +47,7 @@ class Total(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostMeters(NamedTuple):
-    """The set of domains that stands for the host in all windows of a run."""
+    """The set of domains that represents the host in all windows of a run."""
 
     source: str
     domains: tuple[str, ...]
@@ -92,8 +92,8 @@ def _infer_scope(reading: EnergyReading) -> Scope:
 def host_energy(readings: Sequence[EnergyReading], meters: HostMeters | None = None) -> Total:
     """Return the host's energy in one window. Every command shows, sums, compares and splits this figure.
 
-    `meters` are those of the run (`host_meters`); None chooses those of this window. If one of their domains has no
-    figure, the sum is unknown (None): neither a smaller sum nor another meter replaces it.
+    `meters` are the run's (`host_meters`); None chooses the set for this window. If one of their domains has no
+    figure, the sum is None: a smaller sum or another meter would mislead.
     """
     if meters is None and readings:
         meters = host_meters([readings])
@@ -121,8 +121,7 @@ def _sum_bounds(readings: Sequence[EnergyReading], end: str) -> float:
 
 
 def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
-    """Return the host's energy over several windows: the mean watts of those with the run's meters, and the sum of
-    joules.
+    """Return the host's energy over several windows: mean watts of those with the run's meters, and summed joules.
 
     The joules are None if any window lacks these meters.
     """
@@ -142,9 +141,11 @@ def mean_host_energy(windows: Windows, meters: HostMeters | None) -> Total:
 
 
 def host_meters(windows: Windows) -> HostMeters | None:
-    """Return the one set of meters that stands for the host in all of the windows. None without any figure.
+    """Return the one set of meters that represents the host in all of the windows.
 
-    Of the sets with a figure in more than half of the windows, take the outermost; otherwise the one with figures in
+    None without any figure.
+
+    Of the sets with a figure in more than half of the windows, take the outermost; otherwise the set with figures in
     most windows. A set that draws less than its content is not believed. Measured figures are preferred to estimated
     ones and never added to them.
     """
@@ -216,7 +217,7 @@ def _choose_tier_meters(name: str, windows: Windows) -> HostMeters | None:
 
 
 def _is_dead_dram(domain: str, readings: Sequence[EnergyReading]) -> bool:
-    """Return whether a dram domain never counted: many CPUs show one that reads 0, and nothing is lost without it.
+    """Return whether a dram domain never counted: many CPUs show one that reads 0, and the sum is complete without it.
 
     A package that reads 0 next to one that counts is a loss: the sum over fewer sockets looks like a saving.
     """

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Published results of whole servers, and the models that follow from them: one per generation of CPUs, one per kind.
 
-A server with a known kind of CPU is predicted from the results of that kind, another one from those of its generation.
-Both are prediction intervals of the logarithms (mean ± t · s · √(1 + 1/n), as in any textbook on regression). Few
-results of a kind, and few kinds of a generation, look more alike than they are. Their variance is pooled with that of
-all kinds and generations (`Deviations`), each weighted by its number. No interval is narrower than the middle nine
-tenths of the published results. Leave-one-out tests check the coverage, of a result (`measure_coverage`) and of a whole
-kind (`measure_new_kind_coverage`).
+A server with a known kind of CPU is predicted from the results of that kind, another one from the results of its
+generation. Both are prediction intervals of the logarithms (mean ± t · s · √(1 + 1/n), as in any textbook on
+regression). Few results of a kind, and few kinds of a generation, look more alike than they are. Their variance is
+pooled with the variance of all kinds and generations (`Deviations`), each weighted by its number. No interval is
+narrower than the middle nine tenths of the published results. Leave-one-out tests check the coverage, of a result
+(`measure_coverage`) and of a whole kind (`measure_new_kind_coverage`).
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ class Spread:
 
 
 def parse_results(text: str, path: Path | str) -> dict[str, list[PowerResult]]:
-    """Return results by generation, from lines `CPU CORES THREADS_PER_CORE: IDLE/FULL …`. Raise DataError with the
-    line.
+    """Return results by generation. Raise DataError with the line.
+
+    A line is `CPU CORES THREADS_PER_CORE: IDLE/FULL …`.
     """
     families: dict[str, list[PowerResult]] = {}
     family: list[PowerResult] | None = None
@@ -248,8 +249,7 @@ def published_deviations() -> Deviations:
 
 @cache
 def delivered_ratio() -> float:
-    """Return the largest ratio of a delivered server's idle watts per CPU to the typical published server of its
-    generation.
+    """Return the largest ratio of a delivered server's idle watts per CPU to its generation's typical ones.
 
     It applies to hosts with a known generation only. Benchmarks run on servers that are tuned to idle well, so the
     largest metered ratio counts.
@@ -300,8 +300,9 @@ def model_kind(name: str, results: Sequence[PowerResult], known: Deviations | No
 
 
 def _widen_as_delivered(idle: Spread) -> Spread:
-    """Return a spread with the doubt about tuning. It is independent of the doubt about the server: logarithms add as
-    squares.
+    """Return a spread with the doubt about tuning.
+
+    It is independent of the doubt about the server: logarithms add as squares.
     """
     doubt = math.hypot(math.log(idle.high / idle.typical), math.log(delivered_excess()))
     return Spread(idle.typical, idle.low, idle.typical * math.exp(doubt))

@@ -3,7 +3,7 @@
 
 Scaphandre's qemu exporter writes `DOMAIN/intel-rapl:0/energy_uj` of each guest, in µJ, every five seconds, to a folder
 that the guest mounts (its docs, "How to propagate power metrics from hypervisor to virtual machine"). Kepler and
-similar exporters offer counters in joules in Prometheus' text format; those of a guest carry its name or id. Figures
+similar exporters offer counters in joules in Prometheus' text format, labelled with the name or id of a guest. Figures
 without a guest are the whole host's and are kept separate.
 """
 
@@ -90,9 +90,9 @@ def _parse_sample(line: str) -> MetricSample | None:
 
 
 def choose_samples(samples: list[MetricSample], guest: str | None) -> tuple[str, list[MetricSample]]:
-    """Return the domain and the counters to sum: those of one guest, or else of the host.
+    """Return the domain and the counters to sum: one guest's, or else the host's.
 
-    Raise CapabilityError if the page has none, or several guests and `guest` is None.
+    Raise CapabilityError for a page without them, or with several guests if `guest` is None.
     """
     guests = [sample for sample in samples if _OF_GUESTS.fullmatch(sample.name)]
     names = sorted({name for sample in guests if (name := _guest_name(sample))})

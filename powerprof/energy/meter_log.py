@@ -212,7 +212,7 @@ class MeterLogMeter:
         return [DomainEnergy("wall", "wall", power_energy(samples, start_s, end_s, 3 * log.step_s))]
 
     def drop_samples(self, before_s: float) -> None:
-        """Do nothing: the samples are in the log."""
+        """Keep everything: the samples are in the log."""
 
     def notes(self) -> list[str]:
         return self._notes

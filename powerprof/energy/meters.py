@@ -47,7 +47,7 @@ def join_spans(
 ) -> list[DomainEnergy]:
     """Return the energy of each domain (name, scope, container) from the spans in which the host was awake.
 
-    Their mean power fills the window, as for any gap. Without samples over half of the window there is no figure.
+    Their mean power fills the window, as for any gap. The figure is None without samples over half of the window.
     """
     window_s = end_s - start_s
     joined = []
@@ -235,7 +235,7 @@ class MeterSet(Closeable):
     def readings(self, start_s: float, end_s: float) -> list[EnergyReading]:
         """Return the energy by domain between two moments of CLOCK_MONOTONIC, from the nearest samples.
 
-        An unavailable figure is None and `notes` gives the reason. A counter that stood still is not 0 W.
+        An unavailable figure is None and `notes` gives the reason. A counter without movement is not 0 W.
         """
         self._notes = []
         readings: list[EnergyReading] = []
@@ -253,7 +253,7 @@ class MeterSet(Closeable):
         return readings
 
     def _sum_awake(self, number: int, start_s: float, end_s: float) -> list[DomainEnergy]:
-        """Return the energy of one meter; if the host was suspended in the window, that of its time awake."""
+        """Return the energy of one meter; if the host was suspended in the window, only for its time awake."""
         meter, gaps = self._meters[number], self._gaps.get(number, [])
         whole = meter.energies(start_s, end_s)
         if all(end <= start_s or begin >= end_s for begin, end in gaps):

@@ -68,8 +68,7 @@ def choose_model(
     cpu_model: str | None = None,
     vcpu: Vcpu | None = None,
 ) -> ChosenModel:
-    """Return the model of the named CPU, else the first model of exactly this CPU, of a neighbour, or the generic
-    model.
+    """Return the model of the named CPU, else of this CPU, of a neighbour, or the generic model.
 
     `smt` is whether CPUs of this host are threads that share a core; None if unknown. `cpu_model` and `vcpu` are the
     user's answers. Raise UsageError if the table has no CPU named `cpu_model`.
@@ -143,8 +142,7 @@ def _list_doubts(model: PowerModel) -> list[str]:
 def estimate(
     chosen: ChosenModel, cpus: int, window_s: float | None, c0_percent: float | None, states: Sequence[StateResidency]
 ) -> EnergyReading:
-    """Return the energy of `cpus` CPUs in a window in which they ran `c0_percent`, as an estimate with low and high
-    watts.
+    """Return the estimated energy of `cpus` CPUs in a window with `c0_percent`, with low and high watts.
 
     A calibrated model that knows the idle states sums over states. Others interpolate between idle and full load by C0
     (as Cloud Carbon Footprint and others do). Without C0 the reading has only the interval.
@@ -172,7 +170,7 @@ def estimate(
 def estimate_active_share(chosen: ChosenModel, c0_percent: float) -> tuple[float, float, float]:
     """Return the share of power above the idle floor at this C0: typical, least and most.
 
-    It serves metered hosts without a calibration. Only the model's ratio of idle to running power counts, none of its
+    It serves metered hosts without a calibration. Only the model's ratio of idle to running power counts, not its
     watts.
     """
     busy = min(max(c0_percent, 0.0), 100.0) / 100

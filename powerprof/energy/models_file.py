@@ -86,8 +86,9 @@ Text = Annotated[str, msgspec.Meta(max_length=1000)]
 
 
 class CpuMatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The CPUs of a model. Empty `models` means the whole family. `nearest` names a CPU that this neighbour stands in
-    for.
+    """The CPUs of a model.
+
+    Empty `models` means the whole family. `nearest` names a CPU that this neighbour stands in for.
     """
 
     vendor: Name
@@ -191,8 +192,9 @@ Pair = tuple[float, float]
 
 
 def find_corners(span: EstimateRange) -> list[Pair]:
-    """Return the corners of the possible pairs. Without a consistent interval of the ratio these are the corners of the
-    box.
+    """Return the corners of the possible pairs.
+
+    Without a consistent interval of the ratio these are the corners of the box.
     """
     box = [
         (span.idle_low_watts, span.slope_low_watts),

@@ -116,7 +116,7 @@ class TurbostatMeter:
         return sum_log_energies(parse_turbostat(whole, "turbostat's output"), start_s, end_s, self._offset.near(end_s))
 
     def drop_samples(self, before_s: float) -> None:
-        """Do nothing: the samples are in the log."""
+        """Keep everything: the samples are in the log."""
 
     def notes(self) -> list[str]:
         return ["turbostat: it wakes every CPU once a second, which is part of what is measured"]
@@ -155,7 +155,7 @@ _PREFIX = {"": 1.0, "m": 1e-3, "u": 1e-6}
 
 
 def find_report_watts(text: str) -> tuple[float, str] | None:
-    """Return the watts of a PowerTOP report and the name of the figure. None if there is none or it is 0."""
+    """Return the watts of a PowerTOP report and the name of the figure. None for a missing or zero figure."""
     for pattern, name in ((_DISCHARGE, "battery discharge"), (_BASELINE, "system baseline")):
         match = pattern.search(text)
         if match:

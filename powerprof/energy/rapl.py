@@ -3,7 +3,7 @@
 
 A powercap counter wraps: ΔE = (new − old) mod (max_energy_range_uj + 1) (Documentation/power/powercap/powercap.rst).
 Only root may read `energy_uj` since Linux 5.10 (CVE-2020-8694). The zones of `intel-rapl-mmio` and `intel-rapl-tpmi`
-repeat those of `intel-rapl`; each name is used once.
+repeat zones of `intel-rapl`; each name is used once.
 
 The PMU's type, config, scale, unit and CPUs come from /sys/bus/event_source/devices/power. The kernel widens its
 counters to 64 bits (arch/x86/events/rapl.c), so they do not wrap. It needs CAP_PERFMON, or kernel.perf_event_paranoid
@@ -64,7 +64,7 @@ class Zone:
         id: such as `intel-rapl:0:0`.
         name: the content of its `name` file: package-0, core, dram, psys, ...
         range_uj: the largest value of its counter in µJ.
-        stated_uw: the largest power of its constraints in µW. None if they name none.
+        stated_uw: the largest power of its constraints in µW. None without such a constraint.
     """
 
     id: str
@@ -238,7 +238,7 @@ def zone_energy(
 
 
 def open_rapl() -> RaplMeter:
-    """Open the powercap domains of this host. Raise CapabilityError if this user can read none."""
+    """Open the powercap domains of this host. Raise CapabilityError without a readable domain."""
     root = paths.sysfs() / "class/powercap"
     folders = _zone_folders(root)
     zones: list[Zone] = []
@@ -281,7 +281,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True)
 class PowercapDump:
-    """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None if the file has none."""
+    """One dump: zones by id, and their counters in µJ. `time_s` is its epoch time, None without a time stamp."""
 
     path: str
     line: int
@@ -470,7 +470,7 @@ class PerfPowerMeter(SampledMeter[CounterSample]):
 
 
 def open_perf_power() -> PerfPowerMeter:
-    """Open the `power` PMU's energy events. Raise CapabilityError if it is absent or none can be opened."""
+    """Open the `power` PMU's energy events. Raise CapabilityError if it is absent or refuses every event."""
     root = paths.sysfs() / "bus/event_source/devices/power"
     if not (root / "events").is_dir():
         raise CapabilityError(

@@ -76,8 +76,9 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
 
 
 def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
-    """Return the recording of a text by its content, or None with a note for PowerTOP's report. Raise DataError for
-    others.
+    """Return the recording of a text by its content, or None with a note for PowerTOP's report.
+
+    Raise DataError for others.
     """
     if not text.strip():
         raise DataError(path, "empty")
@@ -314,9 +315,9 @@ def measure(request: EnergyRequest, duration_s: float) -> EnergyResult:
 
 
 def make_result(window: Window, energy: WindowEnergy, choice: str, elapsed_s: float) -> EnergyResult:
-    """Return the result of a window: its readings, with an estimate if none of them has a figure.
+    """Return the result of a window: its readings, with an estimate if no reading has a figure.
 
-    `elapsed_s` replaces the window's length if its idle counters give none.
+    `elapsed_s` replaces the window's length if its idle counters lack it.
     """
     notes = [f"energy source: {energy.source.why}", *energy.meter_notes()]
     if choice not in ("auto", "none", "model"):

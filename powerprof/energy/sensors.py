@@ -2,7 +2,7 @@
 """Kernel sensors as meters: hwmon channels and the batteries of a laptop.
 
 hwmon has energy (`energyN_input`, µJ) and power (`powerN_average` or `powerN_input`, µW) channels. Each chip names its
-channels in its own way (Documentation/hwmon/sysfs-interface.rst). `_CHIPS` says what the known chips measure. Channels
+channels in its own way (Documentation/hwmon/sysfs-interface.rst). `_CHIPS` lists the known chips. Channels
 of graphics cards, disks and unknown chips are listed and never counted as the host's.
 
 Batteries show the draw of the whole laptop, only while they discharge (Documentation/power/power_supply_class.rst).
@@ -180,9 +180,9 @@ _DEVICES = re.compile(
 def find_role(
     chip: str, number: str, label: str | None, labels: Mapping[str, str], *, is_standard: bool = True
 ) -> Role:
-    """Return the meaning of a channel. `labels` are those of all power channels of the chip, by number.
+    """Return the meaning of a channel. `labels` has the labels of all power channels of the chip, by number.
 
-    `is_standard` is False if the machine is known to use the chip for something else than `_CHIPS` says.
+    `is_standard` is False if the machine is known to use the chip for another purpose than `_CHIPS` lists.
     """
     chip = "smpro_hwmon" if chip == "smpro" else chip
     if chip in _CHIPS and is_standard:
@@ -254,7 +254,7 @@ def find_channels(root: Path) -> list[SensorChannel]:
 
 
 def _is_standard(chip: str, folder: Path, board: str) -> bool:
-    """Return whether a chip measures what `_CHIPS` says. Two chips have other uses too.
+    """Return whether a chip has its usual meaning of `_CHIPS`. Two chips have other uses too.
 
     ACPI's meter may measure a battery (`power1_is_battery`), or name its devices: the bus of the whole system or parts
     (`measures`, drivers/hwmon/acpi_power_meter.c). An INA3221 has the labels that a board gives it.
@@ -269,7 +269,7 @@ def _is_standard(chip: str, folder: Path, board: str) -> bool:
 
 
 def _find_chip_channels(folder: Path, chip: str, *, is_standard: bool) -> list[SensorChannel]:
-    """Return one channel per domain. An energy counter is preferred to a power channel: it misses nothing."""
+    """Return one channel per domain. An energy counter is preferred to a power channel: it has no gaps."""
     powers = _find_numbered(folder, r"power(\d+)_(average|input)")
     energies = _find_numbered(folder, r"energy(\d+)_input")
     volts = _find_numbered(folder, r"in(\d+)_input") if chip == "ina3221" and not powers else {}
@@ -379,7 +379,7 @@ class HwmonMeter:
 
 
 def open_hwmon(*, host_only: bool = False) -> HwmonMeter:
-    """Open this host's channels. Raise CapabilityError if there are none, or with `host_only` none of the host."""
+    """Open this host's channels. Raise CapabilityError without channels, or with `host_only` without the host's."""
     root = paths.sysfs() / "class/hwmon"
     channels = find_channels(root)
     if not channels or (host_only and not any(channel.is_host for channel in channels)):
@@ -478,7 +478,7 @@ class BatteryMeter(SampledMeter[PowerSample]):
 
 
 def open_battery() -> BatteryMeter:
-    """Open the discharging batteries. Raise CapabilityError if there are none or an external supply is online."""
+    """Open the discharging batteries. Raise CapabilityError without one or with an online external supply."""
     root = paths.sysfs() / "class/power_supply"
     folders = find_batteries(root)
     if not folders:

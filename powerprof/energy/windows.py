@@ -58,11 +58,9 @@ def split_energy(
 ) -> EnergySplit:
     """Return the split of `total_joules` over a window.
 
-    Args:
-        idle_watts: the host's power asleep. None if unknown: then no energy can be attributed.
-        c0_s: C0 of all CPUs, with any cause.
-        wakeups_count: idle exits of all CPUs, with any cause.
-        wakeup_joules: the price of a wake-up, from a calibrated model. Without it a wake-up costs its C0 time.
+    `idle_watts` is the host's power asleep; without it no energy can be attributed. `c0_s` and `wakeups_count` are of
+    all CPUs, with any cause. `wakeup_joules` is the price of a wake-up from a calibrated model; without it a wake-up
+    costs its C0 time.
     """
     notes: list[str] = []
     if idle_watts is None:
@@ -326,8 +324,9 @@ def estimate_window(model: ChosenModel, window: Window) -> EnergyReading:
 
 
 def estimate_doubts(model: ChosenModel, window: Window) -> list[str]:
-    """Return the model's name, its interval and the reasons to doubt its estimate in a window. Empty without an
-    estimate.
+    """Return the model's name, its interval and the reasons to doubt its estimate in a window.
+
+    Empty without an estimate.
     """
     reading = next((r for r in window.energy if r.source == "model"), None)
     if reading is None:

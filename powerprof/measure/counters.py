@@ -487,7 +487,7 @@ def _integrate(
     notes: Sequence[str],
     exact_joules: float | None = None,
 ) -> EnergySeries:
-    """Return the window's share of the pieces. Uncovered time is noted; below half of the window there is no figure."""
+    """Return the window's share of the pieces. Uncovered time is noted; below half of the window the figure is None."""
     near = _AT_EDGE_S if exact_joules is not None else 0.0
     begin = pieces[0].start_s if abs(pieces[0].start_s - start_s) <= near else max(start_s, pieces[0].start_s)
     end = pieces[-1].end_s if abs(pieces[-1].end_s - end_s) <= near else min(end_s, pieces[-1].end_s)

@@ -2,9 +2,9 @@
 """P-states: the time at each requested frequency, the limits of the drivers, and the real frequency of running CPUs.
 
 Drivers that choose from a table keep `stats/time_in_state` (Documentation/cpu-freq/cpufreq-stats.rst). In their active
-modes intel_pstate and amd-pstate leave the choice to the hardware and keep none. Then only APERF and MPERF know: while
-a CPU runs, they count at its own and at a fixed frequency (Intel SDM volume 3, "IA32_MPERF and IA32_APERF"). perf's
-`msr` unit reads them.
+modes intel_pstate and amd-pstate leave the choice to the hardware and do not keep it. Then only APERF and MPERF know:
+while a CPU runs, they count at its own and at a fixed frequency (Intel SDM volume 3, "IA32_MPERF and IA32_APERF").
+perf's `msr` unit reads them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ Clocks = tuple[int, int, int]  # aperf, mperf, tsc
 
 @dataclass(frozen=True)
 class Policy:
-    """CPUs that share a frequency, and the ticks (10 ms) since boot at each frequency in kHz. No ticks without a
-    counter.
+    """CPUs that share a frequency, and the ticks (10 ms) since boot at each frequency in kHz.
+
+    No ticks without a counter.
     """
 
     cpus: tuple[int, ...]
@@ -70,7 +71,7 @@ class PerfClocks:
             self.close()
 
     def read(self) -> dict[int, Clocks]:
-        """Return the clocks by CPU, without CPUs that are gone."""
+        """Return the clocks by CPU, without CPUs that no longer exist."""
         clocks = {}
         for cpu, descriptors in self._descriptors.items():
             try:
@@ -191,8 +192,9 @@ def compute_frequencies(before: FrequencyReading, after: FrequencyReading) -> Fr
 
 
 def _subtract_ticks(old: Mapping[int, int], new: Mapping[int, int]) -> dict[int, int]:
-    """Return the ticks at each frequency. Empty if the counters were reset between (`stats/reset`, a CPU that came
-    back).
+    """Return the ticks at each frequency.
+
+    Empty if the counters were reset between (`stats/reset`, a CPU that came back).
     """
     spent = {khz: count - old.get(khz, 0) for khz, count in new.items()}
     return spent if sum(spent.values()) > 0 and min(spent.values()) >= 0 else {}

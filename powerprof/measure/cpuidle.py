@@ -166,7 +166,7 @@ class CpuidleReader(Closeable):
             raise files.not_understood(path, f"not a number: {data[:20]!r}") from None
 
     def usage(self, cpu: int) -> tuple[int, ...] | None:
-        """Return the entries of each state of one CPU. None if the CPU is gone."""
+        """Return the entries of each state of one CPU. None if the CPU no longer exists."""
         entry = self._cpus[cpu]
         try:
             return tuple(self._read(entry, 1, position) or 0 for position in range(len(entry.states)))
@@ -174,7 +174,7 @@ class CpuidleReader(Closeable):
             return None
 
     def read_cpu(self, cpu: int) -> CpuReading | None:
-        """Return all counters of one CPU, with the time just before. None if the CPU is gone (hotplug)."""
+        """Return all counters of one CPU, with the time just before. None if the CPU no longer exists (hotplug)."""
         entry = self._cpus[cpu]
         width = range(len(entry.states))
         at_ns = kernel_ns()

@@ -109,7 +109,7 @@ def compute_disk_rates(
     wanted: Iterable[str],
     of_server: frozenset[str] = frozenset(),
 ) -> list[DiskRates]:
-    """Return the rates of the `wanted` devices and of those with the numbers `of_server`.
+    """Return the rates of the `wanted` devices and of devices with the numbers `of_server`.
 
     A device that appeared or was reset between the readings is left out. So is an idle one, unless it has the server's
     files.
@@ -219,7 +219,7 @@ class Migrations:
             self.close()
 
     def total(self) -> int | None:
-        """Return the migrations since the counters were opened. A CPU that is gone adds nothing."""
+        """Return the migrations since the counters were opened. A CPU that no longer exists is not counted."""
         try:
             counts = [read_counter(descriptor) for descriptor in self._descriptors]
         except OSError:

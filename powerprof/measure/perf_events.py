@@ -82,7 +82,7 @@ def _control(descriptor: int, request: int, argument: Any) -> None:
 
 
 def read_counter(descriptor: int) -> int | None:
-    """Return the count now. None if the CPU is gone (perf_read returns end of file). Raise OSError."""
+    """Return the count now. None if the CPU no longer exists (perf_read returns end of file). Raise OSError."""
     data = os.read(descriptor, 8)
     return struct.unpack("=Q", data)[0] if len(data) == 8 else None
 
@@ -157,7 +157,7 @@ class IdleEvents(Closeable):
     """Counts the idle exits of each CPU while the context is open."""
 
     def __init__(self, cpus: Iterable[int]) -> None:
-        """Begin to count. Raises CapabilityError if this process may not. CPUs that are gone are left out."""
+        """Begin to count. Raises CapabilityError if this process may not. CPUs that no longer exist are left out."""
         self._descriptors: dict[int, int] = {}
         number = tracepoint_number(_TRACEPOINT) if paths.is_this_host() else None
         if number is None:
@@ -203,8 +203,9 @@ class IdleEvents(Closeable):
         self._descriptors.clear()
 
     def read_cpu(self, cpu: int) -> int | None:
-        """Return one CPU's exits since the counter was opened. None if the CPU is gone. It is cheapest on that CPU
-        itself.
+        """Return one CPU's exits since the counter was opened.
+
+        None if the CPU no longer exists. It is cheapest on that CPU itself.
         """
         descriptor = self._descriptors.get(cpu)
         return None if descriptor is None else read_counter(descriptor)

@@ -140,7 +140,9 @@ def read_frequency_mhz(sysfs: Path | None = None, procfs: Path | None = None) ->
 
 
 def process_cpu_ns(pid: int) -> int | None:
-    """Return the CPU time of a process with all its threads, also ended ones, in nanoseconds. None if it is gone.
+    """Return the CPU time of a process with all its threads, also ended ones, in nanoseconds.
+
+    None if it no longer exists.
 
     The clock of clock_getcpuclockid(3) needs no privilege and counts running threads up to now.
     """
@@ -166,19 +168,25 @@ def children_cpu_s() -> float:
 
 
 def list_children(pid: int) -> list[int]:
-    """Return the processes that the first thread of a process started, in order of start. Empty if it is gone."""
+    """Return the processes that the first thread of a process started, in order of start.
+
+    Empty if it no longer exists.
+    """
     words = (files.try_text(paths.procfs() / str(pid) / f"task/{pid}/children") or "").split()
     return [int(word) for word in words if word.isdigit()]
 
 
 def reaped_cpu_ns(pid: int) -> int:
-    """Return the CPU time of the children that a process has waited for, in steps of 10 ms. 0 if it is gone."""
+    """Return the CPU time of the children that a process has waited for, in steps of 10 ms.
+
+    0 if it no longer exists.
+    """
     stat = process_stat(pid)
     return 0 if stat is None else stat.reaped_ticks * (1_000_000_000 // _USER_HZ)
 
 
 def family_cpu_ns(pid: int) -> int | None:
-    """Return `process_cpu_ns` plus the time of a process's children, also ended ones. None if it is gone."""
+    """Return `process_cpu_ns` plus the time of a process's children, also ended ones. None if it no longer exists."""
     own = process_cpu_ns(pid)
     if own is None:
         return None
@@ -199,7 +207,7 @@ class ProcessTimes:
         self._pids[name] = tuple(pids)
 
     def read(self) -> dict[str, dict[int, int]]:
-        """Return nanoseconds by pid for each group. Processes that are gone are left out."""
+        """Return nanoseconds by pid for each group. Processes that no longer exist are left out."""
         times_of: dict[str, dict[int, int]] = {}
         for name, pids in self._pids.items():
             times = ((pid, process_cpu_ns(pid) if pid == os.getpid() else family_cpu_ns(pid)) for pid in pids)

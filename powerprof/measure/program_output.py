@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Outside programs that measure as long as a window, and readers' helpers for their recorded output.
 
-The report goes to an unnamed file, so nothing is left behind if this process is killed. The program gets it as its
-stdin, by the name OUTPUT. Linux opens that name anew, so the program may truncate the file. Other output goes
-elsewhere.
+The report goes to an unnamed file, so no file remains if this process is killed. The program gets it as its stdin, by
+the name OUTPUT. Linux opens that name anew, so the program may truncate the file. Other output has a separate file.
 """
 
 from __future__ import annotations
@@ -76,8 +75,9 @@ class TimedProgram:
         self._end_s = self.start_s + duration_s
 
     def outcome(self) -> Outcome | None:
-        """Wait for the end of the program. Return None if the window ended early: the program was stopped without
-        figures.
+        """Wait for the end of the program.
+
+        Return None if the window ended early: the program was stopped without figures.
 
         Raise PowerprofError if it does not end.
         """
@@ -137,7 +137,7 @@ def numbered_lines(text: str, path: Path | str, longest: int = 4096) -> Iterator
 
 
 def parse_number(word: str, low: float = float("-inf"), high: float = float("inf")) -> float | None:
-    """Return the number of a word, or None if it is no number from `low` to `high`. NaN is no number."""
+    """Return the number of a word. None for another word, for NaN, and outside of `low` to `high`."""
     try:
         value = float(word)
     except ValueError:

@@ -84,7 +84,7 @@ def find_inconsistency(before: CpuReading, after: CpuReading) -> str | None:
 
 
 def compute_residency(before: Snapshot, after: Snapshot, *, started_at: str, elapsed_s: float | None = None) -> Window:
-    """Return the residencies between two snapshots. `elapsed_s` is the wall time if the snapshots carry none.
+    """Return the residencies between two snapshots. `elapsed_s` is the wall time of snapshots without times.
 
     CPUs missing in one of them, or with counters that cannot be subtracted, are left out with a note.
     """

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One window: an edge, sleep to an absolute deadline (`measure/window.py`), an edge.
 
-Nothing is polled in between, unless a meter's counter could wrap: the tool's own wake-ups are the noise of the
+The tool sleeps in between, unless a meter's counter could wrap: the tool's own wake-ups are the noise of the
 measurement. Costly readings (/proc/stat, frequencies, meters) are outside of the two edges.
 """
 
@@ -137,8 +137,9 @@ class WindowMeter(Closeable, WindowPart):
         return oslayer.read_counters(migrations=self._migrations, clocks=self._clocks, networks=self._networks)
 
     def open_window(self) -> None:
-        """Begin a window for work of the caller. PowerTOP and turbostat cannot serve it: they need its length in
-        advance.
+        """Begin a window for work of the caller.
+
+        PowerTOP and turbostat cannot serve it: they need its length in advance.
         """
         self.running = OpenWindow(*self.parts)
 
@@ -147,7 +148,7 @@ class WindowMeter(Closeable, WindowPart):
         return self.collect(self.running.end())
 
     def measure(self, duration_s: float) -> Window:
-        """Return one window of `duration_s`. Raise WindowInterrupted, or Interrupted if nothing of it is usable."""
+        """Return one window of `duration_s`. Raise WindowInterrupted, or Interrupted without a usable part."""
         self._announced_s = duration_s
         passed = run_window(duration_s, *self.parts)
         try:
@@ -252,7 +253,7 @@ def average_states(windows: Sequence[Window]) -> list[StateResidency]:
 def make_phase(name: str, windows: Sequence[Window]) -> Phase:
     """Return the summary of the windows of a phase, which is not empty. Energy and causes are added elsewhere.
 
-    `intervals` has the estimates by figure, those of states as `residency_percent:C1`.
+    `intervals` has the estimates by figure, for states as `residency_percent:C1`.
     """
     intervals = {}
     for metric in _METRICS:

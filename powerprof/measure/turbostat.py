@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""turbostat's text: a header, and one table of system, package and CPU rows per interval; its run as a residency
-source.
+"""turbostat's output, and its run as a residency source.
+
+The output is a header, and one table of system, package and CPU rows per interval.
 
 turbostat prints the cells of a row from thread to core to package. It leaves out the core's and the package's cells on
 all but their first CPU: a short row is a prefix of the columns, not damage. `C6%` is the kernel's request, `CPU%c6` and
@@ -37,7 +38,7 @@ _MAX_CELL = 40
 
 @dataclass(frozen=True)
 class TurbostatHeader:
-    """The header of turbostat before its first table. Fields are None if it printed none (`--quiet`)."""
+    """The header of turbostat before its first table. Fields are None with `--quiet`."""
 
     version: str | None = None
     interval_s: float | None = None
@@ -77,7 +78,7 @@ class TurbostatInterval:
 
 @dataclass(frozen=True)
 class TurbostatLog:
-    """A whole log. `columns` are those of the table in its order. `notes` name the parts left out."""
+    """A whole log. `columns` has the columns of the table in its order. `notes` name the parts left out."""
 
     path: str
     header: TurbostatHeader
@@ -86,7 +87,7 @@ class TurbostatLog:
     notes: tuple[str, ...] = ()
 
     def requested_states(self) -> tuple[str, ...]:
-        """Return the idle states by the kernel's names: those with a `NAME%` and a `NAME` count column."""
+        """Return the idle states by the kernel's names: each has a `NAME%` and a `NAME` count column."""
         names = set(self.columns)
         return tuple(c[:-1] for c in self.columns if c.endswith("%") and c[:-1] in names)
 
@@ -338,8 +339,9 @@ def _make_states(log: TurbostatLog, cpus: int) -> list[StateResidency]:
 
 
 def _entries_hz(log: TurbostatLog, name: str) -> float | None:
-    """Return entries per second over all CPUs. The system row's count is a sum or, in other versions, a mean: it is not
-    used.
+    """Return entries per second over all CPUs.
+
+    The system row's count is a sum or, in other versions, a mean: it is not used.
     """
     count = seconds = 0.0
     for interval in log.intervals:

@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Records of runs, their store, and plain text."""

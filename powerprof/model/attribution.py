@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attribution says: `powerprof.attribution/1`."""
+"""The records of an attribution: `powerprof.attribution/1`."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Origin = Literal["own_timer", "other_thread", "other_process", "device", "kernel
 
 
 class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One function, innermost first in a stack. `function` is None where no symbol covers the address.
+    """One function of a stack, whose first frame is the innermost. `function` is None if no symbol covers the address.
 
-    `offset` is the address's distance from the function's start, `function_start` that start in the file.
+    `offset` is the distance of the address from the function's start, `function_start` that start in the file.
     """
 
     function: str | None
@@ -47,14 +47,19 @@ class StackFrame(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def placed(self) -> str:
-        """The label with the source file's name and line, where they are known."""
+        """The label with the source file's name and line, if they are known."""
         return text.label_with_source(self.label, self.source)
 
 
 class Thread(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread; `server_name` is performance_schema's. `tid` 0: all threads of that name that had ended, where there
-    were too many to list each. `process` names its process where the target is not one process alone, `unit` its
-    control group as people call it: a service, a container, a pod."""
+    """A thread.
+
+    Attributes:
+        tid: 0 represents all ended threads of that name, if there were too many to list each.
+        server_name: performance_schema's name.
+        process: the process, if the target has several.
+        unit: the name of its control group: a service, a container or a pod.
+    """
 
     tid: int
     comm: str
@@ -70,7 +75,7 @@ class Thread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waker(msgspec.Struct, frozen=True, kw_only=True):
-    """Who woke the thread, if a task did; its stack where it belongs to the target. `pid` 0: of several that ended."""
+    """The task that woke the thread, with its stack if it belongs to the target. `pid` 0: several ended tasks."""
 
     pid: int
     comm: str
@@ -83,17 +88,17 @@ class Waker(msgspec.Struct, frozen=True, kw_only=True):
 class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits blamed on one thread, stack, origin and mechanism.
 
-    `wakings_count` adds the times that it was woken there while a CPU ran. A waking that ends no idle period has no
-    mechanism: where rows differ by mechanism only, those are counted in the most frequent one, so that the sum over
-    rows is the number of wakings.
-
-    `origin` runnable: the thread had not slept. It was throttled (a CPU limit) or moved from another CPU: nothing woke
-    it, and there is no stack.
-
-    `c0_ms` is what the thread itself ran (`own_ms`) and what the kernel ran from these exits until it did; what others
-    ran meanwhile is theirs. `own_ms` is None in runs that were saved before it was measured: there `c0_ms` is all time
-    until the CPUs idled again. `idle_ms` is how long the periods that were cut short had lasted on average; `states`
-    counts them by idle state. `detail` names the timer's function or the device.
+    Attributes:
+        origin: `runnable` means that the thread had not slept. It was throttled (a CPU limit) or moved from
+            another CPU: it has no waker and no stack.
+        wakings_count: the wake-ups of this thread there, also while a CPU ran. A waking without an idle exit
+            has no mechanism. Among rows that differ only by mechanism the most frequent one includes it, so
+            that rows sum to all wakings.
+        c0_ms: the time that the thread ran (`own_ms`), and the kernel's time from these exits until then. The
+            time of other threads belongs to them.
+        own_ms: None in runs saved before it was measured. There `c0_ms` is all time until the CPUs idled again.
+        idle_ms: the mean length of the interrupted idle periods; `states` counts them by idle state.
+        detail: the timer's function or the device.
     """
 
     mechanism: Mechanism
@@ -116,7 +121,7 @@ class Wakeup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the stacks of blamed idle exits, counted per distinct stack."""
+    """The outcome of capturing stacks of blamed idle exits, counted per distinct stack."""
 
     captured_count: int
     complete_count: int
@@ -129,7 +134,7 @@ class StackCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose wake-ups were attributed."""
+    """The processes whose wake-ups were attributed."""
 
     pid: int | None
     executable: str | None
@@ -140,7 +145,7 @@ class TargetInfo(msgspec.Struct, frozen=True, kw_only=True):
     threads_count: int | None = None
 
 
-class Woken(msgspec.Struct, frozen=True, kw_only=True):
+class ExternalWakeup(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits that a thread of the target caused by waking a thread of another process."""
 
     thread: Thread
@@ -150,9 +155,9 @@ class Woken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waking(msgspec.Struct, frozen=True, kw_only=True):
-    """Wakings of one thread at one stack by one origin that all found a CPU running: they ended no idle period.
+    """Wakings of one thread at one stack by one origin, all while a CPU ran: they ended no idle period.
 
-    `own_ms` is what the thread ran because of them: a share of all that it ran, by what it runs after its idle exits.
+    `own_ms` is the time that the thread ran because of them: a share of its total, by its time after idle exits.
     """
 
     origin: Origin
@@ -167,11 +172,14 @@ class Waking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
-    """All time in which the host's CPUs ran, by whose it was; the parts sum to `c0_ms`.
+    """The running time of the host's CPUs by owner. The parts sum to `c0_ms`.
 
-    A part is what its threads ran themselves, and what the kernel ran from their idle exits until they did. `kernel_ms`
-    followed exits after which nobody ran (ticks). `rest_ms` is nobody's: going idle, polling, interrupts where the
-    kernel counts them by themselves, what the hypervisor took; None where C0 is unknown.
+    Attributes:
+        target_ms, tool_ms, others_ms: the time of their threads, and of the kernel from their idle exits until
+            they ran.
+        kernel_ms: the time after exits without a thread (ticks).
+        rest_ms: time without an owner: going idle, polling, interrupts with their own accounting, stolen time.
+            None if C0 is unknown.
     """
 
     c0_ms: float | None
@@ -183,10 +191,10 @@ class RunningTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One traced window: conservation is over all idle exits of the host, `wakeups` are the target's, by count.
+    """One traced window. Conservation covers all idle exits of the host; `wakeups` are the target's, ordered by count.
 
-    `wakings_window_s` is how long wakings were counted: each CPU has a window of its own for its idle exits, and
-    `window_s` is their mean.
+    `wakings_window_s` is the window of the wakings. Each CPU has its own window for idle exits, and `window_s` is their
+    mean.
     """
 
     id: str | None
@@ -201,7 +209,7 @@ class Attribution(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Any] = {}
     wakings_window_s: float | None = None
     wakings_without_exit: list[Waking] = []
-    woken_elsewhere: list[Woken] = []
+    woken_elsewhere: list[ExternalWakeup] = []
     other_causes: list[Cause] = []
     c0_percent: float | None = None
     running: RunningTime | None = None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is made of: frozen records with units in their names, the JSON of `powerprof.run/1`.
+"""The records of a run: frozen, with units in their names, the JSON of `powerprof.run/1`.
 
-Collecting fills them, `runs` saves them, statistics and reports read them. Unknown is None, never 0.
+Measurements fill them, `runs` saves them, statistics and reports read them. An unknown value is None, never 0.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import msgspec
 
-# What the system did in a window: disks, network, faults, interrupts, CPUs. Unknown is None, never 0.
+# System activity in a window: disks, network, faults, interrupts, CPUs.
 
 
 class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """What the hardware says it did, where a source knows: `cpuidle` counts requests only.
+    """Residency counted by the hardware, if a source knows it; `cpuidle` counts only requests.
 
-    The mean over all units of that scope.
+    It is the mean over all units of the scope.
     """
 
     scope: Literal["cpu", "core", "package"]
@@ -26,11 +26,14 @@ class AchievedResidency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
-    """One block device. `service_ms` is the mean time of a request from its start to its end, the queue included
-    (iostat's await; Solaris' svc_t), `read_ms` and `write_ms` that of reads and of writes alone; None without one.
+    """One block device.
 
-    `queue_count` is the mean number of requests outstanding, `busy_percent` the share of time with at least one.
-    `of_server`: the server's files lie on it.
+    Attributes:
+        of_server: the server's files are on it.
+        read_ms, write_ms: mean time of a read or a write. None without one.
+        service_ms: mean time of a request from start to end, with its queue (iostat's await; Solaris' svc_t).
+        queue_count: mean number of outstanding requests.
+        busy_percent: share of time with at least one outstanding request.
     """
 
     name: str
@@ -47,21 +50,21 @@ class DiskRates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceInterrupts(msgspec.Struct, frozen=True, kw_only=True):
-    """Interrupts of one device, all its vectors and queues, on all CPUs."""
+    """Interrupts of one device over all its vectors and queues, on all CPUs."""
 
     device: str
     rate_hz: float
 
 
 class PState(msgspec.Struct, frozen=True, kw_only=True):
-    """One frequency that cpufreq can request, and the share of time in which it was requested, idle or not."""
+    """One frequency that cpufreq can request, and its share of time, idle or not."""
 
     mhz: float
     residency_percent: float
 
 
 class CpuFrequency(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU: its P-states, and the mean frequency at which it really ran while it ran (APERF ÷ MPERF)."""
+    """One CPU: its P-states, and its mean real frequency while it ran (APERF ÷ MPERF)."""
 
     cpu: int
     states: list[PState] = []
@@ -69,9 +72,9 @@ class CpuFrequency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FrequencyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Between what a driver may choose for these CPUs (the kernel's list: 0-3,8), and what the hardware could.
+    """The range that a driver may choose for these CPUs (the kernel's list: 0-3,8), and the hardware's range.
 
-    `preference` is energy_performance_preference, where the hardware chooses by itself.
+    `preference` is energy_performance_preference, for drivers that leave the choice to the hardware.
     """
 
     cpus: str
@@ -86,8 +89,14 @@ class FrequencyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
-    """`states` are the mean over all CPUs, together 100 %; empty where no driver counts (intel_pstate, amd-pstate: the
-    hardware chooses), whose mode is `status`. `busy_mhz` is the mean over the time in which CPUs ran."""
+    """P-states and frequencies of a window.
+
+    Attributes:
+        states: the mean over all CPUs, in sum 100 %. Empty without a counting driver (intel_pstate, amd-
+            pstate).
+        busy_mhz: the mean over the time in which CPUs ran.
+        status: the mode of intel_pstate or amd-pstate.
+    """
 
     states: list[PState] = []
     cpus: list[CpuFrequency] = []
@@ -98,7 +107,7 @@ class Frequencies(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One CPU: the share of accounted time in which it was not idle, and how many tasks waited for it on average."""
+    """One CPU: the non-idle share of its accounted time, and the mean number of tasks that waited for it."""
 
     cpu: int
     busy_percent: float
@@ -106,11 +115,15 @@ class CpuLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OsRates(msgspec.Struct, frozen=True, kw_only=True):
-    """Rates over one window. `disk_…` are of all whole disks, `disks` each of them and what holds the server's files.
+    """Rates over one window. A figure that the kernel does not count is None.
 
-    `waiting_tasks` is the mean number of tasks that were runnable and had no CPU, `cpu_pressure_percent` the share of
-    time in which there was one (Documentation/accounting/psi.rst), `io_pressure_percent` the same of I/O, also of what
-    a control group delays; `migrations_hz` how often a task moved to another CPU. None where a kernel counts it not.
+    Attributes:
+        disk_reads_hz: like all `disk_…` over all whole disks.
+        waiting_tasks: the mean number of runnable tasks without a CPU.
+        cpu_pressure_percent: the share of time with at least one such task (Documentation/accounting/psi.rst).
+        io_pressure_percent: the same for I/O, with delays by control groups.
+        migrations_hz: moves of tasks to another CPU.
+        disks: whole disks, and the devices of the server's files.
     """
 
     disk_reads_hz: float | None = None
@@ -138,10 +151,7 @@ Mechanism = Literal["timer", "device", "ipi", "no_ipi", "tick", "unknown"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What a reader has to know of a record, by its name and its figures: report words it before it is saved.
-
-    In a saved record it is a sentence.
-    """
+    """A fact about a record for its reader, by name and figures. Reports word it before it is saved as a sentence."""
 
     name: str
     values: dict[str, float | str] = {}
@@ -154,12 +164,14 @@ Notes = Sequence[str | Note]
 
 
 class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
-    """One idle state over all CPUs of a window. `residency_percent` is of the CPUs' wall time, or of their
-    idle time where the window says so (`Window.percent_of`).
+    """One idle state over all CPUs of a window.
 
-    A polling state is a busy loop: its time is `polling_percent`, counted in C0, and its `residency_percent`
-    is 0, so that C0 and the residencies sum to 100. `entries_count` is without the exits that reading the
-    counters caused.
+    A polling state is a busy loop. Its time is `polling_percent`, which C0 includes, and its `residency_percent` is 0:
+    C0 and all residencies sum to 100.
+
+    Attributes:
+        residency_percent: of the CPUs' wall time, or of their idle time (`Window.percent_of`).
+        entries_count: without the exits that reading the counters caused.
     """
 
     name: str
@@ -176,9 +188,12 @@ class StateResidency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EstimateRange(msgspec.Struct, frozen=True, kw_only=True):
-    """What an estimate of this host goes by, each with its interval: its watts are `idle_watts` where no CPU runs and
-    `idle_watts + slope_watts` where all of them do. In a difference only the slope counts, in a ratio idle ÷ slope,
-    whose interval are the odds (None: unknown, and in records before 2026-12)."""
+    """The figures behind an estimate of this host, each with its interval.
+
+    The watts are `idle_watts` if no CPU runs and `idle_watts + slope_watts` if all of them do. A difference depends
+    only on the slope, a ratio on idle ÷ slope: `odds_low` and `odds_high` are its interval. They are None if unknown,
+    and in records before 2026-12.
+    """
 
     idle_watts: float
     idle_low_watts: float
@@ -196,11 +211,13 @@ Scope = Literal[
 
 
 class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
-    """What one domain of one meter drew in a window, or what a model says it drew.
+    """The energy of one domain of one meter in a window, or of a model.
 
-    `contained_in` names the domain of the same host that already includes this one: never add both.
-    `low_watts` and `high_watts` are the interval of an estimate, `range` what it goes by. `scope` is what the meter's
-    reader knows it to measure; `device` and `other` are in no sum. None: recorded before 2026-12.
+    Attributes:
+        contained_in: the domain of the same host that already includes this one. Never add both.
+        low_watts, high_watts: the interval of an estimate; `range` has the figures behind it.
+        scope: the part of the host that the domain measures. `device` and `other` are in no sum. None before
+            2026-12.
     """
 
     source: str
@@ -218,7 +235,7 @@ class EnergyReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits by what ended them and which thread ran because of it."""
+    """Idle exits with one cause and the thread that ran because of it."""
 
     mechanism: Mechanism
     name: str | None
@@ -234,11 +251,13 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conservation(msgspec.Struct, frozen=True, kw_only=True):
-    """classified + unknown + lost = idle exits, and what they were checked against.
+    """classified + unknown + lost = idle exits, with the counts of an independent check.
 
-    `checked_against` is the kernel's own counter of idle exits over the same windows, which says `reference_count`:
-    cpuidle's Δusage, else perf's count of the cpu_idle tracepoint; None where nothing counts. `idle_percent` is
-    /proc/stat's idle time in the window.
+    Attributes:
+        checked_against: the kernel's counter of idle exits over the same windows: cpuidle's Δusage, else perf's
+            count of the cpu_idle tracepoint. None without a counter.
+        reference_count: the count of `checked_against`.
+        idle_percent: /proc/stat's idle time in the window.
     """
 
     idle_exits_count: int
@@ -255,8 +274,10 @@ class Conservation(msgspec.Struct, frozen=True, kw_only=True):
 class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
     """Idle exits that the server's own threads caused in the traced window: a count, and its rate with the interval.
 
-    `blocks_count` are the counts in equal parts of the window, one after the other. `wakings_hz`: how often its threads
-    woke, whether or not a CPU idled, and `most_woken_hz` the thread that did most of it; None where that is unknown.
+    Attributes:
+        blocks_count: the counts in consecutive equal parts of the window.
+        wakings_hz: wake-ups of its threads, whether or not a CPU idled. None if unknown.
+        most_woken_hz: the wake-ups of the most frequent thread.
     """
 
     count: int
@@ -269,7 +290,7 @@ class ServerExits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU time that one named group (mysqld, client, powerprof, rest) used in a window."""
+    """CPU time of one named group (mysqld, client, powerprof, rest) in a window."""
 
     name: str
     cpu_s: float
@@ -277,13 +298,15 @@ class ProcessTime(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """One stretch of measuring. Percentages are over all CPUs' wall time; `wakeups_hz` sums all CPUs.
+    """One measured window. Percentages are of all CPUs' wall time; `wakeups_hz` is over all CPUs.
 
-    `percent_of` is "idle_time" for recordings without wall time: there the states' percentages are shares of
-    the idle time and C0 is unknown. `residual_percent` is what had to be added to C0 to bring it to 0 (states
-    that sum to more than the wall time, where idle periods were open at an edge): 0 in a sound window. The
-    idle exits that reading the counters caused are `edge_exits_count` and nowhere else.
-    `tool_cpu_s` and `tool_wakeups_count` are what powerprof's own process used and how often it woke.
+    Attributes:
+        percent_of: "idle_time" for recordings without wall time: the states' percentages are shares of idle
+            time and C0 is unknown.
+        residual_percent: the correction that brought C0 to 0, if states sum to more than the wall time (idle
+            periods open at an edge). 0 in a sound window.
+        edge_exits_count: the idle exits that reading the counters caused. No other figure includes them.
+        tool_cpu_s, tool_wakeups_count: CPU time and wake-ups of powerprof's own process.
     """
 
     started_at: str
@@ -314,7 +337,7 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Estimate(msgspec.Struct, frozen=True, kw_only=True):
-    """A mean over repeated windows with its 95 % interval (None where one window cannot give one)."""
+    """A mean over repeated windows with its 95 % interval (None for a single window)."""
 
     mean: float
     low: float | None
@@ -322,7 +345,7 @@ class Estimate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
-    """A consumer's joules above the idle floor. `residual_joules`: what its children do not account for."""
+    """A consumer's joules above the idle floor. `residual_joules` is the part that its children do not account for."""
 
     name: str
     joules: float
@@ -334,9 +357,11 @@ class EnergyPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
-    """idle_joules + Σ parts + residual_joules = total_joules. `rate_watts` is one running CPU above the floor.
+    """idle_joules + Σ parts + residual_joules = total_joules.
 
-    `active_low_joules` and `active_high_joules`: where the floor is a model's share of a measured total.
+    `rate_watts` is the price of one running CPU above the floor.
+
+    `active_low_joules` and `active_high_joules` are set if the floor is a model's share of a measured total.
     """
 
     total_joules: float
@@ -354,10 +379,10 @@ class EnergySplit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Phase(msgspec.Struct, frozen=True, kw_only=True):
-    """The windows of one phase of a run, put together. Intervals are 95 % over the repeated windows.
+    """The summary of the windows of one phase of a run. Intervals are 95 % over the repeated windows.
 
-    The plain figures are means over `windows`. Causes and their conservation come from a traced window of its own
-    (`traced_window_s`), so that tracing is not in any headline figure.
+    Plain figures are means over `windows`. Causes and their conservation come from a separate traced window
+    (`traced_window_s`), so that no headline figure includes tracing.
     """
 
     name: str
@@ -381,12 +406,12 @@ class Phase(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def metric_name(quantity: str, *of: str) -> str:
-    """The name of a metric that there are several of: `residency_percent:C1`, `watts:rapl:package-0`."""
+    """Return the name of a metric with several instances: `residency_percent:C1`, `watts:rapl:package-0`."""
     return ":".join((quantity, *of))
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """How a figure changed from one phase to another, with its 95 % interval."""
+    """The change of a figure from one phase to another, with its 95 % interval."""
 
     metric: str
     from_phase: str
@@ -395,16 +420,19 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The metric by its present name: release 0.1.0 wrote `C1 residency_percent` and `rapl package-0 watts`."""
+        """The present name of the metric. Release 0.1.0 wrote `C1 residency_percent` and `rapl package-0 watts`."""
         of, _, quantity = self.metric.rpartition(" ")
         if quantity not in ("residency_percent", "watts") or self.metric.startswith(("residency_percent:", "watts:")):
             return self.metric
-        # The names of states and of domains may have blanks, those of sources have none.
+        # The names of states and of domains may contain blanks, those of sources do not.
         return metric_name(quantity, *(of.split(" ", 1) if quantity == "watts" else (of,))) if of else self.metric
 
 
 class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What powerprof itself used. `bpf_s` is time in its BPF programs during traced windows, None if unknown."""
+    """The resources that powerprof itself used.
+
+    `bpf_s` is time in its BPF programs during traced windows. None if unknown.
+    """
 
     version: str
     cpu_s: float | None
@@ -416,15 +444,15 @@ class ToolCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EnergySource(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the joules of a run come from: how the source was chosen, and the reasons to doubt an estimate."""
+    """The source of a run's joules: how it was chosen, and the reasons to doubt an estimate."""
 
     metered: bool
     why: str
     doubts: list[str] = []
 
     def notes(self) -> Notes:
-        """All of it, for where notes are only listed."""
-        # Why each kind of meter is missing fills half a page: doctor lists it, and the record has it.
+        """Return all of it as notes."""
+        # The reasons against each kind of meter fill half a page. doctor lists them, and the record contains them.
         why = self.why if self.metered else f"{self.why.partition(':')[0]} (powerprof doctor)"
         return [Note("energy", {"why": why}), *(Note("estimate", {"doubt": doubt}) for doubt in self.doubts)]
 
@@ -439,10 +467,9 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """A saved run: `powerprof.run/1`, as `residency` saves it. Other commands save more, in types of their own.
+    """A saved run, `powerprof.run/1`, as `residency` saves it. Other commands save subtypes with more fields.
 
-    `interrupted`: it ended early, and holds what was complete by then; `failure` says what broke it off, where that was
-    no signal.
+    `interrupted` runs ended early and contain the complete part. `failure` is the reason if it was not a signal.
     """
 
     id: str | None
@@ -459,11 +486,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.run/1"] = "powerprof.run/1"
 
 
-# What `powerprof idle` saves: `powerprof.run/1` with the differences of its phases.
+# The record of `powerprof idle`: `powerprof.run/1` with the differences of its phases.
 
 
 class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What `idle` was asked for."""
+    """The options of `idle`."""
 
     clients_count: int | None = None
     duration_s: float | None = None
@@ -473,18 +500,18 @@ class IdleOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdleRun(Run, frozen=True, kw_only=True):
-    """What `idle` saves: also how its phases differ, and how far the baseline moved meanwhile."""
+    """The record of `idle`, with the differences of its phases and the drift of the baseline."""
 
     options: IdleOptions = IdleOptions()
     deltas: list[Delta] = msgspec.field(default_factory=list)
     drift: list[Delta] = msgspec.field(default_factory=list)
 
 
-# One metric over the windows of one condition: what is judged, and what is saved of it.
+# One metric over the windows of one condition, as judged and as saved.
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric of one condition: a value a window, None where unknown."""
+    """One metric of one condition: one value per window, None if unknown."""
 
     name: str
     unit: str
@@ -494,18 +521,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def known(self) -> list[float]:
-        """The values that are known."""
+        """The known values."""
         return [value for value in self.values if value is not None]
 
     @property
     def limits(self) -> tuple[float | None, float | None]:
-        """The least and the most that it can be."""
-        # What is net of idle may be below 0 by chance; nothing else can.
+        """The smallest and the largest possible value."""
+        # A value net of idle may fall below 0 by chance. No other value can.
         floor = None if self.name.endswith("_net") or self.name.startswith("watts:") else 0.0
         return floor, 100.0 if self.unit == "%" else None
 
 
 class RunMetric(Figures, frozen=True, kw_only=True):
-    """A metric of a run under load, with the mean of its values and the interval of that."""
+    """A metric of a run under load, with the mean of its values and the interval."""
 
     estimate: Estimate

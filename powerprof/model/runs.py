@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run store: one folder a run, `run.json` in it, and what else a command wants to keep.
+"""The run store: one folder per run with `run.json` and further files of a command.
 
-Files are written beside their place and renamed, so that a run is there whole or not at all, and with the caller's
-rights. Runs come from other machines too: they are read as hostile.
+Files are written next to their final name and renamed, with the caller's rights: a run is either complete or absent.
+Runs may come from other machines, so their content is not trusted.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ T = TypeVar("T", bound=msgspec.Struct)
 _NAME = re.compile(r"[a-z][a-z-]{,30}-\d{4,18}")
 _RUN_FILE = "run.json"
 _ABOUT_FILE = "about.json"
-# A label is a word of a release or a branch; `last` means the newest run, the others are commands.
+# A label is a word such as a release or a branch. `last` means the newest run; the others are commands.
 _LABEL = re.compile(r"[A-Za-z0-9][\w.+/-]{0,39}")
 _NO_LABELS = ("last", "prune", "export")
 _LIMIT_BYTES = 64 << 20
 _SHOWN_NAME = 80
-# A capture of a busy host is some MB, all other runs less than one.
+# A capture of a busy host takes some MB, any other run less than one.
 _NEEDED_BYTES = 1 << 20
 
 
 class RecordHead(msgspec.Struct):
-    """What all records begin with."""
+    """The common fields of all records."""
 
     schema: str
     command: str | None = None
@@ -48,7 +48,7 @@ class RecordHead(msgspec.Struct):
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept beside a run: the caller's labels, what was measured, and its answer in a sentence."""
+    """The file next to a run: the caller's labels, the target, and the answer in one sentence."""
 
     labels: list[str] = []
     target: str | None = None
@@ -57,7 +57,7 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class RunInfo:
-    """A line of `powerprof runs`. `problem` says why a run cannot be read."""
+    """One line of `powerprof runs`. `problem` is the reason why a run cannot be read."""
 
     id: str
     path: Path
@@ -71,7 +71,7 @@ class RunInfo:
 
 
 def check_label(label: str) -> str:
-    """The label. Raises UsageError for what is none."""
+    """Return the label. Raise UsageError for an invalid one."""
     if not _LABEL.fullmatch(label) or label in _NO_LABELS or _NAME.fullmatch(label):
         shown = label if len(label) <= _SHOWN_NAME else label[:_SHOWN_NAME] + "…"
         raise UsageError(f"--label {shown} is not a label", "letters, digits and . _ + / -, at most 40, not a run's id")
@@ -80,7 +80,7 @@ def check_label(label: str) -> str:
 
 @loader
 def decode_record(path: Path, kind: type[T]) -> T:
-    """Read one record. Raises DataError with the field that does not fit."""
+    """Return one record of a file. Raise DataError with the field that does not fit."""
     data = read_outside(path, _LIMIT_BYTES)
     check_json(data, path)
     try:
@@ -90,12 +90,12 @@ def decode_record(path: Path, kind: type[T]) -> T:
 
 
 def read_head(path: Path) -> RecordHead:
-    """What a record says of itself first. Raises DataError."""
+    """Return the common fields of a record. Raise DataError."""
     return decode_record(path, RecordHead)
 
 
 def read_schema(path: Path) -> str:
-    """The schema that a record names. Raises DataError."""
+    """Return the schema of a record. Raise DataError."""
     return read_head(path).schema
 
 
@@ -106,20 +106,20 @@ class RunStore:
         self.directory = directory or paths.state_dir() / "runs"
 
     def prepare(self) -> None:
-        """Make the directory. Raises PowerprofError where it cannot be made or written."""
+        """Create the directory. Raise PowerprofError if it cannot be created or written."""
         try:
             if self.directory.exists() and not self.directory.is_dir():
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        except OSError as error:  # also where it lies in somebody else's closed home
+        except OSError as error:  # also for another user's closed home
             raise self._cannot(error) from error
         paths.private_directory(self.directory)
         with as_caller():
-            # By the effective ids, which include those that files are written with; access(2) asks for the real ones.
+            # The effective ids include those that write files. Plain access(2) checks the real ids.
             if not os.access(self.directory, os.W_OK | os.X_OK, effective_ids=True):
                 raise self._cannot(PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
 
     def check(self) -> None:
-        """Make the directory and see that a run can be saved now. Raises PowerprofError."""
+        """Create the directory and check that a run can be saved now. Raise PowerprofError."""
         self.prepare()
         try:
             with as_caller(), Folder.open(self.directory) as store:
@@ -128,10 +128,10 @@ class RunStore:
             raise self._cannot(error) from error
 
     def create(self, command: str) -> tuple[str, Path]:
-        """A new empty run folder and its id, such as idle-0042. Raises PowerprofError where it cannot be made."""
+        """Create an empty run and return its id, such as idle-0042, and its folder. Raise PowerprofError on failure."""
         self.prepare()
-        taken = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
-        number = max(taken, default=0) + 1
+        numbers = [int(name.rsplit("-", 1)[1]) for name in self._names() if name.rsplit("-", 1)[0] == command]
+        number = max(numbers, default=0) + 1
         try:
             with as_caller(), Folder.open(self.directory) as store:
                 while True:
@@ -146,7 +146,7 @@ class RunStore:
             raise self._cannot(error) from error
 
     def write(self, folder: Path, name: str, data: bytes) -> Path:
-        """Write one file of a run, whole or not at all. Raises PowerprofError (disk full, no permission)."""
+        """Write one file of a run, completely or not at all. Raise PowerprofError (disk full, no permission)."""
         try:
             with as_caller(), Folder.open(folder) as run:
                 run.write(name, data)
@@ -155,7 +155,7 @@ class RunStore:
         return folder / name
 
     def save(self, command: str, record: T, extra: dict[str, bytes] | None = None, about: About | None = None) -> T:
-        """Save a record that has an `id` field, with other files beside it; returns it with its id."""
+        """Save a record with an `id` field and other files next to it. Return the record with its id."""
         name, folder = self.create(command)
         named = msgspec.structs.replace(record, id=name)
         try:
@@ -171,7 +171,7 @@ class RunStore:
         return named
 
     def remove(self, name: str) -> None:
-        """Remove a run by its id with all that is beside it. Raises UsageError, PowerprofError."""
+        """Remove a run by its id, with all of its files. Raise UsageError, PowerprofError."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a run's id", "powerprof runs lists them")
         try:
@@ -187,7 +187,7 @@ class RunStore:
             ) from error
 
     def about(self, name: str) -> About:
-        """What is kept beside a run; nothing where it was saved by an older version, or is damaged."""
+        """Return the labels, target and answer of a run. Empty for a damaged file or a run of an older version."""
         path = self.directory / name / _ABOUT_FILE
         try:
             return decode_record(path, About) if path.is_file() else About()
@@ -195,9 +195,9 @@ class RunStore:
             return About()
 
     def describe(self, name: str, about: About) -> None:
-        """Keep this beside a run of the store, its labels after those that it has.
+        """Add labels, target and answer to a run of the store.
 
-        Raises UsageError where there is no such run, PowerprofError where it cannot be written.
+        Raise UsageError for an unknown run, PowerprofError if the file cannot be written.
         """
         if not _NAME.fullmatch(name) or not (self.directory / name / _RUN_FILE).is_file():
             raise UsageError(f"no run {name[:_SHOWN_NAME]!r} in {self.directory}", "powerprof runs lists them")
@@ -210,11 +210,11 @@ class RunStore:
         self.write(self.directory / name, _ABOUT_FILE, encode_record(both))
 
     def find(self, name: str) -> Path:
-        """The record's file for a run id, a run folder or a JSON file. Raises UsageError where there is none."""
+        """Return the file of a record by run id, run folder or JSON file. Raise UsageError without a file."""
         if _NAME.fullmatch(name) and (self.directory / name / _RUN_FILE).is_file():
             return self.directory / name / _RUN_FILE
         path = Path(name)
-        with contextlib.suppress(OSError):  # a name that is too long for a file
+        with contextlib.suppress(OSError):  # the name may be too long for a file
             if path.is_dir() and (path / _RUN_FILE).is_file():
                 return path / _RUN_FILE
             if path.is_file():
@@ -227,11 +227,11 @@ class RunStore:
         raise UsageError(f"no run {shown!r} in {self.directory}", "powerprof runs lists them")
 
     def load(self, name: str, kind: type[T]) -> T:
-        """Read a run by id, folder or file."""
+        """Return a run by id, folder or file."""
         return decode_record(self.find(name), kind)
 
     def list(self) -> list[RunInfo]:
-        """All runs, oldest first; damaged ones too, with the reason."""
+        """Return all runs, oldest first, also damaged ones with the reason."""
         infos = []
         for name in self._names():
             path = self.directory / name / _RUN_FILE
@@ -275,7 +275,7 @@ class RunStore:
 
 
 def encode_record(record: Any) -> bytes:
-    """A record as indented JSON with a final newline: the same record, the same bytes."""
+    """Return a record as indented JSON with a final newline. Equal records give equal bytes."""
     return msgspec.json.format(msgspec.json.encode(record, enc_hook=_plain), indent=1) + b"\n"
 
 

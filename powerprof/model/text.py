@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plain text for people: numbers with the right digits, columns that line up, nothing else."""
+"""Plain text for people: numbers with the right digits, and aligned columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from powerprof.model.records import Estimate
 
 
-# What is going on, a line at a time, to whoever waits.
+# Prints one line of progress.
 Say = Callable[[str], None]
 
 UNKNOWN = "?"
@@ -21,7 +21,7 @@ DEFAULT_WIDTH = 80
 _ABSURD = 1e15  # no figure of a real run has more digits; a damaged record must not fill the screen
 
 
-# What a stream that knows no Unicode gets for the characters that reports use.
+# The characters of reports for a stream without Unicode.
 STAND_IN = "powerprof.stand_in"
 _ASCII = {
     "−": "-",
@@ -56,7 +56,7 @@ codecs.register_error(STAND_IN, _stand_in)
 
 
 def number(value: float | None, digits: int = 2, unit: str = "") -> str:
-    """A figure with a real minus sign; ? where it is unknown."""
+    """Return a figure with a real minus sign; ? if it is unknown."""
     if value is None:
         return UNKNOWN
     if abs(value) >= _ABSURD:
@@ -68,37 +68,37 @@ def number(value: float | None, digits: int = 2, unit: str = "") -> str:
 
 
 def count(value: int | None) -> str:
-    """A whole number with thousands apart; ? where it is unknown or absurd."""
+    """Return a whole number with thousands separators; ? if it is unknown or absurd."""
     return UNKNOWN if value is None or abs(value) >= _ABSURD else f"{value:,}".replace("-", "−")
 
 
 def plural(number: int, noun: str) -> str:
-    """`1 stack`, `2,000 stacks`."""
+    """Return `1 stack`, `2,000 stacks`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """As `number`, with + before what is not negative."""
+    """Return `number` with + for values that are not negative."""
     text = number(value, digits)
     return text if value is None or text.startswith("−") else f"+{text}"
 
 
 def half_width(estimate: Estimate) -> float | None:
-    """Half of the 95 % interval; None where there is none."""
+    """Return half of the 95 % interval. None without one."""
     if estimate.low is None or estimate.high is None:
         return None
     return (estimate.high - estimate.low) / 2
 
 
 def plus_minus(estimate: Estimate, digits: int = 2, *, sign: bool = False) -> str:
-    """`6.8 ± 0.5`; without an interval the mean alone."""
+    """Return `6.8 ± 0.5`; without an interval the mean alone."""
     mean = signed(estimate.mean, digits) if sign else number(estimate.mean, digits)
     half = half_width(estimate)
     return mean if half is None else f"{mean} ± {number(half, digits)}"
 
 
 def period(milliseconds: float | None) -> str:
-    """`every 400 ms`, `every 1 s`; empty for None."""
+    """Return `every 400 ms`, `every 1 s`; empty for None."""
     if milliseconds is None:
         return ""
     if milliseconds < 1:
@@ -109,14 +109,14 @@ def period(milliseconds: float | None) -> str:
 
 
 def approximate_time(seconds: float) -> str:
-    """How long something will take: `about 40 s`, `about 3 min`, `about 2.5 h`."""
+    """Return a rounded duration: `about 40 s`, `about 3 min`, `about 2.5 h`."""
     if seconds < 90:
         return f"about {max(10, math.ceil(seconds / 10) * 10)} s"
     return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {number(seconds / 3600, 1)} h"
 
 
 def count_down(say: Say, seconds: float) -> Say:
-    """`say` with the time that is left of a plan of so many seconds from now; alone where it takes longer."""
+    """Return a `say` that adds the remaining time of a plan of `seconds` from now. Later it prints the text alone."""
     ends_s = time.monotonic() + seconds
 
     def line(text: str) -> None:
@@ -127,12 +127,15 @@ def count_down(say: Say, seconds: float) -> Say:
 
 
 def shorten(text: str, width: int) -> str:
-    """At most `width` characters, with … where something was left out."""
+    """Return at most `width` characters, with … for a left-out end."""
     return text if len(text) <= width else text[: max(0, width - 1)] + "…"
 
 
 def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> list[str]:
-    """Rows as aligned lines: the first `left` columns flush left, the others flush right. No trailing blanks."""
+    """Return rows as aligned lines without trailing blanks.
+
+    The first `left` columns are flush left, others flush right.
+    """
     widths = [
         max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(max(map(len, rows), default=0))
     ]
@@ -144,26 +147,26 @@ def columns(rows: Sequence[Sequence[str]], *, left: int = 1, gap: int = 2) -> li
 
 
 def join_words(words: Sequence[str], last: str = "and") -> str:
-    """`a`, `a and b`, `a, b and c`."""
+    """Return `a`, `a and b`, `a, b and c`."""
     return f" {last} ".join(part for part in (", ".join(words[:-1]), *words[-1:]) if part)
 
 
 def wrap(text: str, width: int, indent: str = "") -> list[str]:
-    """A sentence in lines of at most `width`."""
+    """Return a sentence in lines of at most `width` characters."""
     import textwrap
 
     return textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False) or [""]
 
 
 def label_with_source(label: str, source: str | None) -> str:
-    """A function with the name and line of its source file: `main (main.c:12)`; without them where they are unknown."""
+    """Return a function with the name and line of its source file, if known: `main (main.c:12)`."""
     return label if source is None else f"{label} ({source.rpartition('/')[2]})"
 
 
 def without_parameters(function: str) -> str:
-    """A C++ function without the types of its parameters: `do_command(THD*, bool)` is `do_command`.
+    """Return a C++ function without the types of its parameters: `do_command(THD*, bool)` is `do_command`.
 
-    Kept is what belongs to the name, `operator()` and `(anonymous namespace)`, and what follows a blank, as files do.
+    Keep parts of the name, `operator()` and `(anonymous namespace)`, and text after a blank, as in file names.
     """
     name = function.removesuffix(" const")
     if not name.endswith(")"):

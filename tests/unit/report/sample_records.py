@@ -33,7 +33,16 @@ from powerprof.experiment.sweep_comparison import SweepComparison, compare_sweep
 from powerprof.experiment.sweep_rounds import Point, Sweep
 from powerprof.experiment.verdict import answer_for, control_from_blocks, judge_metrics
 from powerprof.measure.sampling import interval, make_phase
-from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Waker, Wakeup, Woken
+from powerprof.model.attribution import (
+    Attribution,
+    ExternalWakeup,
+    StackCounts,
+    StackFrame,
+    TargetInfo,
+    Thread,
+    Waker,
+    Wakeup,
+)
 from powerprof.model.records import (
     Cause,
     Conservation,
@@ -496,7 +505,7 @@ def attribution() -> Attribution:
         other_causes=causes(),
         c0_percent=0.61,
         woken_elsewhere=[
-            Woken(
+            ExternalWakeup(
                 thread=Thread(tid=8133, comm="mariadbd", server_name="thread/sql/one_connection"),
                 process="sysbench",
                 count=3,
