@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.unit.stacks.test_python_frames import read_bent
+from tests.unit.stacks.test_interpreter import read_bent
 
 pytestmark = pytest.mark.soak
 

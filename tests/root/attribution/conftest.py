@@ -173,13 +173,31 @@ class Wakes:
         return found
 
 
+def compile_c(name: str, folder: Path) -> Path:
+    """Compile a C program of this folder."""
+    target = folder / name
+    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
+    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / f"{name}.c"], check=True)
+    return target
+
+
+@contextmanager
+def running(*words: object) -> Iterator[dict[str, Any]]:
+    """Run a program and yield the JSON object of its first line."""
+    process = start([*map(str, words)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        yield json.loads(process.stdout.readline())
+    finally:
+        stop(process)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
 @pytest.fixture(scope="session")
 def wakes_program(programs_dir: Path) -> Path:
     """wakes.c, compiled."""
-    target = programs_dir / "wakes"
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
-    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / "wakes.c"], check=True)
-    return target
+    return compile_c("wakes", programs_dir)
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,9 +15,9 @@ import pytest
 
 from powerprof.measure.window import read_group_cpu_ns
 from powerprof.system.processes import cgroup_pids
-from powerprof.system.programs import need, start, stop
+from powerprof.system.programs import start, stop
 from powerprof.system.tasks import switches_of
-from tests.root.attribution.conftest import HERE, Attributed
+from tests.root.attribution.conftest import Attributed, compile_c, running
 
 Attribute = Callable[..., Attributed]
 _RPS = Path("/sys/class/net/lo/queues/rx-0/rps_cpus")
@@ -29,22 +27,7 @@ _WINDOWS = 5
 @pytest.fixture(scope="module")
 def program(programs_dir: Path) -> Path:
     """bystanders.c, compiled."""
-    target = programs_dir / "bystanders"
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror", "-pthread", "-fomit-frame-pointer"]
-    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / "bystanders.c"], check=True)
-    return target
-
-
-@contextmanager
-def running(program: Path, *arguments: object) -> Iterator[dict[str, int]]:
-    process = start([program, *map(str, arguments)], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        yield json.loads(process.stdout.readline())
-    finally:
-        stop(process)
-        if process.stdout is not None:
-            process.stdout.close()
+    return compile_c("bystanders", programs_dir)
 
 
 @contextmanager

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +23,8 @@ from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.attribution import Attribution
 from powerprof.system.processes import resolve
-from powerprof.system.programs import need, start, stop
 from powerprof.tracing.idle import WindowTracer, trace_stacks
-from tests.root.attribution.conftest import HERE
+from tests.root.attribution.conftest import compile_c, running
 
 WINDOW_S = 4.0
 
@@ -35,22 +32,7 @@ WINDOW_S = 4.0
 @pytest.fixture(scope="module")
 def program(programs_dir: Path) -> Path:
     """poller.c, compiled."""
-    target = programs_dir / "poller"
-    flags = ["-O2", "-Wall", "-Wextra", "-Werror"]
-    subprocess.run([need("gcc", "gcc"), *flags, "-o", target, HERE / "poller.c"], check=True)
-    return target
-
-
-@contextmanager
-def running(*words: object) -> Iterator[int]:
-    process = start([*map(str, words)], stdout=subprocess.PIPE)
-    try:
-        assert process.stdout is not None
-        yield int(json.loads(process.stdout.readline())["pid"])
-    finally:
-        stop(process)
-        if process.stdout is not None:
-            process.stdout.close()
+    return compile_c("poller", programs_dir)
 
 
 @dataclass(frozen=True)
@@ -94,7 +76,7 @@ def polled(program: Path, notes: Path, rate: int, work_us: int, spinners: int) -
     """A poller on the last CPU, with so many spinners beside it there."""
     cpu = max(os.sched_getaffinity(0))
     with ExitStack() as stack:
-        pid = stack.enter_context(running(program, notes, cpu, rate, work_us))
+        pid = stack.enter_context(running(program, notes, cpu, rate, work_us))["pid"]
         for _ in range(spinners):
             stack.enter_context(running(program, notes, cpu, 0, 0))
         taken = capture(resolve((str(pid),)), AttributeRequest(duration_s=WINDOW_S), dict, lambda _: None)
