@@ -50,7 +50,7 @@ from powerprof.queries.history import HistoryKeeper
 from powerprof.queries.records import Queries
 from powerprof.queries.session import QueriesRequest
 from powerprof.report.history import about
-from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, queries_plain_line, queries_screen
+from powerprof.report.watch import QUERIES_PLAIN_HEAD, QUERIES_SORTS, draw_queries_screen, queries_plain_line
 from powerprof.system import signals
 from powerprof.system.errors import HungUp, PowerprofError, UsageError
 
@@ -270,7 +270,7 @@ def _watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | 
                 history, title = StatementHistory(), "powerprof queries"
                 LiveView(
                     history,
-                    lambda kept, view, wide, high: queries_screen(kept, view, title, wide, high),
+                    lambda kept, view, wide, high: draw_queries_screen(kept, view, title, wide, high),
                     QUERIES_SORTS,
                     lambda: (
                         save_run(saving.runs_dir, "queries", history.last) if history.last else "nothing to save yet"

@@ -53,7 +53,7 @@ def command(options: Options) -> None:
     from powerprof.cli.live import LiveView, has_screen, line_width, print_lines
     from powerprof.live.monitor import HostMonitor, MonitorPlan
     from powerprof.live.statements import RowHistory
-    from powerprof.report.watch import PLAIN_HEAD, SORTS, document, plain_line, screen
+    from powerprof.report.watch import PLAIN_HEAD, SORTS, draw_screen, interval_document, plain_line
     from powerprof.system.processes import resolve
 
     words = tuple(watched.pid or ())
@@ -70,7 +70,7 @@ def command(options: Options) -> None:
     with HostMonitor(plan, progress) as monitor:
         intervals = islice(monitor.intervals(), options.count)
         if json_lines:
-            print_lines(intervals, None, lambda interval: json.dumps(document(interval), ensure_ascii=True))
+            print_lines(intervals, None, lambda interval: json.dumps(interval_document(interval), ensure_ascii=True))
             return
         if not has_screen(plain, json_lines):
             print_lines(intervals, PLAIN_HEAD, lambda interval: plain_line(interval, line_width()))
@@ -78,7 +78,7 @@ def command(options: Options) -> None:
         title = f"powerprof watch · {target.label}"
         LiveView(
             RowHistory(),
-            lambda history, view, wide, high: screen(history, view, title, wide, high),
+            lambda history, view, wide, high: draw_screen(history, view, title, wide, high),
             SORTS,
             lambda: _saved(monitor, runs_dir),
         ).run(intervals)

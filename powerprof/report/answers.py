@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from powerprof.experiment.records import Threat
-from powerprof.report.labels import filled
+from powerprof.report.labels import fill_template
 
 # The sentences of threats to a comparison, and of its control.
 
@@ -50,7 +50,7 @@ def _threat(threat: Threat, names: Mapping[str, str]) -> str:
     template = "{text}" if "text" in values else WORDS.get(threat.form or threat.name, threat.name)
     if "run" in values and "{run}" not in template:
         template = f"{{run}}: {template}"
-    return filled(template, values).replace(" -", " −")
+    return fill_template(template, values).replace(" -", " −")
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,12 @@ from powerprof.model.records import Cause
 from powerprof.model.text import number
 from powerprof.report import labels, metrics
 from powerprof.report.csv_file import Line
-from powerprof.report.html.charts import flame_view
-from powerprof.report.html.page import Extras, clean, embedded, opened, page
-from powerprof.report.html.svg import Scale, step
+from powerprof.report.html.charts import draw_flame
+from powerprof.report.html.page import Extras, clean_name, embed_json, render_page, split_rows
+from powerprof.report.html.svg import Scale, round_step
 from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, draw_table, note_lines
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import TimelineExit, flame, frames_of, modules_of, stacks_of
+from powerprof.report.stacks import TimelineExit, build_flame, frames_of, modules_of, stacks_of
 from powerprof.report.table import Places
 from powerprof.report.wakeups import (
     RAN_ANYWAY,
@@ -269,7 +269,7 @@ def _running_time(record: Attribution) -> list[str]:
 
 def _footer(record: Attribution) -> list[str]:
     """Return three lines: the balance of idle exits, the completeness of stacks, and the cost of measuring."""
-    stacks, tool, lines = record.stacks, record.tool, [metrics.balance(record.conservation)]
+    stacks, tool, lines = record.stacks, record.tool, [metrics.describe_balance(record.conservation)]
     if stacks.exits_complete_percent is not None:
         share, unnamed = text.number(stacks.exits_complete_percent, 1), stacks.unnamed_frames_percent
         nameless = f"; {text.number(unnamed, 0)} % of frames have no name" if unnamed and unnamed >= 1.0 else ""
@@ -338,14 +338,14 @@ def render_terminal(
     if printed[-1]:
         printed.append("")
     for line in (
-        metrics.joules(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
+        metrics.describe_energy(split) if split else "Energy: no meter and no model for this CPU (powerprof doctor).",
         *_woken_elsewhere(record),
         *_other_causes(record),
         *_running_time(record),
         *_footer(record),
     ):
         printed += text.wrap(line, width)
-    printed += labels.lines(record, width)
+    printed += labels.wrap_notes(record, width)
     if record.interrupted:
         printed.append("Interrupted: this is what was traced until then.")
     return printed
@@ -403,16 +403,16 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     for period in ordered:
         enter, leave = (across((time - origin) / 1e6) for time in (period.enter_ns, period.exit_ns))
         top = cpus[period.cpu] * _LANE
-        blame = f"{period.mechanism.replace('_', '-')}: {clean(period.cause, 80)}"
-        idle_ms, state = (period.exit_ns - period.enter_ns) / 1e6, clean(period.state, 40)
+        blame = f"{period.mechanism.replace('_', '-')}: {clean_name(period.cause, 80)}"
+        idle_ms, state = (period.exit_ns - period.enter_ns) / 1e6, clean_name(period.state, 40)
         parts.append(_IDLE.format(enter, top + 5, max(0.02, leave - enter), period.cpu, state, idle_ms, blame))
         ran = "" if period.next_ns is None else f", ran {(period.next_ns - period.exit_ns) / 1e6:.3f} ms"
         width = 0.0 if period.next_ns is None else across((period.next_ns - origin) / 1e6) - leave
         place, exit_ms = (_mechanism_of(period), leave, top + 1, max(0.12, width)), (period.exit_ns - origin) / 1e6
-        parts.append(_RAN.format(*place, exit_ms, blame, clean(period.thread or "nobody ran", 80), ran))
+        parts.append(_RAN.format(*place, exit_ms, blame, clean_name(period.thread or "nobody ran", 80), ran))
     height = len(cpus) * _LANE
     span_ms = (end - origin) / 1e6
-    distance = step(span_ms, 5)
+    distance = round_step(span_ms, 5)
     for index in range(int(span_ms / distance) + 1):
         at = across(index * distance)
         parts.append(
@@ -426,7 +426,7 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
     return Lanes(
         svg,
         _draw_overview(whole, origin, whole_ms),
-        embedded(_timeline_data(whole, origin, whole_ms)),
+        embed_json(_timeline_data(whole, origin, whole_ms)),
         len(ordered),
         len(whole),
         len(exits),
@@ -467,7 +467,7 @@ def _timeline_data(exits: Sequence[TimelineExit], origin: int, whole_ms: float) 
     words: dict[str, int] = {}
     rows = []
     for period in exits:
-        who = f"{clean(period.cause, 80)}, {clean(period.thread or 'nobody ran', 80)}"
+        who = f"{clean_name(period.cause, 80)}, {clean_name(period.thread or 'nobody ran', 80)}"
         times = [
             None if at is None else (at - origin) // 1000 for at in (period.enter_ns, period.exit_ns, period.next_ns)
         ]
@@ -496,32 +496,34 @@ def render_html(record: Attribution, extras: Extras) -> str:
     places = Places(record)
     modules = modules_of(record.wakeups)
     exits, c0 = (stacks_of(record.wakeups, by) for by in ("count", "c0_ms"))
-    root = clean(record.target.label, 80)
+    root = clean_name(record.target.label, 80)
     views = [
-        flame_view(flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
+        draw_flame(build_flame(stacks, unit=unit, root=root, limit=_FRAMES), title, modules)
         for stacks, unit, title in ((exits, "idle exits", "Idle exits"), (c0, "ms of C0", "C0 time that followed"))
     ]
     shown = busy_wakings_table(record, places, MAX_ROWS) or wakeups_table(record, places, MAX_ROWS)
-    first, more = opened(shown, _OPEN_ROWS)
+    first, more = split_rows(shown, _OPEN_ROWS)
     split = record.energy_split
-    return page(
+    return render_page(
         "attribution.html.j2",
         record,
         places,
         derived=extras.derived,
-        title=clean(answer_of(record)),
+        title=clean_name(answer_of(record)),
         answer=answer_of(record),
         rows=first,
         more=more,
         beyond=hidden_rows_text(record, MAX_ROWS),
         elsewhere=elsewhere_table(record, places),
-        others=opened(causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS),
+        others=split_rows(
+            causes_table(record.other_causes, places, "/other_causes", _CAUSES, "other causes"), _OPEN_ROWS
+        ),
         energy=split_table(split, places, "/energy_split") if split else None,
         flames=[view for view in views if view],
         helps=suggest_remedies(record),
         lanes=lanes(extras.timeline),
         mechanisms=MECHANISMS,
-        notes=labels.all_of(record),
+        notes=labels.notes_with_source(record),
     )
 
 
@@ -542,7 +544,7 @@ def render_markdown(record: Attribution, context: str) -> list[str]:
         written = draw_table(wakeups_table(record, places, MARKDOWN_ROWS), _WAKEUP_COLUMNS)
     if left := hidden_rows_text(record, MARKDOWN_ROWS):
         written += ["", f"{left}."]
-    return written + balance_lines(record.conservation) + note_lines(labels.all_of(record))
+    return written + balance_lines(record.conservation) + note_lines(labels.notes_with_source(record))
 
 
 def render_csv(record: Attribution) -> Iterator[Line]:

@@ -24,17 +24,25 @@ from powerprof.report.html.charts import (
     DrawnInterval,
     FlameView,
     c0_bars,
-    flame_view,
+    draw_flame,
     interval_axis,
     interval_row,
     interval_ticks,
 )
-from powerprof.report.html.page import DrawnColumn, Extras, clean, extras_of_two, page, table, without_empty
+from powerprof.report.html.page import (
+    DrawnColumn,
+    Extras,
+    clean_name,
+    extras_of_two,
+    render_page,
+    table_html,
+    without_empty,
+)
 from powerprof.report.labels import answer_and_context
 from powerprof.report.markdown import MARKDOWN_ROWS, draw_table, escape, note_lines
 from powerprof.report.metrics import comparison_table, functions_table, states_table, system_table
 from powerprof.report.run import executions_of, server_lines
-from powerprof.report.stacks import flame, flame_difference
+from powerprof.report.stacks import build_flame, build_flame_difference
 from powerprof.report.table import Figure, JudgedCell, Places, Table, Words
 
 _PERCENT_UNIT = " %"
@@ -259,7 +267,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     threats = [threat.text for threat in comparison.threats]
     if threats:
         printed += text.wrap("Threats: " + "; ".join(threats) + ".", width)
-    printed += labels.lines(comparison, width)
+    printed += labels.wrap_notes(comparison, width)
     cost = comparison.tool.get("cpu_percent")
     if isinstance(cost, float):
         printed.append(f"powerprof itself: {cost:.2f} % of one CPU.")
@@ -359,7 +367,7 @@ def _metric_tables(record: Comparison, whole: Table) -> tuple[Markup, Markup, in
 
     def part(numbers: list[int], primary: bool, caption: str) -> Markup:
         cells = None if drawn is None else replace(drawn, cells=[drawn.cells[n] for n in numbers], primary=primary)
-        return table(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
+        return table_html(replace(whole, rows=[whole.rows[n] for n in numbers], caption=caption), "metrics", cells)
 
     return part(first, True, whole.caption), part(others, False, "") if others else Markup(), len(others)
 
@@ -378,7 +386,9 @@ def _draw_differences(record: Comparison) -> DrawnColumn | None:
             "" if interval is None else f"{interval.percent:+.1f} % [{interval.low:+.1f}, {interval.high:+.1f}]"
         )
         # On narrow screens the table head is hidden, so each row has its own axis.
-        row = interval_row(axis, interval, f"{labels.metric(metric.name)}: {difference}") if interval else Markup()
+        row = (
+            interval_row(axis, interval, f"{labels.metric_words(metric.name)}: {difference}") if interval else Markup()
+        )
         cells.append(row + Markup('<div class="ticks" aria-hidden="true">{}</div>').format(ticks) if interval else row)
     return DrawnColumn("verdict", ticks, cells)
 
@@ -391,7 +401,7 @@ def _block_bars(record: Comparison) -> list[svg.Bar]:
         left_out = "warm-up" if block.dropped else "disturbed" if block.disturbed else ""
         more = f", {left_out}, not counted" if left_out else ""
         again = f", taken {block.attempts_count} times" if block.attempts_count > 1 else ""
-        named.append((block.window, look, f"{clean(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
+        named.append((block.window, look, f"{clean_name(what, 60)}, pair {block.pair}{more}{again}", block.arm.upper()))
     named += [(window, "bar-idle", "idle baseline, after", "") for window in record.baseline_after]
     return c0_bars(named)
 
@@ -403,8 +413,8 @@ def _state_bars(record: Comparison, states: Table) -> list[tuple[str, Markup]]:
         for row in states.rows:
             name, share = row.cells["name"], row.cells[arm]
             if isinstance(name, Words) and isinstance(share, Figure):
-                shares.append(svg.BarShare(clean(name.text, 40), share.value or 0.0, row.look))
-        bars.append((condition.name, svg.state_bar(shares, clean(condition.name, 60))))
+                shares.append(svg.BarShare(clean_name(name.text, 40), share.value or 0.0, row.look))
+        bars.append((condition.name, svg.draw_state_bar(shares, clean_name(condition.name, 60))))
     return bars
 
 
@@ -416,15 +426,15 @@ def flames(record: Comparison, extras: Extras) -> list[FlameView]:
     if not extras.stacks and not extras.stacks_b and record.traced:
         traced = {window.arm: window.attribution for window in record.traced}
         extras = extras_of_two(traced.get("a"), traced.get("b"))
-    names = clean(record.a.name, 60), clean(record.b.name, 60)
+    names = clean_name(record.a.name, 60), clean_name(record.b.name, 60)
     views = [
-        flame_view(flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)
+        draw_flame(build_flame(stacks, unit=extras.unit, root=name, limit=_FRAMES), name, extras.modules)
         for stacks, name in ((extras.stacks, names[0]), (extras.stacks_b, names[1]))
     ]
     if extras.stacks and extras.stacks_b:
         root = f"{names[1]} − {names[0]}"
-        graph = flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=root, limit=_FRAMES)
-        views.append(flame_view(graph, f"Difference, {names[1]} − {names[0]}", extras.modules))
+        graph = build_flame_difference(extras.stacks, extras.stacks_b, unit=extras.unit, root=root, limit=_FRAMES)
+        views.append(draw_flame(graph, f"Difference, {names[1]} − {names[0]}", extras.modules))
     return [view for view in views if view is not None]
 
 
@@ -436,13 +446,13 @@ def render_html(record: Comparison, extras: Extras) -> str:
         record.metrics[0] if record.metrics else None,
     )
     states = states_table(record, places)
-    names = (clean(record.a.name, 60), clean(record.b.name, 60))
+    names = (clean_name(record.a.name, 60), clean_name(record.b.name, 60))
     over = "over pairs of neighbouring blocks" if record.blocks_count else "of two runs at different times"
     caption = (
         f"The difference is {names[1]} − {names[0]} {over}. Drawn: B relative to A with its 95 % interval; filled "
         "where the interval excludes no difference, an arrow where it continues beyond the axis."
     )
-    return page(
+    return render_page(
         "comparison.html.j2",
         record,
         places,
@@ -452,14 +462,14 @@ def render_html(record: Comparison, extras: Extras) -> str:
         metrics=_metric_tables(record, replace(comparison_table(record, places), caption=caption)),
         system=system_table(record, places) if record.system else None,
         names=names,
-        notes=labels.all_of(record),
-        primary_label=labels.metric(primary.name) if primary else "",
-        pairs=svg.pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
-        strips=charts.of_comparison(record),
+        notes=labels.notes_with_source(record),
+        primary_label=labels.metric_words(primary.name) if primary else "",
+        pairs=svg.draw_pairs(primary.a.values, primary.b.values, primary.unit, names) if primary else Markup(),
+        strips=charts.comparison_charts(record),
         states=states,
         apart=speed_and_power(record),
         state_bars=_state_bars(record, states) if states.rows else [],
-        course=svg.course(_block_bars(record), "% C0"),
+        course=svg.draw_course(_block_bars(record), "% C0"),
         flames=flames(record, extras),
         functions=functions_table(record, places, _MAX_PAGE_FUNCTIONS),
         columns=[list(dict.fromkeys(name for row in plan.rows for name in row)) for plan in record.plans],
@@ -484,7 +494,7 @@ def render_markdown(record: Comparison, context: str) -> list[str]:
         written += ["", "Functions that grew or shrank, in percent of one CPU:", *draw_table(functions)]
     if record.threats:
         written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
-    return written + note_lines([*record.differences, *labels.all_of(record)])
+    return written + note_lines([*record.differences, *labels.notes_with_source(record)])
 
 
 def render_csv(record: Comparison) -> Iterator[Line]:

@@ -16,8 +16,8 @@ from powerprof.experiment.verdict import metric_named
 from powerprof.model import text
 from powerprof.report import table
 from powerprof.report.answers import NO_BOUND_PERCENT
-from powerprof.report.html.page import Extras, clean, page
-from powerprof.report.labels import texts
+from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.labels import word_notes
 from powerprof.report.metrics import cure_table, cure_windows_table
 from powerprof.report.table import Places
 
@@ -181,7 +181,7 @@ def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed += text.wrap(f"{side_effect(cure.remedy)}.", width)
     printed += text.wrap(f"Latency of the server's statements: {cure.latency}.", width)
     printed += text.wrap(f"Replication lag: {cure.replication}.", width)
-    for note in texts(cure.notes):
+    for note in word_notes(cure.notes):
         printed += text.wrap(f"Note: {note}", width)
     return printed
 
@@ -215,11 +215,11 @@ def render_html(record: Cure, extras: Extras) -> str:
     places, sentence = Places(record), record.verdict.text or answer_of(record)
     metric = metric_named(record.metrics, record.verdict.metric)
     helps = metric is not None and metric.verdict == "b_lower" and record.verdict.hurts is None
-    return page(
+    return render_page(
         "cure.html.j2",
         record,
         places,
-        title=clean(sentence),
+        title=clean_name(sentence),
         answer=sentence,
         context=context_of(record),
         predicted=prediction_line(record),
@@ -227,5 +227,5 @@ def render_html(record: Cure, extras: Extras) -> str:
         windows=cure_windows_table(record, places),
         helps=helps,
         delayed=side_effect(record.remedy),
-        notes=texts(record.notes),
+        notes=word_notes(record.notes),
     )

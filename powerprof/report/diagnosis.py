@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from powerprof.diagnosis.evidence import Diagnosis, Finding
 from powerprof.model import text
 from powerprof.report.csv_file import Line
-from powerprof.report.html.page import Extras, clean, opened, page
-from powerprof.report.labels import texts
+from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
+from powerprof.report.labels import word_notes
 from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import Cell, Column, Path, Places, Table, TableRow, Words, figures, words
 
@@ -40,7 +40,7 @@ def render_terminal(diagnosis: Diagnosis, width: int = text.DEFAULT_WIDTH, *, al
     printed += ["", *text.wrap(f"{context_of(diagnosis)}{hidden}", width)]
     for sentence in scope_lines(diagnosis):
         printed += text.wrap(sentence, width)
-    for sentence in dict.fromkeys([*diagnosis.evidence.notes, *texts(diagnosis.notes)]):
+    for sentence in dict.fromkeys([*diagnosis.evidence.notes, *word_notes(diagnosis.notes)]):
         printed += text.wrap(f"Note: {sentence}", width)
     return printed
 
@@ -153,13 +153,13 @@ _MAX_ROWS = 200
 def render_html(record: Diagnosis, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
-    rows, more = opened(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
+    rows, more = split_rows(wakeups_table(record, places, _MAX_ROWS), _OPEN_ROWS)
     sentence = answer_of(record)
-    return page(
+    return render_page(
         "diagnosis.html.j2",
         record,
         places,
-        title=clean(sentence),
+        title=clean_name(sentence),
         answer=sentence,
         context=context_of(record),
         faults=[finding for finding in record.findings if finding.severity == "fault"],
@@ -167,5 +167,5 @@ def render_html(record: Diagnosis, extras: Extras) -> str:
         looked=scope_lines(record),
         rows=rows,
         more=more,
-        notes=list(dict.fromkeys([*record.evidence.notes, *texts(record.notes)])),
+        notes=list(dict.fromkeys([*record.evidence.notes, *word_notes(record.notes)])),
     )

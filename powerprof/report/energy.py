@@ -16,7 +16,7 @@ from powerprof.experiment.records import Comparison, LoadRun
 from powerprof.model import text
 from powerprof.model.records import EnergyReading, Kind
 from powerprof.report.csv_file import Line
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.system.errors import UsageError
 
 _WIDTH = 80
@@ -50,7 +50,7 @@ def render_terminal(result: EnergyResult, width: int = _WIDTH) -> list[str]:
         printed += [_meter_row(reading, names) for reading in result.meters]
     if result.notes:
         printed.append("")
-        for note in _notes(texts(result.notes)):
+        for note in _notes(word_notes(result.notes)):
             printed += textwrap.wrap(
                 note,
                 _WIDTH,

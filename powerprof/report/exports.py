@@ -37,10 +37,10 @@ def render_html(record: msgspec.Struct, extras: Extras | None = None) -> str:
 
 def render_flame(graph: Flame, title: str, modules: dict[str, str] | None = None) -> str:
     """Return a page with one flame graph and nothing else."""
-    from powerprof.report.html.charts import flame_view
-    from powerprof.report.html.page import page
+    from powerprof.report.html.charts import draw_flame
+    from powerprof.report.html.page import render_page
 
-    return page("flame.html.j2", None, None, title=title, view=flame_view(graph, title, modules))
+    return render_page("flame.html.j2", None, None, title=title, view=draw_flame(graph, title, modules))
 
 
 def render_markdown(record: msgspec.Struct) -> str:
@@ -85,9 +85,9 @@ def export(record: msgspec.Struct, file: str, extras: Extras | None = None) -> b
     stack_set = _read_stacks(record, file)
     match file:
         case "flame":
-            from powerprof.report.stacks import flame
+            from powerprof.report.stacks import build_flame
 
-            graph = flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root)
+            graph = build_flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root)
             return _encode(render_flame(graph, stack_set.title, stack_set.modules))
         case "folded":
             return _encode(fold_stacks(stack_set.stacks))
@@ -186,7 +186,7 @@ def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str 
         # A record that was copied elsewhere may be next to the capture of another one: only a run's folder counts.
         in_run = path.name == "run.json" and capture_file.is_file()
         return extras_of_capture(capture.load(capture_file) if in_run else None)
-    a, b = (_read_attribution(flame, runs_dir) if flame else None for flame in flames)
+    a, b = (_read_attribution(run, runs_dir) if run else None for run in flames)
     if a is not None and b is not None:
         programs = [_SAME_PROGRAM.get(name, name) for name in (_program_of(a), _program_of(b))]
         if programs[0] != programs[1]:
@@ -199,9 +199,9 @@ def read_extras(name: str, runs_dir: Path | None, flames: tuple[str | None, str 
 
 def extras_of_capture(capture: Capture | None) -> Extras:
     """Return the extras that the page of an attribution takes from its capture."""
-    from powerprof.report.stacks import timeline_of
+    from powerprof.report.stacks import build_timeline
 
-    return Extras(timeline=timeline_of(capture) if capture is not None else ())
+    return Extras(timeline=build_timeline(capture) if capture is not None else ())
 
 
 def _program_of(record: Attribution) -> str:

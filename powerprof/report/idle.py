@@ -21,7 +21,7 @@ from powerprof.model import text
 from powerprof.model.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
 from powerprof.report import labels, metrics
 from powerprof.report import table as terminal
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.report.phases import phase_title, phases_table
 from powerprof.report.table import Places, Table
 from powerprof.report.wakeups import causes_table, same_sleepers
@@ -352,15 +352,15 @@ def _cause_lines(run: IdleRun, width: int) -> list[str]:
         seen = [phase.conservation for phase in shown_of(run) if phase.conservation is not None]
         blind = next((counts for counts in seen if metrics.is_blind(counts)), None)
         if blind is not None:
-            return ["", *text.wrap(metrics.verdict(blind), width)]
-        return ["", *text.wrap(metrics.balance(seen[-1], ""), width - 2, "  ")] if seen else []
+            return ["", *text.wrap(metrics.describe_accounting(blind), width)]
+        return ["", *text.wrap(metrics.describe_balance(seen[-1], ""), width - 2, "  ")] if seen else []
     c = phase.conservation
     title = f"What woke the CPUs, {phase_title(run, phase)}"
     named = f"{text.number(c.coverage_percent, 1)} % of {text.count(c.idle_exits_count)} idle exits named"
     table = causes_table(phase.causes, Places(run), f"/phases/{run.phases.index(phase)}/causes", _SHOWN_CAUSES)
     left = [cause for group in same_sleepers(phase.causes)[_SHOWN_CAUSES:] for cause in group]
     heading = f"{title}{named.rjust(max(len(named) + 2, width - len(title)))}"
-    return ["", heading, *_cause_rows(table, left, width), *text.wrap(metrics.balance(c, ""), width - 2, "  ")]
+    return ["", heading, *_cause_rows(table, left, width), *text.wrap(metrics.describe_balance(c, ""), width - 2, "  ")]
 
 
 def _tool_line(run: IdleRun) -> str:
@@ -395,7 +395,7 @@ def _drift_figure(delta: Delta) -> str:
 def _energy_lines(run: IdleRun) -> list[str]:
     """Return the energy consumers of the last phase."""
     phase = shown_of(run)[-1]
-    return [metrics.joules(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
+    return [metrics.describe_energy(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
 
 
 def _notes(run: IdleRun) -> list[str]:
@@ -403,7 +403,9 @@ def _notes(run: IdleRun) -> list[str]:
     source = run.energy_source
     # `powerprof doctor` explains a missing meter.
     written = [f"Note: energy: {source.why}."] if source is not None and source.metered else []
-    sentences = dict.fromkeys([*labels.of(run), *(note for phase in run.phases for note in texts(phase.notes))])
+    sentences = dict.fromkeys(
+        [*labels.own_notes(run), *(note for phase in run.phases for note in word_notes(phase.notes))]
+    )
     return written + [f"Note: {note}." for note in sentences]
 
 
@@ -419,7 +421,7 @@ def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         "",
     ]
     printed += text.wrap(_tool_line(run), width)
-    for line in (*_energy_lines(run), *labels.of_run(run), *_notes(run)):
+    for line in (*_energy_lines(run), *labels.run_frequency_sentences(run), *_notes(run)):
         printed += text.wrap(line, width)
     if run.interrupted:
         why = f"Ended early: {run.failure}" if run.failure else "Interrupted"

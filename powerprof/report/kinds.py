@@ -13,7 +13,7 @@ import msgspec
 
 from powerprof.model.records import Note, Run
 from powerprof.model.runs import RunStore, decode_record, read_head
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.system.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _attribution() -> RecordKind:
         html=attribution.render_html,
         markdown=attribution.render_markdown,
         csv=attribution.render_csv,
-        stacks=stacks.of_attribution,
+        stacks=stacks.attribution_stacks,
     )
 
 
@@ -165,7 +165,7 @@ def _on_cpu_profile() -> RecordKind:
         options=("by", "top"),
         html=profile.render_html,
         csv=profile.render_csv,
-        stacks=stacks.of_on_cpu_profile,
+        stacks=stacks.profile_stacks,
     )
 
 
@@ -217,7 +217,7 @@ def _queries() -> RecordKind:
         html=queries.render_html,
         markdown=queries.render_markdown,
         csv=queries.render_csv,
-        stacks=stacks.of_queries,
+        stacks=stacks.query_stacks,
     )
 
 
@@ -382,7 +382,7 @@ def word_record(record: R) -> R:
 def _with_notes(value: Any) -> Any:
     """Return the same value with every note in words."""
     if isinstance(value, Note):
-        return texts([value])[0]
+        return word_notes([value])[0]
     if isinstance(value, list | tuple):
         worded = [_with_notes(each) for each in value]
         return value if all(old is new for old, new in zip(value, worded, strict=True)) else worded

@@ -111,33 +111,33 @@ _PREFIXED = {"J", "s", "J·s", "W"}
 _NOTHING = 1e-12
 
 
-def metric(name: str) -> str:
-    """Return the name of a metric in words; an unknown name becomes words by `key`."""
+def metric_words(name: str) -> str:
+    """Return the name of a metric in words; an unknown name becomes words by `key_label`."""
     if name in _METRICS:
         return _METRICS[name][0]
-    what, colon, of = name.partition(":")
-    if what == "residency_percent" and colon:
-        return f"residency in {of}"
-    if what in _OF_DEVICES:
-        return _OF_DEVICES[what][0].format(of)
-    if what == "watts" and colon:
-        return f"{of.replace(':', ' ')} watts"
-    return key(name)[0]
+    kind, colon, owner = name.partition(":")
+    if kind == "residency_percent" and colon:
+        return f"residency in {owner}"
+    if kind in _OF_DEVICES:
+        return _OF_DEVICES[kind][0].format(owner)
+    if kind == "watts" and colon:
+        return f"{owner.replace(':', ' ')} watts"
+    return key_label(name)[0]
 
 
-def short(name: str) -> str:
+def short_metric_label(name: str) -> str:
     """Return the name of a metric on a terminal; an unknown name stays."""
     if name in _METRICS:
         return _METRICS[name][1]
-    what, colon, whose = name.partition(":")
-    if what == "residency_percent" and colon:
-        return f"{whose}, %"
-    if what in _OF_DEVICES and colon:
-        return _OF_DEVICES[what][1].format(whose)
-    return f"  {whose}: {_OF_SERVERS.get(what, what)}" if colon else name
+    kind, colon, owner = name.partition(":")
+    if kind == "residency_percent" and colon:
+        return f"{owner}, %"
+    if kind in _OF_DEVICES and colon:
+        return _OF_DEVICES[kind][1].format(owner)
+    return f"  {owner}: {_OF_SERVERS.get(kind, kind)}" if colon else name
 
 
-def key(name: str) -> tuple[str, str]:
+def key_label(name: str) -> tuple[str, str]:
     """Return a JSON key as words, and the unit of its suffix: `cpu_percent` → ("cpu", "%")."""
     suffix = _UNIT_SUFFIX.search(name)
     if suffix is None:
@@ -145,7 +145,7 @@ def key(name: str) -> tuple[str, str]:
     return name[: suffix.start()].replace("_", " "), _UNITS.get(suffix[1], suffix[1])
 
 
-def significant(value: float | None) -> str:
+def format_significant(value: float | None) -> str:
     """Return a value with three significant digits, from 1,000 on as a whole number."""
     if value is None:
         return text.UNKNOWN
@@ -157,22 +157,22 @@ def significant(value: float | None) -> str:
     return text.number(value, 4 if 0 < abs(value) < 0.1 else places)
 
 
-def prefix(unit: str, largest: float) -> tuple[str, float]:
+def choose_prefix(unit: str, largest: float) -> tuple[str, float]:
     """Return the unit with m or µ if the figures are small, and the factor for them."""
     if unit not in _PREFIXED or not 0 < abs(largest) < 0.1:
         return ("" if unit == "1" else unit), 1.0
     return (f"m{unit}", 1e3) if abs(largest) >= 1e-4 else (f"µ{unit}", 1e6)
 
 
-def digits(largest: float, significant: int = 3) -> int:
+def count_decimals(largest: float, format_significant: int = 3) -> int:
     """Return the number of decimals that shows `significant` digits of the largest figure of a row, at most six."""
     if not largest:
-        return 0 if significant < 3 else 2
-    return min(6, max(0, significant - 1 - floor(log10(abs(largest)))))
+        return 0 if format_significant < 3 else 2
+    return min(6, max(0, format_significant - 1 - floor(log10(abs(largest)))))
 
 
 @dataclass(frozen=True)
-class Shown:
+class NumberFormat:
     """The unit, the factor and the number of decimals of the figures of one row."""
 
     unit: str
@@ -180,18 +180,18 @@ class Shown:
     decimals: int
 
 
-def shown(unit: str, values: Iterable[float | None]) -> Shown:
+def choose_format(unit: str, values: Iterable[float | None]) -> NumberFormat:
     """Return how to show the figures of a row.
 
     The largest figure has three significant digits, the smallest has two if four decimals suffice.
     """
     known = [abs(value) for value in values if value]
     largest = max(known, default=0.0)
-    name, factor = prefix(unit, largest)
+    name, factor = choose_prefix(unit, largest)
     if largest * factor >= 1000:
-        return Shown(name, factor, 0)
-    least = digits(min(known, default=0.0) * factor, 2)
-    return Shown(name, factor, max(digits(largest * factor), min(4, least)))
+        return NumberFormat(name, factor, 0)
+    least = count_decimals(min(known, default=0.0) * factor, 2)
+    return NumberFormat(name, factor, max(count_decimals(largest * factor), min(4, least)))
 
 
 # Sentences of notes: one template per name.
@@ -305,7 +305,7 @@ class _Counting(Formatter):
 _COUNTING = _Counting()
 
 
-def filled(template: str, values: Mapping[str, Any]) -> str:
+def fill_template(template: str, values: Mapping[str, Any]) -> str:
     """Return a template with its values.
 
     A saved note may hold any values: if they do not fit, they are printed after the beginning of the template.
@@ -316,43 +316,45 @@ def filled(template: str, values: Mapping[str, Any]) -> str:
         return f"{template.partition('{')[0].strip()} {dict(values)}".strip()
 
 
-def texts(notes: Iterable[Note | str]) -> list[str]:
+def word_notes(notes: Iterable[Note | str]) -> list[str]:
     """Return notes as sentences; sentences of saved records stay."""
-    return [note if isinstance(note, str) else filled(WORDS.get(note.name, note.name), note.values) for note in notes]
+    return [
+        note if isinstance(note, str) else fill_template(WORDS.get(note.name, note.name), note.values) for note in notes
+    ]
 
 
 # Notes of a record in sentences, and the source of its energy.
 
 
-def all_of(record: Run | Comparison | Queries | Attribution) -> list[str]:
+def notes_with_source(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Return all sentences about a record for pages and files: the source of its energy, then its notes."""
     source = record.energy_source
-    return list(dict.fromkeys([*(texts(source.notes()) if source else []), *of(record)]))
+    return list(dict.fromkeys([*(word_notes(source.notes()) if source else []), *own_notes(record)]))
 
 
-def of(record: Run | Comparison | Queries | Attribution) -> list[str]:
+def own_notes(record: Run | Comparison | Queries | Attribution) -> list[str]:
     """Return the failure that ended a record, if any, and its notes."""
     failure = None if isinstance(record, Queries | Attribution) else record.failure
-    return [*([f"ended early: {failure}"] if failure else []), *texts(record.notes)]
+    return [*([f"ended early: {failure}"] if failure else []), *word_notes(record.notes)]
 
 
-def one_doubt(doubts: Sequence[str]) -> str:
+def first_doubt(doubts: Sequence[str]) -> str:
     """Return the first doubt of an estimate, and the command that prints the others."""
     return f"estimated (no meter): {doubts[0]}{' (powerprof energy)' if len(doubts) > 1 else ''}"
 
 
-def lines(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
+def wrap_notes(record: Run | Comparison | Queries | Attribution, width: int) -> list[str]:
     """Return the notes of a record for a terminal; only the first doubt of an estimate is printed."""
     source = record.energy_source
     printed = []
     if source is not None and not source.metered and source.doubts:
-        printed += text.wrap(f"Note: {one_doubt(source.doubts)}.", width)
-    for note in of(record):
-        printed += wrapped(note, width)
+        printed += text.wrap(f"Note: {first_doubt(source.doubts)}.", width)
+    for note in own_notes(record):
+        printed += wrap_note(note, width)
     return printed
 
 
-def wrapped(note: str, width: int) -> list[str]:
+def wrap_note(note: str, width: int) -> list[str]:
     """Return a note for a terminal.
 
     Text after a line end is a command: it stays on one line, so that it can be copied.
@@ -368,15 +370,15 @@ _CHOSEN_BY_HARDWARE = ("intel_pstate", "amd-pstate-epp", "amd_pstate_epp")
 _SHOWN = 4
 
 
-def sentences(found: Frequencies | None) -> list[str]:
+def frequency_sentences(found: Frequencies | None) -> list[str]:
     """Return one sentence per group of CPUs: the driver of their frequencies and its limits."""
     return [_sentence(limits, found, alone=len(found.limits) == 1) for limits in found.limits] if found else []
 
 
-def of_run(run: Run) -> list[str]:
+def run_frequency_sentences(run: Run) -> list[str]:
     """Return the `sentences` of the last phase that recorded frequencies."""
     known = [phase.system.frequencies for phase in run.phases if phase.system]
-    return sentences(known[-1]) if known else []
+    return frequency_sentences(known[-1]) if known else []
 
 
 def _sentence(limits: FrequencyLimits, found: Frequencies, *, alone: bool) -> str:
@@ -410,11 +412,11 @@ def cpu_lines(system: OsRates | None) -> list[str]:
     for cpu in system.frequencies.cpus:
         speed = [text.number(cpu.busy_mhz, 0, " MHz")] if ran else []
         rows.append([str(cpu.cpu), text.number(busy.get(cpu.cpu), 1, " %"), *speed])
-    states = ["P-states requested", *map(shares, system.frequencies.cpus)]
+    states = ["P-states requested", *map(pstate_shares, system.frequencies.cpus)]
     return [f"{line}  {state}" for line, state in zip(text.columns(rows, left=0), states, strict=True)]
 
 
-def shares(cpu: CpuFrequency) -> str:
+def pstate_shares(cpu: CpuFrequency) -> str:
     """Return the most used P-states of a CPU, the largest share first: `1,500 MHz 75.0 %, 2,400 MHz 25.0 %`."""
     most: Sequence[tuple[float, float]] = sorted(
         ((state.residency_percent, state.mhz) for state in cpu.states if state.residency_percent), reverse=True
@@ -426,9 +428,9 @@ def shares(cpu: CpuFrequency) -> str:
 _UNWRAPPED = 100_000
 
 
-def answer_and_context(lines: Callable[..., list[str]], record: Any) -> tuple[str, str]:
+def answer_and_context(wrap_notes: Callable[..., list[str]], record: Any) -> tuple[str, str]:
     """Return the first two lines of the report that `lines` makes of a record, unwrapped: its answer and context."""
-    printed = [*lines(record, _UNWRAPPED), "", ""]
+    printed = [*wrap_notes(record, _UNWRAPPED), "", ""]
     return printed[0], printed[1]
 
 
@@ -453,6 +455,6 @@ TERMS = {
 _PATTERN = re.compile(r"(?<![\w-])(" + "|".join(sorted(map(re.escape, TERMS), key=len, reverse=True)) + r")(?![\w-])")
 
 
-def terms_in(words: str) -> list[tuple[str, str | None]]:
+def split_terms(words: str) -> list[tuple[str, str | None]]:
     """Return the text in pieces, each with its explanation if it is a term."""
     return [(piece, TERMS.get(piece)) for piece in _PATTERN.split(words) if piece]

@@ -89,4 +89,4 @@ def note_lines(notes: Iterable[str]) -> list[str]:
 
 def balance_lines(conservation: Conservation | None) -> list[str]:
     """Return the balance of idle exits after an empty line; empty if it is unknown."""
-    return ["", escape(metrics.balance(conservation))] if conservation is not None else []
+    return ["", escape(metrics.describe_balance(conservation))] if conservation is not None else []

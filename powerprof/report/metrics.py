@@ -13,7 +13,7 @@ from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model import text
 from powerprof.model.records import Conservation, EnergySplit, RunMetric
 from powerprof.report import labels
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.report.table import ALL, HTML, Cell, Column, JudgedCell, Places, Table, TableRow, Words
 
 _NAME = Column("name", "metric", left=True)
@@ -102,13 +102,13 @@ def cure_windows_table(record: Cure, places: Places) -> Table:
 
 def _compared(places: Places, index: int, metric: Metric, under: str = "/metrics") -> TableRow:
     at = f"{under}/{index}"
-    shown = labels.shown(metric.unit, (metric.a.mean, metric.b.mean))
+    shown = labels.choose_format(metric.unit, (metric.a.mean, metric.b.mean))
     difference = metric.difference
     change = max(
         (abs(value) for value in (difference.b_minus_a, *(difference.ci95 or ())) if value is not None), default=0.0
     )
     # A small difference of large figures needs more decimals than the figures.
-    fine = max(shown.decimals, labels.digits(change * shown.factor, 2))
+    fine = max(shown.decimals, labels.count_decimals(change * shown.factor, 2))
     detectable = metric.minimum_detectable_percent
     sides = {
         arm: places.figure(f"{at}/{arm}/mean", shown.decimals, ends=f"{at}/{arm}/ci95", scale=shown.factor)
@@ -197,7 +197,7 @@ def _means(metrics: Sequence[RunMetric], under: str, places: Places, caption: st
     rows = []
     for index, metric in enumerate(metrics):
         at = f"{under}/{index}/estimate"
-        shown = labels.shown(metric.unit, [metric.estimate.mean])
+        shown = labels.choose_format(metric.unit, [metric.estimate.mean])
         known = sum(value is not None for value in metric.values)
         cells: dict[str, Cell] = {
             "mean": places.figure(f"{at}/mean", shown.decimals, ends=at, scale=shown.factor),
@@ -215,7 +215,7 @@ def sweep_table(record: Sweep, places: Places) -> Table:
     for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics):
         at = [_index(point.metrics, name) for point in record.points]
         same = [point.metrics[i] for point, i in zip(record.points, at, strict=True) if i is not None]
-        shown = labels.shown(same[0].unit, [metric.estimate.mean for metric in same])
+        shown = labels.choose_format(same[0].unit, [metric.estimate.mean for metric in same])
         cells: dict[str, Cell] = {}
         for number, index in enumerate(at):
             where = f"/points/{number}/metrics/{index}/estimate" if index is not None else ""
@@ -276,7 +276,7 @@ def points_table(record: SweepComparison, places: Places) -> Table:
             Column("parted", "verdict", left=True),
         ],
         rows,
-        f"{labels.metric(record.metric)} over {record.parameter}",
+        f"{labels.metric_words(record.metric)} over {record.parameter}",
     )
 
 
@@ -285,7 +285,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
     rows = []
     for number, metric in enumerate(record.parted_with):
         at = f"/parted_with/{number}"
-        shown = labels.shown(metric.unit, (metric.a_mean, metric.b_mean))
+        shown = labels.choose_format(metric.unit, (metric.a_mean, metric.b_mean))
         cells: dict[str, Cell] = {
             "a": places.figure(f"{at}/a_mean", shown.decimals, scale=shown.factor),
             "b": places.figure(f"{at}/b_mean", shown.decimals, scale=shown.factor),
@@ -295,7 +295,7 @@ def parted_table(record: SweepComparison, places: Places) -> Table:
         }
         # The unit is in the name, because two of the columns are always in percent.
         named = _row(metric, shown, cells)
-        name = Words(labels.metric(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
+        name = Words(labels.metric_words(metric.name) + (f", {shown.unit}" if shown.unit else ""), ours=True)
         rows.append(replace(named, unit="", cells={**named.cells, "name": name}))
     return Table(
         [
@@ -315,12 +315,12 @@ def _index(metrics: Sequence[RunMetric], name: str) -> int | None:
     return next((index for index, metric in enumerate(metrics) if metric.name == name), None)
 
 
-def _row(metric: Metric | RunMetric | PartingWith, shown: labels.Shown, cells: Mapping[str, Cell]) -> TableRow:
+def _row(metric: Metric | RunMetric | PartingWith, shown: labels.NumberFormat, cells: Mapping[str, Cell]) -> TableRow:
     estimated = ", est." if metric.kind == "estimated" else ""
     return TableRow(
-        {"name": Words(labels.metric(metric.name), ours=True), **cells},
+        {"name": Words(labels.metric_words(metric.name), ours=True), **cells},
         key=metric.name,
-        short=labels.short(metric.name) + estimated,
+        short=labels.short_metric_label(metric.name) + estimated,
         unit=shown.unit,
         exact_unit=metric.unit,
         kind=metric.kind,
@@ -341,7 +341,7 @@ def is_blind(counts: Conservation) -> bool:
     return not counts.idle_exits_count and (counts.idle_percent is None or counts.idle_percent > _IDLED_PERCENT)
 
 
-def verdict(counts: Conservation) -> str:
+def describe_accounting(counts: Conservation) -> str:
     """Return a sentence on whether all idle exits are accounted for."""
     if is_blind(counts):
         idled = (
@@ -364,7 +364,7 @@ def _check(counts: Conservation) -> str:
     return f"the kernel's counter of the cpu_idle tracepoint (perf) says {text.count(counts.reference_count)}"
 
 
-def balance(counts: Conservation, unit: str = " idle exits") -> str:
+def describe_balance(counts: Conservation, unit: str = " idle exits") -> str:
     """Return the sentence "classified + unknown + lost = idle exits" and its check."""
     return (
         f"{text.count(counts.classified_count)} classified + {text.count(counts.unknown_count)} unknown + "
@@ -372,7 +372,7 @@ def balance(counts: Conservation, unit: str = " idle exits") -> str:
     )
 
 
-def joules(split: EnergySplit, of: str = "") -> str:
+def describe_energy(split: EnergySplit, of: str = "") -> str:
     """Return the sentence "idle floor + parts + unattributed = total"; parts that round to zero are left out.
 
     `of` names the owner of the energy, after a comma.
@@ -380,7 +380,7 @@ def joules(split: EnergySplit, of: str = "") -> str:
     kind = "estimated" if split.kind == "estimated" else f"measured by {split.source}"
     whole = f"Energy{of}, {kind}: {text.number(split.total_joules)} J"
     if split.idle_joules is None or not split.parts:
-        return f"{whole} in all; {'; '.join(texts(split.notes))}."
+        return f"{whole} in all; {'; '.join(word_notes(split.notes))}."
     parts = [
         *((part.name, part.joules) for part in split.parts),
         ("cannot be attributed", split.residual_joules or 0.0),

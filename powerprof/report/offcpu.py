@@ -12,7 +12,7 @@ from powerprof.attribution.offcpu import convert_old_record as as_profile
 from powerprof.attribution.syscalls import FileRow, SyscallProfile, SyscallRow
 from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.report.table import align_rows
 
 # Sleeping threads and their wakers.
@@ -114,7 +114,7 @@ def render_terminal(profile: OffCpuProfile, width: int = text.DEFAULT_WIDTH, *, 
 
 def _footer(profile: OffCpuProfile | SyscallProfile, width: int, sentences: Sequence[str]) -> list[str]:
     limits = [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
-    notes = [f"Note: {note}." for note in texts(profile.notes)]
+    notes = [f"Note: {note}." for note in word_notes(profile.notes)]
     ended = ["Interrupted: this is what was counted until then."] if profile.interrupted else []
     return [line for sentence in (*sentences, *limits, *notes, *ended) for line in text.wrap(sentence, width)]
 

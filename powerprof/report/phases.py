@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from powerprof.model import text
 from powerprof.model.records import Delta, EnergySplit, IdleRun, Phase, Run, StateResidency, metric_name
 from powerprof.report import labels
-from powerprof.report.labels import shares
+from powerprof.report.labels import pstate_shares
 from powerprof.report.table import (
     ALL,
     CSV,
@@ -242,7 +242,7 @@ def changes_table(deltas: Sequence[Delta], places: Places, at: str, heading: str
     for index, delta in enumerate(deltas):
         place = f"{at}/{index}/difference"
         cells: dict[str, Cell] = {
-            "name": Words(labels.metric(delta.name), ours=True),
+            "name": Words(labels.metric_words(delta.name), ours=True),
             "of": Words(f"{delta.to_phase} − {delta.from_phase}"),
             "mean": places.figure(f"{place}/mean", 2, ends=place, sign=True),
         }
@@ -305,7 +305,7 @@ def cpus_table(run: Run, places: Places) -> Table | None:
     rows = []
     for i, cpu in enumerate(frequencies):
         at = f"/phases/{index}/system"
-        cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu)), "states": Words(shares(cpu), ours=True)}
+        cells: dict[str, Cell] = {"cpu": Words(str(cpu.cpu)), "states": Words(pstate_shares(cpu), ours=True)}
         if cpu.cpu in loads:
             cells["busy"] = places.figure(f"{at}/cpus/{loads[cpu.cpu]}/busy_percent", 1, "%")
         cells["mhz"] = places.figure(f"{at}/frequencies/cpus/{i}/busy_mhz", 0, "MHz")

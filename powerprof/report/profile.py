@@ -11,10 +11,10 @@ from powerprof.attribution.functions import FunctionProfile, FunctionRow
 from powerprof.attribution.profile import OnCpuProfile, OnCpuStack
 from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
-from powerprof.report.html.charts import flame_view
-from powerprof.report.html.page import Extras, clean, page
-from powerprof.report.labels import texts, wrapped
-from powerprof.report.stacks import flame, of_on_cpu_profile
+from powerprof.report.html.charts import draw_flame
+from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.labels import word_notes, wrap_note
+from powerprof.report.stacks import build_flame, profile_stacks
 from powerprof.report.table import Cell, Places, Table, TableRow, Words, figures, words
 
 _DEFAULT_TOP = 20
@@ -187,8 +187,8 @@ def render_terminal(
         f"wakes the CPUs: no energy figure comes from this window.",
         width,
     )
-    for note in texts(profile.notes):
-        printed += wrapped(note, width)
+    for note in word_notes(profile.notes):
+        printed += wrap_note(note, width)
     if profile.interrupted:
         printed.append("Interrupted: this is what was sampled until then.")
     return printed
@@ -201,18 +201,18 @@ _MAX_PAGE_ROWS = 60
 
 def render_html(record: OnCpuProfile, extras: Extras) -> str:
     """Return the HTML page."""
-    stack_set = of_on_cpu_profile(record)
+    stack_set = profile_stacks(record)
     places = Places(record)
     sentence = answer_of(record)
-    return page(
+    return render_page(
         "oncpu.html.j2",
         record,
         places,
-        title=clean(sentence),
+        title=clean_name(sentence),
         answer=sentence,
         functions=functions_table(record, places, _MAX_PAGE_ROWS),
-        view=flame_view(
-            flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
+        view=draw_flame(
+            build_flame(stack_set.stacks, unit=stack_set.unit, root=stack_set.root), stack_set.title, stack_set.modules
         ),
     )
 
@@ -268,7 +268,7 @@ def render_functions_terminal(profile: FunctionProfile, width: int = text.DEFAUL
     )
     sentences += [f"Not probed: {name} ({why})." for name, why in profile.refused[:5]]
     sentences += [f"Limits: {'; '.join(profile.limits)}."] if profile.limits else []
-    sentences += [f"Note: {note}." for note in texts(profile.notes)]
+    sentences += [f"Note: {note}." for note in word_notes(profile.notes)]
     for line in sentences:
         printed += text.wrap(line, width)
     if profile.interrupted:

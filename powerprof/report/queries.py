@@ -14,12 +14,12 @@ from powerprof.model.records import Note
 from powerprof.queries.records import Queries, QueryPlanStep, Share, Statement
 from powerprof.queries.target import Grouping, parse_grouping
 from powerprof.report import labels
-from powerprof.report.html.charts import FlameView, flame_view
-from powerprof.report.html.page import DrawnColumn, Extras, clean, page, without_empty
-from powerprof.report.labels import all_of
+from powerprof.report.html.charts import FlameView, draw_flame
+from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
+from powerprof.report.labels import notes_with_source
 from powerprof.report.markdown import draw_table, escape
 from powerprof.report.phases import split_table
-from powerprof.report.stacks import flame
+from powerprof.report.stacks import build_flame
 from powerprof.report.statement_tables import (
     WAITS,
     columns_of,
@@ -121,7 +121,7 @@ def render_terminal(
     printed += ["", *text.wrap(balance(record), width), *text.wrap(_tool_line(record), width)]
     # The source of row counts matters only next to their columns.
     kept = [note for note in record.notes if columns is not None or not _is_note_on_rows(note)]
-    printed += labels.lines(msgspec.structs.replace(record, notes=kept), width)
+    printed += labels.wrap_notes(msgspec.structs.replace(record, notes=kept), width)
     if record.interrupted:
         printed.append("Interrupted: this is what was measured until then.")
     return printed
@@ -301,7 +301,7 @@ def render_markdown(record: Queries, context_line: str) -> list[str]:
     shown = queries_table(record, Places(record))
     keys = ("text", *(key for key in _KEYS if key != "joules" or record.joules is not None))
     rows = [*shown.rows[: min(len(record.statements), 25)], *shown.rows[len(record.statements) :]]
-    bullets = [f"- {escape(note)}" for note in labels.all_of(record)]
+    bullets = [f"- {escape(note)}" for note in labels.notes_with_source(record)]
     table = Table(shown.columns, rows)
     return [
         "",
@@ -340,21 +340,23 @@ def render_html(record: Queries, extras: Extras) -> str:
     waits = without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
     bars = DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
     split = record.energy_split
-    return page(
+    return render_page(
         "queries.html.j2",
         record,
         places,
-        title=clean(answer_of(record)),
+        title=clean_name(answer_of(record)),
         answer=answer_of(record),
         context=context_of(record),
         balance=balance(record),
-        notes=all_of(record),
+        notes=notes_with_source(record),
         rows=shown,
         bars=bars,
         waits=waits,
         left_count=max(count - MAX_ROWS, 0),
         plans=[
-            (clean(statement.text, 400), plan_text(statement.plan)) for statement in record.statements if statement.plan
+            (clean_name(statement.text, 400), plan_text(statement.plan))
+            for statement in record.statements
+            if statement.plan
         ],
         flames=_draw_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
@@ -377,8 +379,8 @@ def _draw_flames(record: Queries) -> list[FlameView]:
     views = []
     for statement in statements[:_MAX_FLAMES]:
         stacks = [(tuple(stack.frames), float(stack.count)) for stack in statement.stacks]
-        graph = flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
-        views.append(flame_view(graph, clean(statement.text, 200), record.modules))
+        graph = build_flame(stacks, unit="samples of C0", root="statement", limit=_MAX_FRAMES)
+        views.append(draw_flame(graph, clean_name(statement.text, 200), record.modules))
     return [view for view in views if view]
 
 

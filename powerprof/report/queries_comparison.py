@@ -11,8 +11,8 @@ from markupsafe import Markup
 from powerprof.model import text
 from powerprof.queries.comparison import QueriesComparison, StatementChange, StatementSide, select_changes
 from powerprof.report.html.charts import DrawnInterval, interval_axis, interval_row, interval_ticks
-from powerprof.report.html.page import DrawnColumn, Extras, clean, page, without_empty
-from powerprof.report.labels import texts
+from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
+from powerprof.report.labels import word_notes
 from powerprof.report.markdown import draw_table, escape
 from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words, figures, words
@@ -66,7 +66,7 @@ def render_terminal(
     printed += statement_lines(rows, shown, width, left=len(_HEADINGS) - 1)
     if len(record.statements) > top:
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
-    for note in texts(record.notes):
+    for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed
 
@@ -133,7 +133,7 @@ def render_markdown(record: QueriesComparison, context_line: str) -> list[str]:
         TableRow({key: Words(cell) for key, cell in zip(keys, (*_row_cells(change), change.text), strict=True)})
         for change in record.statements[:25]
     ]
-    notes = [f"- {escape(note)}" for note in texts(record.notes)]
+    notes = [f"- {escape(note)}" for note in word_notes(record.notes)]
     return ["", context_line, *draw_table(Table(columns, rows), keys), "", *notes]
 
 
@@ -148,17 +148,17 @@ def render_html(record: QueriesComparison, extras: Extras) -> str:
     places, shown = Places(record), record.statements[:MAX_ROWS]
     whole = statements_table(record, places)
     sentence = answer_of(record)
-    return page(
+    return render_page(
         "queriescomparison.html.j2",
         record,
         places,
-        title=clean(sentence),
+        title=clean_name(sentence),
         answer=sentence,
         context=context_of(record),
         rows=without_empty(replace(whole, rows=whole.rows[:MAX_ROWS])),
         drawn=_draw_ratios(shown),
         left_count=len(record.statements) - len(shown),
-        notes=texts(record.notes),
+        notes=word_notes(record.notes),
     )
 
 
@@ -226,4 +226,4 @@ def _draw_ratios(changes: Sequence[StatementChange]) -> DrawnColumn | None:
 
 def _interval_label(change: StatementChange) -> str:
     low, high = text.number(change.low, 2), text.number(change.high, 2)
-    return f"× {text.number(change.ratio, 2)} ({low}–{high}): {clean(change.text, 80)}"
+    return f"× {text.number(change.ratio, 2)} ({low}–{high}): {clean_name(change.text, 80)}"

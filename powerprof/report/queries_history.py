@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.queries.history import HistoryStatement, QueriesHistory
-from powerprof.report.html.page import Extras, clean, page
-from powerprof.report.html.svg import Bar, course
-from powerprof.report.labels import texts
+from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.html.svg import Bar, draw_course
+from powerprof.report.labels import word_notes
 from powerprof.report.statement_tables import statement_lines
 from powerprof.report.table import Column, Places, Table, TableRow, Words, figures, words
 
@@ -62,7 +62,7 @@ def render_terminal(record: QueriesHistory, width: int = text.DEFAULT_WIDTH, *, 
         printed.append(f"{len(record.statements) - top:,} more statements (--json)")
     rest = 100 * record.other_c0_s / record.window_s
     printed.append(f"All else, background threads and connections too: {text.number(rest, 1)} % of a CPU.")
-    for note in texts(record.notes):
+    for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed
 
@@ -105,20 +105,23 @@ def render_html(record: QueriesHistory, extras: Extras) -> str:
     """Return the HTML page."""
     places, sentence = Places(record), answer_of(record)
     statements = [
-        (f"{statement.id} {clean(statement.text, 160)}", _draw_timeline(record, statement.course_percent, statement.id))
+        (
+            f"{statement.id} {clean_name(statement.text, 160)}",
+            _draw_timeline(record, statement.course_percent, statement.id),
+        )
         for statement in record.statements[:_MAX_TIMELINES]
     ]
-    return page(
+    return render_page(
         "querieshistory.html.j2",
         record,
         places,
-        title=clean(sentence),
+        title=clean_name(sentence),
         answer=sentence,
         context=context_of(record),
         whole=_draw_timeline(record, [step.cpu_percent for step in record.steps], "the server"),
         timelines=statements,
         rows=_statements_table(record, places),
-        notes=texts(record.notes),
+        notes=word_notes(record.notes),
     )
 
 
@@ -132,7 +135,7 @@ def _draw_timeline(record: QueriesHistory, values: Sequence[float], name: str) -
         value = sum(part * step.window_s for part, step in zip(step_values, steps, strict=True)) / window_s
         title = f"{name}, {steps[0].at_s:.0f} to {steps[-1].until_s:.0f} s: {text.number(value, 1)} % of one CPU"
         bars.append(Bar(steps[0].at_s, steps[-1].until_s, value, "c0", title))
-    return course(bars, "% of one CPU")
+    return draw_course(bars, "% of one CPU")
 
 
 def _statements_table(record: QueriesHistory, places: Places) -> Table:

@@ -7,7 +7,7 @@ import textwrap
 
 from powerprof.model.records import Run, StateResidency, Window
 from powerprof.report import labels
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 
 _WIDTH = 80
 _SEPARATOR = " · "
@@ -27,10 +27,10 @@ def render_terminal(run: Run, width: int = _WIDTH, *, driver: str | None = None)
         shown = [f"{item.scope} {item.name} {_percent(item.residency_percent)}" for item in window.achieved]
         lines += _wrapped(_SEPARATOR.join(text.replace(" ", _HARD_SPACE) for text in shown))
     lines += labels.cpu_lines(window.system)
-    for sentence in labels.sentences(window.system.frequencies if window.system else None):
+    for sentence in labels.frequency_sentences(window.system.frequencies if window.system else None):
         lines += textwrap.wrap(sentence, _WIDTH)
     lines += _accounting(window)
-    for note in texts(window.notes):
+    for note in word_notes(window.notes):
         lines += _wrapped(note)
     return lines
 

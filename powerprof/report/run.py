@@ -16,8 +16,8 @@ from powerprof.report.answers import words
 from powerprof.report.csv_file import Line, column_lines
 from powerprof.report.html import charts, svg
 from powerprof.report.html.charts import c0_bars
-from powerprof.report.html.page import Extras, clean, opened, page
-from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.html.page import Extras, clean_name, render_page, split_rows
+from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.markdown import MARKDOWN_ROWS, balance_lines, code_span, draw_table, note_lines
 from powerprof.report.metrics import load_system_table, load_table
 from powerprof.report.phases import (
@@ -57,7 +57,7 @@ def _state_shares(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
         if state.polling and state.polling_percent
     ]
     return shares + [
-        svg.BarShare(clean(state.name, 40), state.residency_percent, looks[state.name])
+        svg.BarShare(clean_name(state.name, 40), state.residency_percent, looks[state.name])
         for state in phase.states
         if not state.polling and state.residency_percent
     ]
@@ -65,7 +65,7 @@ def _state_shares(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
 
 def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
     whole = causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _MAX_CAUSES)
-    return opened(whole, _OPEN_CAUSES)
+    return split_rows(whole, _OPEN_CAUSES)
 
 
 def render_html(run: Run, extras: Extras) -> str:
@@ -75,7 +75,7 @@ def render_html(run: Run, extras: Extras) -> str:
     answer, context = answer_and_context(terminal_of.get(run.command, render_terminal), run)
     chosen = shown_phases(run)
     looks = looks_of([state for phase in run.phases for state in phase.states])
-    titles = [clean(phase_title(run, phase), 60) for phase in run.phases]
+    titles = [clean_name(phase_title(run, phase), 60) for phase in run.phases]
     bar_looks = phase_looks(run)
     windows = [
         (window, bar_looks[phase.name], f"{title}, window {number}", "")
@@ -83,7 +83,7 @@ def render_html(run: Run, extras: Extras) -> str:
         for number, window in enumerate(phase.windows, 1)
     ]
     traced = [(index, titles[index]) for index in reversed(chosen) if run.phases[index].causes]
-    return page(
+    return render_page(
         "run.html.j2",
         run,
         places,
@@ -95,12 +95,12 @@ def render_html(run: Run, extras: Extras) -> str:
         system=load_system_table(run, places) if isinstance(run, LoadRun) and run.system else None,
         phases=phases_table(run, places, chosen) if chosen else None,
         bars=[
-            (titles[index], svg.state_bar(_state_shares(run.phases[index], looks), run.phases[index].name))
+            (titles[index], svg.draw_state_bar(_state_shares(run.phases[index], looks), run.phases[index].name))
             for index in chosen
             if run.phases[index].c0_percent is not None and run.phases[index].states
         ],
-        course=svg.course(c0_bars(windows), "% C0") if len(windows) > 1 else Markup(),
-        strips=charts.of_run(run, titles, bar_looks),
+        course=svg.draw_course(c0_bars(windows), "% C0") if len(windows) > 1 else Markup(),
+        strips=charts.run_charts(run, titles, bar_looks),
         legend=[
             (title, bar_looks[phase.name])
             for title, phase in zip(titles, run.phases, strict=True)
@@ -109,16 +109,18 @@ def render_html(run: Run, extras: Extras) -> str:
         traced=[(index, title, _causes(run, places, index)) for index, title in traced],
         energy=energy_table(run, places),
         splits=[
-            (title, texts(split.notes), split_table(split, places, f"/phases/{index}/energy_split"))
+            (title, word_notes(split.notes), split_table(split, places, f"/phases/{index}/energy_split"))
             for index, (title, phase) in enumerate(zip(titles, run.phases, strict=True))
             if (split := phase.energy_split) is not None
         ],
         drift=changes_table(run.drift if isinstance(run, IdleRun) else [], places, "/drift", "end − begin"),
         achieved=achieved_table(run, places),
-        frequencies=labels.of_run(run),
+        frequencies=labels.run_frequency_sentences(run),
         cpus=cpus_table(run, places),
         notes=list(
-            dict.fromkeys([*labels.all_of(run), *(note for phase in run.phases for note in texts(phase.notes))])
+            dict.fromkeys(
+                [*labels.notes_with_source(run), *(note for phase in run.phases for note in word_notes(phase.notes))]
+            )
         ),
     )
 
@@ -145,7 +147,7 @@ def render_markdown(record: Run, context: str) -> list[str]:
         causes = causes_table(phase.causes, places, f"/phases/{index}/causes", MARKDOWN_ROWS)
         written += ["", f"What woke the CPUs, {code_span(phase.name, 40)}:", *draw_table(causes, _CAUSE_COLUMNS)]
         written += balance_lines(phase.conservation)
-    return written + note_lines(labels.all_of(record))
+    return written + note_lines(labels.notes_with_source(record))
 
 
 def render_csv(record: Run) -> Iterator[Line]:
@@ -179,13 +181,13 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         first = run.metrics[0]
         interval = ""
         if first.estimate.low is not None and first.estimate.high is not None:
-            interval = f" ({significant(first.estimate.low)} – {significant(first.estimate.high)}, 95 %)"
+            interval = f" ({format_significant(first.estimate.low)} – {format_significant(first.estimate.high)}, 95 %)"
         estimated = " (estimated)" if first.kind == "estimated" else ""
         what = words(first.name)
         # The names of rates and counts contain the unit.
         unit = "" if first.unit.startswith("1") else f" {first.unit}"
         verb = "are" if what.startswith("the wake-ups") else "is"
-        mean = significant(first.estimate.mean)
+        mean = format_significant(first.estimate.mean)
         printed = text.wrap(f"{name}: {what}{estimated} {verb} {mean}{unit}{interval}.", width)
     options = run.options
     least = "at least " if is_command else ""
@@ -211,7 +213,7 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if idle is not None:
         what = "Idle server" if idle.name == "server" else "Idle host"
         printed += ["", f"{what}: {text.number(idle.c0_percent)} % C0, {text.number(idle.wakeups_hz, 1)} wake-ups/s."]
-    printed += labels.lines(run, width)
+    printed += labels.wrap_notes(run, width)
     if run.tool.cpu_percent is not None:
         printed.append(f"powerprof itself: {run.tool.cpu_percent:.2f} % of one CPU.")
     return printed

@@ -120,7 +120,7 @@ def _on_cpu_frames(row: OnCpuStack) -> Frames:
     return (thread, *frames)
 
 
-def of_attribution(record: Attribution) -> StackSet:
+def attribution_stacks(record: Attribution) -> StackSet:
     """Return idle exits by thread and stack."""
     rows = record.wakeups
     return StackSet(
@@ -152,7 +152,7 @@ def _owner_of(row: Wakeup, record: Attribution) -> Owner:
     )
 
 
-def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
+def profile_stacks(record: OnCpuProfile) -> StackSet:
     """Return samples of C0, or page faults, by thread and stack."""
     faults = record.percent_of == "page_faults"
     paths = [(_on_cpu_frames(row), row) for row in record.stacks]
@@ -179,7 +179,7 @@ def of_on_cpu_profile(record: OnCpuProfile) -> StackSet:
     )
 
 
-def of_queries(record: Queries) -> StackSet:
+def query_stacks(record: Queries) -> StackSet:
     """Return samples by statement and stack. Raises UsageError if none were taken."""
     if not any(statement.stacks for statement in record.statements):
         raise UsageError("this run of queries has no stacks", "powerprof queries --stacks takes them")
@@ -256,7 +256,7 @@ class _FlameNode:
     children: dict[str, _FlameNode] = field(default_factory=dict)
 
 
-def _grow(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> None:
+def _add_stack(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> None:
     node, width = root, max(value, a)
     for depth, label in enumerate(("", *frames)):
         if depth:
@@ -267,7 +267,7 @@ def _grow(root: _FlameNode, frames: tuple[str, ...], value: float, a: float) -> 
     node.own += value
 
 
-def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Flame:
+def _place_frames(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Flame:
     placed: list[FlameFrame] = []
     hidden = depth_seen = 0
     total = root.width
@@ -290,15 +290,15 @@ def _placed(root: _FlameNode, unit: str, limit: int, *, difference: bool) -> Fla
     return Flame(tuple(placed), unit, depth_seen + 1, hidden, difference)
 
 
-def flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
+def build_flame(stacks: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES) -> Flame:
     """Return the graph of a set of stacks, of at most `limit` frames."""
     top = _FlameNode(root)
     for frames, value in merge_stacks(stacks):
-        _grow(top, frames, value, 0.0)
-    return _placed(top, unit, limit, difference=False)
+        _add_stack(top, frames, value, 0.0)
+    return _place_frames(top, unit, limit, difference=False)
 
 
-def flame_difference(
+def build_flame_difference(
     a: Iterable[WeightedStack], b: Iterable[WeightedStack], *, unit: str, root: str = "all", limit: int = MAX_FRAMES
 ) -> Flame:
     """Return the graph of B compared with A: values are those of B, `a` those of A.
@@ -308,8 +308,8 @@ def flame_difference(
     before, after = dict(merge_stacks(a)), dict(merge_stacks(b))
     top = _FlameNode(root)
     for frames in sorted(before.keys() | after.keys()):
-        _grow(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))
-    return _placed(top, unit, limit, difference=True)
+        _add_stack(top, frames, after.get(frames, 0.0), before.get(frames, 0.0))
+    return _place_frames(top, unit, limit, difference=True)
 
 
 # Timelines of saved captures: idle periods, their ends and their causes.
@@ -352,7 +352,7 @@ class _Names:
         return f"{waker} woke {thread}" if thread else waker
 
 
-def timeline_of(capture: Capture) -> list[TimelineExit]:
+def build_timeline(capture: Capture) -> list[TimelineExit]:
     """Return every idle exit of the window, in the order of time."""
     exits = select_in_window(capture.exit_records(), capture.cpu_edges())
     names, periods = _Names(capture), []

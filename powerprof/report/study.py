@@ -9,8 +9,8 @@ from powerprof.experiment.study import StudyRow, StudyRun
 from powerprof.model import text
 from powerprof.report import labels
 from powerprof.report.csv_file import Line
-from powerprof.report.html.page import Extras, clean, page
-from powerprof.report.labels import texts
+from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.labels import word_notes
 from powerprof.report.markdown import code_span, escape
 from powerprof.report.table import CSV, Cell, Column, Figure, Places, Table, TableRow, Words, words
 
@@ -42,7 +42,7 @@ def findings_table(record: StudyRun, places: Places) -> Table:
 def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
     at = f"/rows/{number}"
     sides = [row.a.mean if row.a else None, row.b.mean if row.b else None]
-    shown = labels.shown(row.unit, sides)
+    shown = labels.choose_format(row.unit, sides)
 
     def estimate(
         name: str, *, sign: bool = False, unit: str = shown.unit, scale: float = shown.factor
@@ -50,14 +50,14 @@ def _finding_row(row: StudyRow, number: int, places: Places) -> TableRow:
         value = getattr(row, name)
         if value is None:
             return None
-        digits = labels.digits(value.mean) if name == "ratio" else shown.decimals
+        digits = labels.count_decimals(value.mean) if name == "ratio" else shown.decimals
         place = f"{at}/{name}"
         return places.figure(f"{place}/mean", digits, unit, ends=place, scale=scale, sign=sign)
 
     cells: dict[str, Cell | None] = {
         "name": Words(row.label, ours=True),
         "then": Words(row.then, ours=True),
-        "metric": Words(labels.metric(row.metric), ours=True),
+        "metric": Words(labels.metric_words(row.metric), ours=True),
         "a": estimate("a"),
         "b": estimate("b"),
         "difference": estimate("difference", sign=True),
@@ -159,7 +159,7 @@ def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[s
         run, problem = row.words("run").text, row.words("problem").text
         printed += text.wrap(f"{run or 'not saved'}: {row.words('step').text}", width)
         printed += text.wrap(problem, width, "  ") if problem else []
-    for note in texts(record.notes):
+    for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed
 
@@ -170,12 +170,12 @@ def render_terminal(record: StudyRun, width: int = text.DEFAULT_WIDTH) -> list[s
 def render_html(record: StudyRun, extras: Extras) -> str:
     """Return the HTML page."""
     places, answer = Places(record), answer_of(record)
-    return page(
+    return render_page(
         "study.html.j2",
         record,
         places,
         derived=extras.derived,
-        title=clean(answer),
+        title=clean_name(answer),
         answer=answer,
         context=context_of(record),
         findings=findings_table(record, places),
@@ -208,7 +208,7 @@ def _step_rows(record: StudyRun) -> list[str]:
         remarks = "; ".join(filter(None, [step.problem, *step.doubts]))
         run = code_span(step.run, 40) if step.run else ""
         written.append(f"| {code_span(step.typed)} | {run} | {escape(remarks)} |")
-    notes = [f"- {escape(note)}" for note in texts(record.notes)]
+    notes = [f"- {escape(note)}" for note in word_notes(record.notes)]
     return [*written, *(["", *notes] if notes else [])]
 
 

@@ -20,10 +20,10 @@ from powerprof.model.records import RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
 from powerprof.report.csv_file import Line, column_lines
-from powerprof.report.html.charts import charts, one_curve
-from powerprof.report.html.page import Extras, clean, page
-from powerprof.report.html.svg import SVG, Scale, from_zero, grid, joined
-from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.html.charts import draw_metrics, one_curve
+from powerprof.report.html.page import Extras, clean_name, render_page
+from powerprof.report.html.svg import SVG, Scale, draw_grid, join_parts, linear_axis
+from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.markdown import draw_table, note_lines
 from powerprof.report.metrics import paces_table, sweep_table
 from powerprof.report.table import Places, align_rows
@@ -91,7 +91,7 @@ _DISK_COLUMNS: list[_Column] = [
 def _work_columns(points: Sequence[Point]) -> list[_Column]:
     """Return the columns of work and cost, with a readable prefix for the energy."""
     known = [metric for point in points if (metric := _metric_of(point, ENERGY)) is not None]
-    unit, factor = labels.prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
+    unit, factor = labels.choose_prefix("J", min((metric.estimate.mean for metric in known), default=1.0))
     kind = ", est." if known and known[0].kind == "estimated" else ""
 
     def joules(point: Point) -> float | None:
@@ -199,18 +199,20 @@ def answer_of(sweep: Sweep) -> str:
     good = [point for point in sweep.points if point.error is None]
     if all(_metric_of(point, "queries_hz") is None for point in good):
         ends = [_best(sweep, good, WAKINGS, least=least) for least in (True, False)]
-        extremes = [f"{at.point.value} ({significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at]
+        extremes = [
+            f"{at.point.value} ({format_significant(at.metric.estimate.mean)}/s){at.alike}" for at in ends if at
+        ]
         if extremes:
             return f"{name}: woken least are the threads of {extremes[0]}; most those of {extremes[1]}."
     parts = []
     if (best := _best(sweep, good, ENERGY, least=True)) is not None:
-        unit, factor = labels.prefix("J", best.metric.estimate.mean)
+        unit, factor = labels.choose_prefix("J", best.metric.estimate.mean)
         kind = ", estimated" if best.metric.kind == "estimated" else ""
-        joules = f"{significant(best.metric.estimate.mean * factor)} {unit}{kind}"
+        joules = f"{format_significant(best.metric.estimate.mean * factor)} {unit}{kind}"
         parts.append(f"uses least energy per query {_point_text(sweep, best)}: {joules}")
     # An open loop has a given rate, so no point can do more queries.
     if sweep.options.get("rate_hz") is None and (best := _best(sweep, good, "queries_hz", least=False)) is not None:
-        parts.append(f"does most {_point_text(sweep, best)}: {significant(best.metric.estimate.mean)} queries/s")
+        parts.append(f"does most {_point_text(sweep, best)}: {format_significant(best.metric.estimate.mean)} queries/s")
     return f"{name} {'; it '.join(parts)}." if parts else f"{name} was not measured at any point."
 
 
@@ -235,7 +237,7 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
     if others:
         bounded = len(bounds) == len(others) and max(bounds) <= NO_BOUND_PERCENT
         sure = "no measurable difference" if bounded else "inconclusive"
-        bound = f", less than {significant(max(bounds))} %" if bounded else ""
+        bound = f", less than {format_significant(max(bounds))} %" if bounded else ""
         as_good = f" (or {text.join_words([str(value) for value in others], 'or')}: {sure}{bound})"
     return _Best(point, best, as_good)
 
@@ -282,10 +284,10 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
     """Draw the chart; empty for fewer than two settings. `kind` is measured or estimated."""
     if len(settings) < 2:
         return Markup()
-    unit, factor = labels.prefix("J", max(abs(setting.joules) for setting in settings))
-    down, down_ticks = from_zero([setting.joules * factor for setting in settings], _BOTTOM, _TOP)
-    across, across_ticks = from_zero([setting.queries_hz for setting in settings], _LEFT, _RIGHT)
-    parts = grid(down, down_ticks, "")
+    unit, factor = labels.choose_prefix("J", max(abs(setting.joules) for setting in settings))
+    down, down_ticks = linear_axis([setting.joules * factor for setting in settings], _BOTTOM, _TOP)
+    across, across_ticks = linear_axis([setting.queries_hz for setting in settings], _LEFT, _RIGHT)
+    parts = draw_grid(down, down_ticks, "")
     parts.append(Markup('<text class="axis" x="0" y="12">energy per query, {}, {}</text>').format(unit, kind))
     parts += _x_axis(across, across_ticks)
     places = [(across(setting.queries_hz), down(setting.joules * factor)) for setting in settings]
@@ -307,7 +309,7 @@ def tradeoff(settings: Sequence[TradeoffPoint], parameter: str, kind: str) -> Ma
         look, side = "named best" if best_in else "named", (-12, "end") if x > _FLIPPED_FROM else (12, "start")
         parts.append(_LABEL.format(look, x, y - (16 if best_in else 8), *side, label))
     what = f"{parameter} {least.label} uses least energy per query, {parameter} {most.label} does most queries"
-    return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, joined(parts))
+    return SVG.format(f"energy per query over queries per second: {what}", _BOTTOM + 40, join_parts(parts))
 
 
 def _x_axis(scale: Scale, ticks: Sequence[float]) -> list[Markup]:
@@ -337,15 +339,15 @@ def render_html(record: Sweep, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     answer, context = answer_and_context(render_terminal, record)
-    return page(
+    return render_page(
         "sweep.html.j2",
         record,
         places,
         derived=extras.derived,
-        title=clean(answer),
+        title=clean_name(answer),
         answer=answer,
         context=context,
-        charts=charts(
+        charts=draw_metrics(
             (
                 name
                 for name in dict.fromkeys(metric.name for point in record.points for metric in point.metrics)
@@ -358,7 +360,11 @@ def render_html(record: Sweep, extras: Extras) -> str:
         tradeoff=_tradeoff(record),
         metrics=sweep_table(record, places),
         paces=paces_table(record, places) if any(point.paces for point in record.points) else None,
-        errors=[(clean(point.value, 20), clean(point.error, _ERROR_LIMIT)) for point in record.points if point.error],
+        errors=[
+            (clean_name(point.value, 20), clean_name(point.error, _ERROR_LIMIT))
+            for point in record.points
+            if point.error
+        ],
     )
 
 
@@ -371,8 +377,8 @@ def _tradeoff(record: Sweep) -> Markup:
         if joules is None or queries is None or joules.estimate.mean is None or queries.estimate.mean is None:
             continue
         kind = joules.kind
-        settings.append(TradeoffPoint(clean(point.value, 20), queries.estimate.mean, joules.estimate.mean))
-    return tradeoff(settings, clean(record.parameter, 60), kind)
+        settings.append(TradeoffPoint(clean_name(point.value, 20), queries.estimate.mean, joules.estimate.mean))
+    return tradeoff(settings, clean_name(record.parameter, 60), kind)
 
 
 # Markdown and CSV.
@@ -385,7 +391,7 @@ def render_markdown(record: Sweep, context: str) -> list[str]:
     written = ["", context, *draw_table(sweep_table(record, places))]
     if any(point.paces for point in record.points):
         written += ["", "How often each thread wakes:", *draw_table(paces_table(record, places))]
-    return written + note_lines([*errors, *texts(record.notes)])
+    return written + note_lines([*errors, *word_notes(record.notes)])
 
 
 def render_csv(record: Sweep) -> Iterator[Line]:
@@ -418,11 +424,11 @@ def render_saturation_terminal(record: Saturation, width: int = text.DEFAULT_WID
         if condition is not None:
             printed += ["", *_trial_lines(condition, record.limit)]
             printed += text.wrap(
-                f"{condition.name}: at most {significant(condition.capacity_hz)} queries/s as fast as it goes; "
-                f"each round is resolved to {significant(condition.resolution_hz)} queries/s.",
+                f"{condition.name}: at most {format_significant(condition.capacity_hz)} queries/s as fast as it goes; "
+                f"each round is resolved to {format_significant(condition.resolution_hz)} queries/s.",
                 width,
             )
-    for note in texts(record.notes):
+    for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}.", width)
     return printed
 
@@ -436,11 +442,11 @@ def saturation_answer(record: Saturation) -> str:
     if record.ratio is None:
         return f"{first}; {_capacity_text(record.b, limit)}."
     ends = record.ratio.ci95
-    interval = "" if ends is None else f" ({significant(ends[0])} – {significant(ends[1])}, 95 %)"
+    interval = "" if ends is None else f" ({format_significant(ends[0])} – {format_significant(ends[1])}, 95 %)"
     if record.verdict == "inconclusive":
         both = f"{record.a.name} and {record.b.name}"
         return f"No measurable difference between {both} in the load that they take at {limit}{interval}; {first}."
-    times = f"{significant(record.ratio.b_over_a)} times the load of {record.a.name}"
+    times = f"{format_significant(record.ratio.b_over_a)} times the load of {record.a.name}"
     return f"{record.b.name} takes {times} at {limit}{interval}; {first}."
 
 
@@ -450,12 +456,11 @@ def _capacity_text(condition: Saturated, limit: str) -> str:
         rounds = f"{failed_count} of {len(condition.values)} rounds"
         return f"{condition.name} does not hold {limit} at any rate that was tried, in {rounds}"
     mean, low, high = condition.rate_hz.mean, condition.rate_hz.low, condition.rate_hz.high
-    ends = "" if low is None or high is None else f" ({significant(low)} – {significant(high)}, 95 %)"
+    ends = "" if low is None or high is None else f" ({format_significant(low)} – {format_significant(high)}, 95 %)"
     if not condition.limited:
-        return (
-            f"{condition.name} holds {limit} up to all that it can do, {significant(condition.capacity_hz)} queries/s"
-        )
-    return f"{condition.name} holds {limit} up to {significant(mean)} queries/s{ends}"
+        capacity = f"{format_significant(condition.capacity_hz)} queries/s"
+        return f"{condition.name} holds {limit} up to all that it can do, {capacity}"
+    return f"{condition.name} holds {limit} up to {format_significant(mean)} queries/s{ends}"
 
 
 def _limit_text(limit: Limit) -> str:
@@ -473,9 +478,9 @@ def _trial_lines(condition: Saturated, limit: Limit) -> list[str]:
         values = [trial.value for trial in trials if trial.value is not None]
         rows.append(
             [
-                significant(rate),
-                significant(sum(finished) / len(finished) if finished else None),
-                significant(sum(values) / len(values) if values else None),
+                format_significant(rate),
+                format_significant(sum(finished) / len(finished) if finished else None),
+                format_significant(sum(values) / len(values) if values else None),
                 f"{sum(trial.held for trial in trials)} of {len(trials)}",
             ]
         )

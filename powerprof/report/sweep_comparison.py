@@ -24,9 +24,9 @@ from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
 from powerprof.report.answers import NO_BOUND_PERCENT, word_threats, words
 from powerprof.report.csv_file import Line
-from powerprof.report.html.charts import Ends, charts, one_curve
-from powerprof.report.html.page import Extras, clean, page, without_empty
-from powerprof.report.labels import answer_and_context, significant, texts
+from powerprof.report.html.charts import Ends, draw_metrics, one_curve
+from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
+from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.markdown import draw_table, escape, note_lines
 from powerprof.report.metrics import parted_table, points_table
 from powerprof.report.table import Cell, Column, Figure, Places, Table, TableRow, Words
@@ -152,7 +152,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
         for difference in record.differences:
             printed += text.wrap(difference, width, "  ")
     points = points_table(record, places)
-    title = f"{labels.metric(record.metric)} over {record.parameter}"
+    title = f"{labels.metric_words(record.metric)} over {record.parameter}"
     printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
     printed += table.metrics(points, width)
     rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
@@ -172,7 +172,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     threats = [threat.text for threat in record.threats if not threat.serious]
     if threats:
         printed += ["", *text.wrap("Threats: " + "; ".join(threats) + ".", width)]
-    for note in texts(record.notes):
+    for note in word_notes(record.notes):
         printed += text.wrap(f"Note: {note}", width)
     return printed
 
@@ -234,14 +234,14 @@ def render_html(record: SweepComparison, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     answer, context = answer_and_context(render_terminal, record)
-    return page(
+    return render_page(
         "sweepcomparison.html.j2",
         record,
         places,
-        title=clean(answer),
+        title=clean_name(answer),
         answer=answer,
         context=context,
-        charts=charts(
+        charts=draw_metrics(
             _chart_metrics(record),
             [(str(point.value), point.metrics) for point in record.points],
             lambda metric: [_interval_of(metric.a), _interval_of(metric.b)],
@@ -266,7 +266,7 @@ def render_markdown(record: SweepComparison, context: str) -> list[str]:
         written += ["", "Functions, in percent of the server's samples, where they diverge:", *functions]
     if record.threats:
         written += ["", "Threats: " + escape("; ".join(threat.text for threat in record.threats)) + "."]
-    return written + note_lines([*record.differences, *texts(record.notes)])
+    return written + note_lines([*record.differences, *word_notes(record.notes)])
 
 
 def render_csv(record: SweepComparison) -> Iterator[Line]:
@@ -355,15 +355,15 @@ def render_trend_terminal(trend: Trend, width: int = text.DEFAULT_WIDTH) -> list
         metric = _metric_of(point, trend.metric)
         mean, ends = text.UNKNOWN, ""
         if metric is not None:
-            mean = significant(metric.estimate.mean)
+            mean = format_significant(metric.estimate.mean)
             if metric.estimate.low is not None and metric.estimate.high is not None:
-                ends = f"[{significant(metric.estimate.low)}, {significant(metric.estimate.high)}]"
+                ends = f"[{format_significant(metric.estimate.low)}, {format_significant(metric.estimate.high)}]"
         rows.append([point.run, point.started_at[:10], mean, ends, _step_text(trend, point), " ".join(point.labels)])
     printed += [text.shorten(line, width) for line in text.columns(rows, left=2)]
     for point in trend.points:
         if point.differences:
             printed += ["", *text.wrap(f"{point.run}: {'; '.join(point.differences)}", width)]
-    return [*printed, *(line for note in texts(trend.notes) for line in text.wrap(f"Note: {note}", width))]
+    return [*printed, *(line for note in word_notes(trend.notes) for line in text.wrap(f"Note: {note}", width))]
 
 
 def _step_text(trend: Trend, point: TrendPoint) -> str:
@@ -383,15 +383,15 @@ def render_trend_html(record: Trend, extras: Extras) -> str:
     places = Places(record)
     names = list(dict.fromkeys([record.metric, *(metric.name for point in record.points for metric in point.metrics)]))
     points = [(point.labels[-1] if point.labels else point.started_at[5:10], point.metrics) for point in record.points]
-    return page(
+    return render_page(
         "trend.html.j2",
         record,
         places,
         derived=extras.derived,
-        title=clean(record.text),
-        charts=charts(names[:_MAX_TREND_CHARTS], points, one_curve),
+        title=clean_name(record.text),
+        charts=draw_metrics(names[:_MAX_TREND_CHARTS], points, one_curve),
         runs=_runs_table(record, places),
-        metric_label=labels.metric(record.metric),
+        metric_label=labels.metric_words(record.metric),
     )
 
 

@@ -56,7 +56,7 @@ class Figure:
         shown = self.value * self.scale
         digits = self.digits
         if digits is None:
-            digits = 0 if isinstance(self.value, int) else labels.digits(shown)
+            digits = 0 if isinstance(self.value, int) else labels.count_decimals(shown)
         return (text.signed if self.sign else text.number)(shown, digits)
 
     @property
@@ -313,7 +313,7 @@ def _significant(cell: Cell | None, column: Column, ends: bool) -> str:
 
 
 def _three(figure: Figure) -> str:
-    shown = labels.significant(figure.value)
+    shown = labels.format_significant(figure.value)
     return f"+{shown}" if figure.sign and figure.value is not None and not shown.startswith("−") else shown
 
 

@@ -144,7 +144,7 @@ def answer_of(record: Attribution) -> str:
     mine = sum(row.count for row in record.wakeups)
     name = record.target.label + (f" ({record.target.pid})" if record.target.pid else "")
     name = name[:1].upper() + name[1:] if record.target.system else name
-    checked = metrics.verdict(record.conservation)
+    checked = metrics.describe_accounting(record.conservation)
     if metrics.is_blind(record.conservation):
         return f"What {name} caused is unknown. {checked}"
     rest = "" if checked == metrics.ALL_ACCOUNTED else f" {checked}"

@@ -12,7 +12,7 @@ from powerprof.live.intervals import LiveFinding, LiveInterval, RowKey
 from powerprof.live.statements import Line, RowHistory, StatementHistory, StatementLine
 from powerprof.model import text
 from powerprof.queries.records import Queries
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.report.queries import EXPENSIVE_PERCENT
 
 # Parts of all screens: the choices of the user, scrolling rows, bars and the last line.
@@ -48,7 +48,7 @@ class ScreenView:
     help: bool = False
 
 
-def spark(values: Sequence[float | None], width: int) -> str:
+def draw_bars(values: Sequence[float | None], width: int) -> str:
     """Return the last `width` values as bars from 0 to their maximum; a blank for an unknown value."""
     shown = list(values)[-width:]
     greatest = max((value for value in shown if value is not None), default=0.0)
@@ -63,7 +63,7 @@ def spark(values: Sequence[float | None], width: int) -> str:
     return "".join(bars).rjust(width)
 
 
-def scrolled(
+def scroll_rows(
     lines: Sequence[T],
     view: ScreenView,
     room: int,
@@ -132,7 +132,7 @@ def _explained(pairs: Sequence[tuple[str, str]], named: int, width: int) -> list
     ]
 
 
-def filled(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
+def fill_screen(top: list[str], foot: list[str], width: int, height: int) -> list[str]:
     """Return `height` lines: the top, blanks, and the foot, which is always shown."""
     blank = [""] * max(0, height - len(top) - len(foot))
     return [text.shorten(line, width) for line in [*top[: max(0, height - len(foot))], *blank, *foot]][:height]
@@ -167,13 +167,17 @@ BUSY_PERCENT = 50.0
 _BUSIEST = 4
 
 
-def screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
+def draw_screen(history: RowHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
     """Return the whole screen, `height` lines of at most `width`: figures, rows, findings, keys and own cost."""
     newest = history.last
     if newest is None:
-        return filled([title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height)
+        return fill_screen(
+            [title, "", "waiting for the first interval …"], _foot(None, view, width, height), width, height
+        )
     if view.help:
-        return filled([title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width)], [], width, height)
+        return fill_screen(
+            [title, "", *help_lines(_COLUMNS, "show the stack of the chosen row", width)], [], width, height
+        )
     head = _head(history, newest, view, title, width)
     findings = [
         line
@@ -184,7 +188,7 @@ def screen(history: RowHistory, view: ScreenView, title: str, width: int, height
     lines = chosen_lines(history, view)
     head += [order_line(view, len(lines), len(history.lines()), ", ".join(SORTS)), _columns()]
     room = height - len(head) - len(foot)
-    return filled([*head, *_rows(lines, view, width, max(1, room))], foot, width, height)
+    return fill_screen([*head, *_rows(lines, view, width, max(1, room))], foot, width, height)
 
 
 def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: str, width: int) -> list[str]:
@@ -194,18 +198,18 @@ def _head(history: RowHistory, newest: LiveInterval, view: ScreenView, title: st
     watts = newest.host_watts
     power = history.series(lambda span: None if span.host_watts is None else span.host_watts[0])
     parts = [
-        f"C0 {text.number(newest.c0_percent, 1)} % {spark(history.series(lambda span: span.c0_percent), wide)}",
-        f"wake-ups {text.number(newest.exits_hz, 0)}/s {spark(history.series(lambda span: span.exits_hz), wide)}",
-        f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {spark(power, wide)}"
+        f"C0 {text.number(newest.c0_percent, 1)} % {draw_bars(history.series(lambda span: span.c0_percent), wide)}",
+        f"wake-ups {text.number(newest.exits_hz, 0)}/s {draw_bars(history.series(lambda span: span.exits_hz), wide)}",
+        f"{text.number(watts[0], 1)} W{' est.' if watts[1] == 'estimated' else ''} {draw_bars(power, wide)}"
         if watts
         else "no power figure",
     ]
     lines = [first + when.rjust(max(1, width - len(first))), "  ".join(parts)]
-    busy = busy_words(newest)
+    busy = busy_line(newest)
     return [*lines, text.shorten(_states(newest), width), *([text.shorten(busy, width)] if busy else [])]
 
 
-def busy_words(newest: LiveInterval) -> str:
+def busy_line(newest: LiveInterval) -> str:
     """Return the programs that use busy CPUs; nothing if the CPUs are not busy or the load is unknown."""
     used = newest.c0_percent
     if used is None or used < BUSY_PERCENT or newest.used is None:
@@ -262,7 +266,7 @@ def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
 def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
         return [f"no row contains “{view.wanted}”" if view.wanted else "no CPU left an idle state in this interval"]
-    return scrolled(
+    return scroll_rows(
         lines,
         view,
         room,
@@ -281,7 +285,9 @@ def row_line(line: Line, width: int) -> str:
     """Return one row: rate, trend, C0, period and owner."""
     key = line.row.key
     every = text.period(line.row.period_ms).removeprefix("every ")
-    head = f"{text.number(line.rate_hz, 1):>8}  {spark(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
+    head = (
+        f"{text.number(line.rate_hz, 1):>8}  {draw_bars(line.rates_hz, _TREND)}  {line.c0_percent:>6.2f}  {every:>7}  "
+    )
     return head + _who(key, line.new_s, max(12, width - len(head)))
 
 
@@ -341,13 +347,13 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
     top = merged(interval.rows)[:3]
     most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
     faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
-    busy = busy_words(interval)
+    busy = busy_line(interval)
     busy = f"! {busy}  " if busy else ""
     slept = f"! suspended for {interval.suspended_s:.1f} s  " if interval.suspended_s else ""
     return text.shorten(head + slept + busy + most + faults, width)
 
 
-def document(interval: LiveInterval) -> dict[str, Any]:
+def interval_document(interval: LiveInterval) -> dict[str, Any]:
     """Return an interval as a JSON document: `powerprof.interval/1`."""
     watts = interval.host_watts
     return {
@@ -409,7 +415,7 @@ def document(interval: LiveInterval) -> dict[str, Any]:
             "wakeups_count": interval.own.wakeups_count,
             "memory_bytes": interval.own.memory_bytes,
         },
-        "notes": texts(interval.notes),
+        "notes": word_notes(interval.notes),
     }
 
 
@@ -433,22 +439,22 @@ _QUERIES_TREND, _TEXT_LINES = 8, 8
 AWAY = "the server is away: waiting for it"
 
 
-def queries_screen(history: StatementHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
+def draw_queries_screen(history: StatementHistory, view: ScreenView, title: str, width: int, height: int) -> list[str]:
     """Return the whole screen, `height` lines of at most `width`: figures, rows, doubts, keys and cost."""
     newest = history.last
     away = [f"! {AWAY}"] if history.is_away else []
     if newest is None:
         waiting = "" if away else "waiting for the first window …"
-        return filled([title, "", waiting], [*away, *last_lines(view, _KEYS, "", width, height)], width, height)
+        return fill_screen([title, "", waiting], [*away, *last_lines(view, _KEYS, "", width, height)], width, height)
     if view.help:
         top = [title, "", *help_lines(_MEANINGS, "show the text of the chosen statement", width)]
-        return filled(top, [], width, height)
+        return fill_screen(top, [], width, height)
     lines = queries_chosen_lines(history, view)
     order = order_line(view, len(lines), len(newest.statements), ", ".join(QUERIES_SORTS))
     head = [*_queries_head(history, newest, view, title, width), order, _queries_columns()]
     foot = [*away, *_queries_trouble(newest), *last_lines(view, _KEYS, _cost(newest), width, height)]
     room = max(1, height - len(head) - len(foot))
-    return filled([*head, *_queries_rows(lines, view, width, room)], foot, width, height)
+    return fill_screen([*head, *_queries_rows(lines, view, width, room)], foot, width, height)
 
 
 def _queries_head(history: StatementHistory, newest: Queries, view: ScreenView, title: str, width: int) -> list[str]:
@@ -460,9 +466,9 @@ def _queries_head(history: StatementHistory, newest: Queries, view: ScreenView, 
     power = history.series(_watts)
     estimated = " est." if newest.kind == "estimated" else ""
     parts = [
-        f"CPU {text.number(used[-1], 1)} % of one {spark(used, wide)}",
-        f"{_queries_rate(calls[-1] or 0.0)} statements/s {spark(calls, wide)}",
-        f"{text.number(power[-1], 2)} W{estimated} {spark(power, wide)}"
+        f"CPU {text.number(used[-1], 1)} % of one {draw_bars(used, wide)}",
+        f"{_queries_rate(calls[-1] or 0.0)} statements/s {draw_bars(calls, wide)}",
+        f"{text.number(power[-1], 2)} W{estimated} {draw_bars(power, wide)}"
         if power[-1] is not None
         else "no power figure",
     ]
@@ -518,7 +524,7 @@ def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[St
 def _queries_rows(lines: list[StatementLine], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
         return [f"no statement contains “{view.wanted}”" if view.wanted else "no statement was executed"]
-    return scrolled(
+    return scroll_rows(
         lines,
         view,
         room,
@@ -532,7 +538,7 @@ def _row(line: StatementLine, width: int) -> str:
     statement = line.statement
     p95 = statement.latency_ms.p95 if statement.latency_ms else None
     figures = (
-        f"{line.cpu_percent:>7.1f}  {spark(line.before, _QUERIES_TREND)}  "
+        f"{line.cpu_percent:>7.1f}  {draw_bars(line.before, _QUERIES_TREND)}  "
         f"{_queries_rate(statement.calls_hz or 0.0):>9}  "
         f"{text.number(statement.c0_ms_per_call, 3):>8}  {text.number(p95, 2):>8}  "
     )

@@ -15,7 +15,7 @@ from powerprof.live.monitor import HostMonitor, MonitorPlan
 from powerprof.measure import cpuidle
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.window import OpenWindow
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.system.processes import resolve
 from powerprof.tracing.idle import WindowTracer, trace_exits
 from powerprof.tracing.idle_tracer import IdleTracer
@@ -65,7 +65,9 @@ def test_a_cpu_that_goes_and_comes_back(unpluggable: None, counters: None) -> No
         coming, again = monitor.next(), monitor.next()
     # A CPU that was away is one that we may run on again.
     assert LAST in os.sched_getaffinity(0)
-    assert not [note for interval in (coming, again) for note in texts(interval.notes) if "outside our CPU set" in note]
+    assert not [
+        note for interval in (coming, again) for note in word_notes(interval.notes) if "outside our CPU set" in note
+    ]
     assert [one.cpus for one in (whole, without, again)] == [whole.cpus, whole.cpus - 1, whole.cpus]
     said = f"CPU {LAST} came or went: left out of this interval"
     assert [said in one.notes for one in (whole, going, without, coming, again)] == [False, True, False, True, False]

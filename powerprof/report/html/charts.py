@@ -18,8 +18,8 @@ from powerprof.model import text
 from powerprof.model.records import Run, RunMetric, Window
 from powerprof.report import labels
 from powerprof.report.html import svg
-from powerprof.report.html.page import clean
-from powerprof.report.html.svg import SVG, Bar, Scale, from_zero, joined, step
+from powerprof.report.html.page import clean_name
+from powerprof.report.html.svg import SVG, Bar, Scale, join_parts, linear_axis, round_step
 from powerprof.report.stacks import Flame, FlameFrame
 
 Ends = tuple[float | None, float | None, float | None]
@@ -43,7 +43,7 @@ def one_curve(metric: RunMetric) -> list[Ends]:
     return [(metric.estimate.mean, metric.estimate.low, metric.estimate.high)]
 
 
-def charts(
+def draw_metrics(
     names: Iterable[str],
     points: Sequence[tuple[str, Sequence[M]]],
     curves: Callable[[M], Sequence[Ends]],
@@ -68,13 +68,15 @@ def charts(
         values = [curves(metric) if metric is not None else None for metric in same]
         drawn = [
             [
-                svg.SeriesPoint(clean(label, 20), *(each[number] if each else (None, None, None)))
+                svg.SeriesPoint(clean_name(label, 20), *(each[number] if each else (None, None, None)))
                 for (label, _), each in zip(points, values, strict=True)
             ]
             for number in range(len(curves(first)))
         ]
-        label = labels.metric(name)
-        drawn_charts.append((label, first.kind == "estimated", svg.series(drawn, first.unit, label, clean(across, 60))))
+        label = labels.metric_words(name)
+        drawn_charts.append(
+            (label, first.kind == "estimated", svg.draw_series(drawn, first.unit, label, clean_name(across, 60)))
+        )
     return drawn_charts
 
 
@@ -118,13 +120,13 @@ class Strip:
     high: float | None = None
 
 
-def strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
+def draw_strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
     """Return a chart of all rows on one axis.
 
     The axis begins at 0 if the marks then still have half of the width.
     """
     known = [value for row in rows for value in (*row.values, row.low, row.high) if value is not None]
-    unit, factor = labels.prefix(unit, max(map(abs, known)))
+    unit, factor = labels.choose_prefix(unit, max(map(abs, known)))
     scale, ticks = _axis([value * factor for value in known])
     bottom = _ROW * len(rows)
     parts: list[Markup] = []
@@ -143,15 +145,15 @@ def strips(rows: Sequence[Strip], unit: str, label: str) -> Markup:
         parts += _row(row, number * _ROW, scale, factor, unit)
         values = [value * factor for value in row.values]
         descriptions.append(f"{row.name} {len(values)} windows from {min(values):.4g} to {max(values):.4g} {unit}")
-    return SVG.format(f"{label}: {'; '.join(descriptions)}", bottom + 20, joined(parts))
+    return SVG.format(f"{label}: {'; '.join(descriptions)}", bottom + 20, join_parts(parts))
 
 
 def _axis(values: Sequence[float]) -> tuple[Scale, list[float]]:
     low, high = min(values), max(values)
     if low <= high / 2:
-        scale, ticks = from_zero(values, 2, 97)
+        scale, ticks = linear_axis(values, 2, 97)
     else:
-        distance = step((high - low) or high or 1.0, 3)
+        distance = round_step((high - low) or high or 1.0, 3)
         first, last = math.floor(low / distance), max(math.ceil(high / distance), math.floor(low / distance) + 1)
         scale, ticks = Scale(first * distance, last * distance, 2, 97), [n * distance for n in range(first, last + 1)]
     return scale, ticks
@@ -182,20 +184,20 @@ def _row(row: Strip, top: float, scale: Scale, factor: float, unit: str) -> list
     return parts
 
 
-def of_comparison(record: Comparison) -> list[Chart]:
+def comparison_charts(record: Comparison) -> list[Chart]:
     """Return the charts of a comparison: the judged metric first, then the order of the table."""
     of_metrics = []
     for metric in sorted(record.metrics, key=lambda metric: metric.name != record.verdict.metric):
         rows = []
         for side, condition, look in ((metric.a, record.a, "bar-a"), (metric.b, record.b, "bar-b")):
-            rows += _strip(clean(condition.name, 60), side.values, look, (side.mean, side.ci95))
+            rows += _strip(clean_name(condition.name, 60), side.values, look, (side.mean, side.ci95))
         if len(rows) == 2:
-            label = labels.metric(metric.name)
-            of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
+            label = labels.metric_words(metric.name)
+            of_metrics.append((label, metric.kind == "estimated", draw_strips(rows, metric.unit, label)))
     return of_metrics[:_MOST_CHARTS]
 
 
-def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
+def run_charts(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Chart]:
     """Return the charts of a run: the metrics of a load, else C0, wake-ups and watts of each phase.
 
     `titles` and `looks` are those of the phases.
@@ -203,10 +205,12 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
     of_metrics: list[Chart] = []
     if isinstance(record, LoadRun):
         for metric in record.metrics:
-            ends, label = metric.estimate, labels.metric(metric.name)
-            rows = _strip(clean(record.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high)))
+            ends, label = metric.estimate, labels.metric_words(metric.name)
+            rows = _strip(
+                clean_name(record.condition.name, 60), metric.values, "bar-a", (ends.mean, (ends.low, ends.high))
+            )
             if rows:
-                of_metrics.append((label, metric.kind == "estimated", strips(rows, metric.unit, label)))
+                of_metrics.append((label, metric.kind == "estimated", draw_strips(rows, metric.unit, label)))
         return of_metrics[:_MOST_CHARTS]
     meters = phases.find_run_meters(record.phases)
     estimated = record.energy_source is not None and not record.energy_source.metered
@@ -216,8 +220,8 @@ def of_run(record: Run, titles: Sequence[str], looks: dict[str, str]) -> list[Ch
             values = phases.host_watts(phase, meters) if name == "watts" else phases.window_values(phase.windows, name)
             rows += _strip(title, values, looks[phase.name])
         if rows:
-            label = labels.metric(name)
-            of_metrics.append((label, estimated and name == "watts", strips(rows, unit, label)))
+            label = labels.metric_words(name)
+            of_metrics.append((label, estimated and name == "watts", draw_strips(rows, unit, label)))
     return of_metrics
 
 
@@ -296,7 +300,7 @@ def interval_axis(intervals: Sequence[DrawnInterval]) -> IntervalAxis:
     shown = [interval for interval in near if interval.clear] or near
     largest = max((max(abs(interval.low), abs(interval.high)) for interval in shown), default=1.0) or 1.0
     if largest <= 60:
-        scale, ticks = from_zero([largest], 50, 98)
+        scale, ticks = linear_axis([largest], 50, 98)
         whole = Scale(-scale.high, scale.high, 2, 98)
         far = scale.high
         middle = ticks[len(ticks) // 2] if len(ticks) > 3 else far
@@ -338,7 +342,7 @@ def interval_ticks(axis: IntervalAxis) -> Markup:
                 kind, axis.scale(value), anchor, label
             )
         )
-    return SVG.format("axis: B relative to A", 16, joined(parts))
+    return SVG.format("axis: B relative to A", 16, join_parts(parts))
 
 
 def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Markup:
@@ -369,7 +373,7 @@ def interval_row(axis: IntervalAxis, interval: DrawnInterval, label: str) -> Mar
                 )
             )
     # A pointer over any part shows the title.
-    return SVG.format(label, 18, joined([Markup("<title>{}</title>").format(label), _GROUND, *parts]))
+    return SVG.format(label, 18, join_parts([Markup("<title>{}</title>").format(label), _GROUND, *parts]))
 
 
 # Flame graphs: boxes at percentages of the width, readable without a script and on paper. The script adds zoom, search
@@ -396,7 +400,7 @@ class FlameView:
     difference: bool
 
 
-def look_of(label: str, depth: int, modules: Mapping[str, str]) -> str:
+def class_of_frame(label: str, depth: int, modules: Mapping[str, str]) -> str:
     """Return the class of a frame: root, thread, unnamed, kernel, library or own."""
     module = modules.get(label, "")
     if depth == 0:
@@ -423,7 +427,7 @@ def _weight(value: float) -> str:
 
 def _info(frame: FlameFrame, total: float, unit: str, module: str | None) -> str:
     """Return the text that the script shows after the name of a box."""
-    where = f" ({clean(module, 60)})" if module else ""
+    where = f" ({clean_name(module, 60)})" if module else ""
     if frame.a is not None:
         change = frame.value - frame.a
         return f"{where}: A {_weight(frame.a)}, B {_weight(frame.value)} {unit}, B − A {text.signed(change, 2)}"
@@ -431,7 +435,7 @@ def _info(frame: FlameFrame, total: float, unit: str, module: str | None) -> str
     return f"{where}: {_weight(frame.value)} {unit}, {share:.1f} % of all"
 
 
-def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = None) -> FlameView | None:
+def draw_flame(graph: Flame, title: str, modules: Mapping[str, str] | None = None) -> FlameView | None:
     """Return the boxes of a graph; `None` if it has no weight."""
     if len(graph.frames) < 2:
         return None
@@ -439,7 +443,7 @@ def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = Non
     total = graph.frames[0].value
     boxes = []
     for frame in graph.frames:
-        look = _change(frame) if graph.difference and frame.depth else look_of(frame.label, frame.depth, known)
+        look = _change(frame) if graph.difference and frame.depth else class_of_frame(frame.label, frame.depth, known)
         sign = "" if not graph.difference or look in ("d0", "root") else "− " if look.startswith("d-") else "+ "
         boxes.append(
             _FRAME.format(
@@ -449,7 +453,7 @@ def flame_view(graph: Flame, title: str, modules: Mapping[str, str] | None = Non
                 w=f"{frame.width:.6g}",
                 depth=frame.depth,
                 info=_info(frame, total, graph.unit, known.get(frame.label)),
-                label=sign + clean(frame.label, _FRAME_LABEL_LIMIT),
+                label=sign + clean_name(frame.label, _FRAME_LABEL_LIMIT),
             )
         )
     return FlameView(title, Markup("\n").join(boxes), graph.depth, graph.unit, graph.hidden_count, graph.difference)

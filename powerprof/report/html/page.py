@@ -25,7 +25,7 @@ from powerprof.model.attribution import Attribution
 from powerprof.model.records import IdleRun, RunMetric
 from powerprof.report import labels
 from powerprof.report.answers import NO_BOUND_PERCENT
-from powerprof.report.labels import terms_in
+from powerprof.report.labels import split_terms
 from powerprof.report.phases import shown_phases
 from powerprof.report.stacks import TimelineExit, WeightedStack, modules_of, stacks_of
 from powerprof.report.table import (
@@ -57,7 +57,7 @@ _FIGURE = Markup('<data value="{}" data-at="{}" {}>{}</data>{}')
 NAME_LIMIT = 200
 
 
-def clean(name: object, limit: int = NAME_LIMIT) -> str:
+def clean_name(name: object, limit: int = NAME_LIMIT) -> str:
     """Return a name from outside as one line of at most `limit` characters, without control or direction characters."""
     return printable(text.shorten(str(name), limit), "\N{REPLACEMENT CHARACTER}")
 
@@ -77,15 +77,15 @@ def qualified(sentence: Markup) -> Markup:
     return Markup(" · ").join(Markup(found) for found in _QUALIFIED.findall(sentence))  # noqa: S704  as `brief`
 
 
-def explained(words: str) -> Markup:
+def explain_terms(words: str) -> Markup:
     """Return text of powerprof in which terms have their explanations."""
     term = Markup('<abbr title="{}">{}</abbr>')
     return Markup().join(
-        term.format(meaning, piece) if meaning else Markup("{}").format(piece) for piece, meaning in terms_in(words)
+        term.format(meaning, piece) if meaning else Markup("{}").format(piece) for piece, meaning in split_terms(words)
     )
 
 
-def figure(shown: Figure, *, unit: bool = True) -> Markup:
+def figure_html(shown: Figure, *, unit: bool = True) -> Markup:
     """Return `<data value="exact" data-at="pointer">rounded</data>` with its unit; `?` for an unknown value."""
     if shown.value is None:
         return _UNKNOWN
@@ -97,14 +97,14 @@ def figure(shown: Figure, *, unit: bool = True) -> Markup:
     return _FIGURE.format(json.dumps(shown.value), shown.at, how, words, tail)
 
 
-def interval(shown: Figure) -> Markup:
+def interval_html(shown: Figure) -> Markup:
     """Return `[low, high]`, or an empty text without an interval."""
     if shown.ends is None:
         return Markup()
-    return Markup('<span class="ci">[{}, {}]</span>').format(*(figure(end, unit=False) for end in shown.ends))
+    return Markup('<span class="ci">[{}, {}]</span>').format(*(figure_html(end, unit=False) for end in shown.ends))
 
 
-def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
+def list_facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
     """Return a mapping of the record as names and figures or texts.
 
     Nested mappings become one line; unknown values are left out.
@@ -112,24 +112,24 @@ def facts(places: Places, pointer: str) -> list[tuple[str, Markup]]:
     rows: list[tuple[str, Markup]] = []
     for name, value in (places.at(pointer) or {}).items():
         place = f"{pointer}/{escape_pointer(name)}"
-        words, unit = labels.key(clean(name, 80))
+        words, unit = labels.key_label(clean_name(name, 80))
         if isinstance(value, bool):
             rows.append((words, escape("yes" if value else "no")))
         elif isinstance(value, int | float):
             mebibytes = unit == "bytes"
             shown = places.figure(place, 0, "MiB", scale=2.0**-20) if mebibytes else places.figure(place, None, unit)
-            rows.append((words, figure(shown)))
+            rows.append((words, figure_html(shown)))
         elif isinstance(value, dict):
-            inner = ", ".join(f"{clean(key, 60)}: {clean(item)}" for key, item in value.items())
+            inner = ", ".join(f"{clean_name(key, 60)}: {clean_name(item)}" for key, item in value.items())
             rows += [(words, escape(inner))] if inner else []
         elif isinstance(value, list):
-            rows += [(words, escape(clean(", ".join(map(str, value)))))] if value else []
+            rows += [(words, escape(clean_name(", ".join(map(str, value)))))] if value else []
         elif value is not None:
-            rows.append((words, escape(clean(value))))
+            rows.append((words, escape(clean_name(value))))
     return rows
 
 
-def embedded(record: msgspec.Struct | dict[str, object]) -> Markup:
+def embed_json(record: msgspec.Struct | dict[str, object]) -> Markup:
     """Return the JSON of a record for a script element: no text in it can end the element or begin a comment."""
     data = msgspec.json.encode(record).decode()
     for character in "<>&\u2028\u2029":
@@ -164,7 +164,7 @@ class Tile:
     look: str = ""
 
 
-def tiles_of(record: object, places: Places) -> list[Tile]:
+def build_tiles(record: object, places: Places) -> list[Tile]:
     """Return the tiles of a record; an empty list if its answer is not a figure."""
     if isinstance(record, Comparison):
         return _comparison(record, places)
@@ -191,14 +191,14 @@ def _attribution(record: Attribution, places: Places) -> list[Tile]:
             Markup("{}/s").format(text.number(mine / record.window_s, 1)),
             f"{text.number(share, 1)} % of all idle exits",
         ),
-        Tile("Most of them", Markup("{}/s").format(text.number(most_hz, 1)), clean(place, 80)),
+        Tile("Most of them", Markup("{}/s").format(text.number(most_hz, 1)), clean_name(place, 80)),
     ]
     for number, part in enumerate(record.energy_split.parts if record.energy_split else []):
         if part.name == record.target.label and record.energy_split is not None:
-            value = figure(places.figure(f"/energy_split/parts/{number}/joules", 3, "J"))
+            value = figure_html(places.figure(f"/energy_split/parts/{number}/joules", 3, "J"))
             kind = record.energy_split.kind
             tiles.append(Tile(f"energy above the idle floor, {kind}", value, f"in {record.window_s:.0f} s"))
-    named = figure(places.figure("/conservation/coverage_percent", 1, "%"))
+    named = figure_html(places.figure("/conservation/coverage_percent", 1, "%"))
     left = f"{text.count(counts.unknown_count)} unknown, {text.count(counts.lost_count)} lost"
     return [*tiles, Tile("Idle exits with a cause", named, left)]
 
@@ -213,7 +213,7 @@ def _chosen(metrics: Sequence[M]) -> Iterator[tuple[int, M, str]]:
         index = next((known[name] for name in names if name in known), None)
         if index is not None:
             metric = metrics[index]
-            yield index, metric, f"{labels.metric(metric.name)}{_kind(metric)}"
+            yield index, metric, f"{labels.metric_words(metric.name)}{_kind(metric)}"
 
 
 def _kind(metric: Metric | RunMetric) -> str:
@@ -232,7 +232,7 @@ def _not_found(metric: Metric) -> str:
 def _headline(record: Comparison) -> list[tuple[int, Metric, str]]:
     """Return the metric of the headline."""
     return [
-        (index, metric, f"{labels.metric(metric.name)}{_kind(metric)}")
+        (index, metric, f"{labels.metric_words(metric.name)}{_kind(metric)}")
         for index, metric in enumerate(record.metrics)
         if metric.name == record.verdict.metric
     ]
@@ -245,10 +245,10 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
     for index, metric, heading in [*first, *(each for each in _chosen(record.metrics) if each[0] not in known)]:
         verdict = describe_direction(metric.name, metric.verdict)
         inconclusive = metric.verdict == "inconclusive"
-        value = figure(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
+        value = figure_html(places.figure(f"/metrics/{index}/difference/percent", 1, "%", sign=True))
         if not inconclusive and metric.ratio is not None and metric.ratio.b_over_a >= _TIMES:
             digits = 1 if metric.ratio.b_over_a < 100 else 0
-            value = Markup("× {}").format(figure(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
+            value = Markup("× {}").format(figure_html(places.figure(f"/metrics/{index}/ratio/b_over_a", digits)))
         outcome = _not_found(metric) if inconclusive else verdict
         tiles.append(Tile(heading, value, f"B compared with A: {outcome}", verdict))
     pairs = record.blocks_count // 2
@@ -261,9 +261,9 @@ def _comparison(record: Comparison, places: Places) -> list[Tile]:
 def _load(record: LoadRun, places: Places) -> list[Tile]:
     tiles = []
     for index, metric, heading in _chosen(record.metrics):
-        shown = labels.shown(metric.unit, [metric.estimate.mean])
+        shown = labels.choose_format(metric.unit, [metric.estimate.mean])
         at = f"/metrics/{index}/estimate"
-        value = figure(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
+        value = figure_html(places.figure(f"{at}/mean", shown.decimals, shown.unit, scale=shown.factor))
         half = text.half_width(metric.estimate)
         note = "one window: no interval" if half is None else f"± {text.number(half * shown.factor, shown.decimals)}"
         tiles.append(Tile(heading, value, note))
@@ -283,7 +283,7 @@ def _server(record: IdleRun, places: Places) -> list[Tile]:
             at = f"/phases/{index}/server_exits/wakeups_hz"
             half = text.half_width(phase.server_exits.wakeups_hz)
             note = "" if half is None else f"± {text.number(half, 1)}, counted in {phase.server_exits.window_s:.0f} s"
-            value = figure(places.figure(f"{at}/mean", 1, "/s"))
+            value = figure_html(places.figure(f"{at}/mean", 1, "/s"))
             # If the headline gives no answer, the count is inconclusive too.
             look = "inconclusive" if busy_before(record) or busy_while_counted(record) else ""
             return [Tile("Idle periods ended by the server", value, note, look)]
@@ -301,7 +301,7 @@ def _idle(record: IdleRun, places: Places) -> list[Tile]:
         heading, unit, digits = _ADDED[claim.metric]
         delta = find_delta(record, first.name, last.name, claim.metric)
         index = record.deltas.index(delta) if delta is not None else 0
-        value = figure(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
+        value = figure_html(places.figure(f"/deltas/{index}/difference/mean", digits, unit, sign=True))
         half = text.half_width(claim.difference)
         spread = "" if half is None else f"± {text.number(half, digits)}, "
         look = "" if claim.finding == "costs" else "inconclusive"
@@ -320,7 +320,7 @@ _OPEN_FRAMES = 9
 _STACK_LIMIT = 2000
 
 
-def opened(whole: Table, count: int) -> tuple[Table, Table]:
+def split_rows(whole: Table, count: int) -> tuple[Table, Table]:
     """Return the first rows as one table, and the rows behind "more" as another."""
     return replace(whole, rows=whole.rows[:count], left_count=0), replace(whole, rows=whole.rows[count:], caption="")
 
@@ -354,22 +354,22 @@ class DrawnColumn:
     primary: bool = True
 
 
-def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
+def cell_html(shown: Cell | None, *, unit: bool = False) -> Markup:
     """Return the content of a cell; an empty text for a missing cell."""
     if isinstance(shown, Figure):
-        return figure(shown, unit=unit) + interval(shown) if shown.at else Markup("–")
+        return figure_html(shown, unit=unit) + interval_html(shown) if shown.at else Markup("–")
     if isinstance(shown, Path):
         return _path(shown)
     if isinstance(shown, JudgedCell):
         verdict = Markup('<span class="verdict {0}">{0}</span>').format(shown.text)
-        could = Markup('<span class="ci">smallest detectable {}</span>').format(figure(shown.detectable))
+        could = Markup('<span class="ci">smallest detectable {}</span>').format(figure_html(shown.detectable))
         return verdict + could if shown.text == "inconclusive" and shown.detectable.value is not None else verdict
     if shown is None:
         return Markup()
-    name = explained(shown.text) if shown.ours else Markup("{}").format(clean(shown.text, _LABEL_LIMIT))
+    name = explain_terms(shown.text) if shown.ours else Markup("{}").format(clean_name(shown.text, _LABEL_LIMIT))
     if shown.code:
         name = Markup("<code>{}</code>").format(name)
-    more = clean(shown.more, _LABEL_LIMIT)
+    more = clean_name(shown.more, _LABEL_LIMIT)
     if shown.strong:
         return Markup("<b>{}</b> {}").format(name, more) if more else Markup("<b>{}</b>").format(name)
     return Markup('{} <span class="muted">{}</span>').format(name, more) if more else Markup("{}").format(name)
@@ -377,11 +377,11 @@ def cell(shown: Cell | None, *, unit: bool = False) -> Markup:
 
 def _path(shown: Path) -> Markup:
     """Return frames, innermost first: the open ones, and those behind "more"."""
-    names = [clean(frame, 160) for frame in shown.frames] or ["no user stack"]
+    names = [clean_name(frame, 160) for frame in shown.frames] or ["no user stack"]
     if shown.frames and not shown.complete:
         names.append("…")
     first = _OPEN_FRAMES if len(names) > _OPEN_FRAMES + 2 else len(names)
-    at_once, behind = " ← ".join(names[:first]), clean(" ← ".join(names[first:]), _STACK_LIMIT)
+    at_once, behind = " ← ".join(names[:first]), clean_name(" ← ".join(names[first:]), _STACK_LIMIT)
     if not behind:
         return Markup('<span class="stack">{}</span>').format(at_once)
     return Markup('<details class="stack"><summary>{} ← …</summary>{}</details>').format(at_once, behind)
@@ -389,9 +389,9 @@ def _path(shown: Path) -> Markup:
 
 def _name(row: TableRow, shown: Cell | None) -> Markup:
     parts = [Markup('<span class="swatch {}"></span>').format(row.look)] if row.look else []
-    parts.append(cell(shown))
+    parts.append(cell_html(shown))
     if row.unit:
-        parts.append(Markup(' <span class="muted">{}</span>').format(clean(row.unit, 20)))
+        parts.append(Markup(' <span class="muted">{}</span>').format(clean_name(row.unit, 20)))
     if row.kind == "estimated":
         parts.append(Markup(' <span class="kind">estimated</span>'))
     return Markup().join(parts)
@@ -400,7 +400,7 @@ def _name(row: TableRow, shown: Cell | None) -> Markup:
 def _head(column: Column, beside: Column | None) -> Markup:
     kind = Markup() if column.left else Markup(' class="n"')
     key = Markup('<span class="key {}"></span>').format(column.key) if column.key in ("a", "b") else Markup()
-    heading = f"{column.heading} {clean(column.name, 60)}".strip()
+    heading = f"{column.heading} {clean_name(column.name, 60)}".strip()
     if beside is not None and beside.heading:
         heading += f" · {beside.heading}"
     return Markup('<th scope="col"{}>{}{}</th>').format(kind, key, heading)
@@ -409,11 +409,11 @@ def _head(column: Column, beside: Column | None) -> Markup:
 def _beside(inside: Markup, other: Cell | None) -> Markup:
     """Return a cell with its companion: a percentage before a figure, a stack after a thread."""
     if isinstance(other, Figure) and other.value is not None:
-        return Markup('<span class="muted percent">{}</span> ').format(figure(other)) + inside
-    return inside + cell(other) if isinstance(other, Path) else inside
+        return Markup('<span class="muted percent">{}</span> ').format(figure_html(other)) + inside
+    return inside + cell_html(other) if isinstance(other, Path) else inside
 
 
-def table(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = None, *, names: bool = True) -> Markup:
+def table_html(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = None, *, names: bool = True) -> Markup:
     """Return a table in a frame that scrolls.
 
     `names`: whether the first column names the rows.
@@ -433,9 +433,9 @@ def table(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = None, *
                 cells.append(Markup('<th scope="row">{}</th>').format(_name(row, here)))
                 continue
             other = beside.get(column.key)
-            inside = _beside(cell(here, unit=not row.unit), row.cells.get(other.key) if other else None)
+            inside = _beside(cell_html(here, unit=not row.unit), row.cells.get(other.key) if other else None)
             look = Markup() if column.left else Markup(' class="n"')
-            head = column.heading or clean(column.name, 60)
+            head = column.heading or clean_name(column.name, 60)
             label = Markup(' data-label="{}"').format(head) if head else Markup()
             cells.append(Markup("<td{}{}>{}</td>").format(look, label, inside))
         if drawn and place is not None:
@@ -447,7 +447,7 @@ def table(shown: Table, kind: str = "plain", drawn: DrawnColumn | None = None, *
     whole = Markup('<table class="{}">\n{}<thead><tr>{}</tr></thead>\n<tbody>\n{}\n</tbody>\n</table>').format(
         kind, caption, Markup().join(heads), Markup("\n").join(body)
     )
-    return _SCROLL.format(clean(shown.label, 80), whole) if shown.label else whole
+    return _SCROLL.format(clean_name(shown.label, 80), whole) if shown.label else whole
 
 
 MAX_PAGE_BYTES = 6 << 20
@@ -476,22 +476,22 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["clean"] = clean
+    environment.filters["clean"] = clean_name
     environment.filters["tidy"] = tidy
     environment.filters["brief"] = brief
     environment.filters["qualified"] = qualified
-    environment.globals["table"] = table
-    environment.globals["explained"] = explained
+    environment.globals["table"] = table_html
+    environment.globals["explained"] = explain_terms
     return environment
 
 
-def page(
+def render_page(
     template: str, record: msgspec.Struct | None, places: Places | None, *, derived: str = "", **values: Any
 ) -> str:
     """Return the page of a template and a record; the JSON of the record is embedded for the download."""
     script = _asset("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = embedded(record) if record is not None else Markup()
+    data = embed_json(record) if record is not None else Markup()
     fits = len(data.encode()) <= MAX_EMBEDDED_BYTES
     functions = {} if places is None else _functions(places)
 
@@ -508,7 +508,7 @@ def page(
                 data_bytes=len(data),
                 data_fits=with_data,
                 version=__version__,
-                tiles=tiles_of(record, places) if places is not None else [],
+                tiles=build_tiles(record, places) if places is not None else [],
                 derived=derived,
                 record=record,
                 **functions,
@@ -536,9 +536,9 @@ def _functions(places: Places) -> dict[str, Any]:
     """Return the functions with which templates show a record by its places."""
 
     def fig(pointer: str, digits: int | None = None, unit: str = "") -> Markup:
-        return figure(places.figure(pointer, digits, unit))
+        return figure_html(places.figure(pointer, digits, unit))
 
-    return {"fig": fig, "facts": partial(facts, places), "at": places.at}
+    return {"fig": fig, "facts": partial(list_facts, places), "at": places.at}
 
 
 # Stacks and timelines are saved apart from the record that a page shows.

@@ -39,7 +39,7 @@ class Scale:
         return self.start + (self.end - self.start) * min(1.0, max(0.0, share))
 
 
-def step(span: float, count: int = 4) -> float:
+def round_step(span: float, count: int = 4) -> float:
     """Return a round distance (1, 2 or 5 times a power of ten) that divides `span` into about `count` parts."""
     if span <= 0:
         return 1.0
@@ -47,17 +47,17 @@ def step(span: float, count: int = 4) -> float:
     return next(power * factor for factor in (1, 2, 5, 10) if power * factor * count >= span * 0.999)
 
 
-def from_zero(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
+def linear_axis(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
     """Return a linear axis from 0 (or from the lowest negative value) and its ticks."""
     known = list(values)
     low, high = min(0.0, *known), max(known, default=0.0)
-    distance = step((high - low) or 1.0)
+    distance = round_step((high - low) or 1.0)
     low, high = math.floor(low / distance) * distance, math.ceil((high or distance) / distance) * distance
     count = round((high - low) / distance)
     return Scale(low, high, start, end), [low + distance * index for index in range(count + 1)]
 
 
-def by_powers(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
+def logarithmic_axis(values: Iterable[float], start: float, end: float) -> tuple[Scale, list[float]]:
     """Return a logarithmic axis around positive values, with ticks at powers of ten."""
     known = list(values)
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
@@ -70,12 +70,12 @@ SVG = Markup('<svg role="img" aria-label="{}" width="100%" height="{}">{}</svg>'
 _LOG_FROM = 30  # a larger ratio of highest to lowest value would hide one of the two on a linear axis
 
 
-def joined(parts: Sequence[Markup]) -> Markup:
+def join_parts(parts: Sequence[Markup]) -> Markup:
     """Return the parts as one."""
     return Markup().join(parts)
 
 
-def grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
+def draw_grid(scale: Scale, ticks: Sequence[float], unit: str) -> list[Markup]:
     """Return lines at the ticks of a vertical axis, with their values; the last has the unit."""
     parts = []
     for tick in ticks:
@@ -99,7 +99,7 @@ def _mark(arm: str, x: float, y: float, title: str) -> Markup:
     ).format(x, y, title)
 
 
-def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names: tuple[str, str]) -> Markup:
+def draw_pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names: tuple[str, str]) -> Markup:
     """Return a chart of A and B in each pair, joined by a line, in the order of time.
 
     The axis is logarithmic if the values are far apart.
@@ -108,12 +108,12 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
     values = [value for pair in both for value in pair]
     if not values:
         return Markup()
-    unit, factor = labels.prefix(unit, max(map(abs, values)))
+    unit, factor = labels.choose_prefix(unit, max(map(abs, values)))
     both = [(x * factor, y * factor) for x, y in both]
     values = [value * factor for value in values]
     far = min(values) > 0 and max(values) / min(values) >= _LOG_FROM
-    scale, ticks = (by_powers if far else from_zero)(values, 212, 18)
-    parts = grid(scale, ticks, f"{unit}, logarithmic" if far else unit)
+    scale, ticks = (logarithmic_axis if far else linear_axis)(values, 212, 18)
+    parts = draw_grid(scale, ticks, f"{unit}, logarithmic" if far else unit)
     for index, (x, y) in enumerate(both):
         at = 12 + 86 * (index + 0.5) / len(both)
         parts.append(
@@ -127,7 +127,7 @@ def pairs(a: Sequence[float | None], b: Sequence[float | None], unit: str, names
         ]
         if len(both) <= 24 or index % 5 == 4:
             parts.append(Markup('<text x="{:.2f}%" y="232" text-anchor="middle">{}</text>').format(at, index + 1))
-    return SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, joined(parts))
+    return SVG.format(f"{len(both)} pairs of {names[0]} and {names[1]} in {unit}", 238, join_parts(parts))
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class BarShare:
     look: str
 
 
-def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
+def draw_state_bar(shares: Sequence[BarShare], name: str) -> Markup:
     """Return one bar of 100 %."""
     parts, at = [], 0.0
     for share in shares:
@@ -155,7 +155,7 @@ def state_bar(shares: Sequence[BarShare], name: str) -> Markup:
             )
         at += width
     description = ", ".join(f"{share.name} {share.percent:.2f} %" for share in shares)
-    return SVG.format(f"{name}: {description}", 28, joined(parts))
+    return SVG.format(f"{name}: {description}", 28, join_parts(parts))
 
 
 @dataclass(frozen=True)
@@ -170,15 +170,15 @@ class Bar:
     label: str = ""
 
 
-def course(bars: Sequence[Bar], unit: str) -> Markup:
+def draw_course(bars: Sequence[Bar], unit: str) -> Markup:
     """Return a chart of windows over time, as high as their values. Drift and disturbed windows are visible in it."""
     values = [bar.value for bar in bars if bar.value is not None]
     if not bars or not values:
         return Markup()
-    scale, ticks = from_zero(values, 132, 18)
+    scale, ticks = linear_axis(values, 132, 18)
     length = max(bar.end_s for bar in bars) or 1.0
     across = Scale(0, length, 9, 99.5)
-    parts = grid(scale, ticks, unit)
+    parts = draw_grid(scale, ticks, unit)
     for bar in bars:
         left, right = across(bar.start_s), across(bar.end_s)
         top = scale(bar.value) if bar.value is not None else 132.0
@@ -192,7 +192,7 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
                 Markup('<text x="{:.3f}%" y="146" text-anchor="middle">{}</text>').format((left + right) / 2, bar.label)
             )
     minutes = length >= 180
-    _, marks = from_zero([length / 60 if minutes else length], 0, 1)
+    _, marks = linear_axis([length / 60 if minutes else length], 0, 1)
     for mark in marks:
         seconds = mark * 60 if minutes else mark
         if seconds <= length:
@@ -202,7 +202,7 @@ def course(bars: Sequence[Bar], unit: str) -> Markup:
                     across(seconds), anchor, mark, "min" if minutes else "s"
                 )
             )
-    return SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, joined(parts))
+    return SVG.format(f"{len(bars)} windows over {length:.0f} s", 168, join_parts(parts))
 
 
 @dataclass(frozen=True)
@@ -215,7 +215,7 @@ class SeriesPoint:
     high: float | None
 
 
-def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across: str = "") -> Markup:
+def draw_series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across: str = "") -> Markup:
     """Return a chart of one or two conditions over the settings of a parameter.
 
     Settings have equal distances, because they often double. Each condition has a point at each setting. `across` is
@@ -225,9 +225,9 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across:
     known = [value for point in every for value in (point.mean, point.low, point.high) if value is not None]
     if not any(point.mean is not None for point in every):
         return Markup()
-    unit, factor = labels.prefix(unit, max(map(abs, known)))
-    scale, ticks = from_zero([value * factor for value in known], 132, 18)
-    parts = grid(scale, ticks, unit)
+    unit, factor = labels.choose_prefix(unit, max(map(abs, known)))
+    scale, ticks = linear_axis([value * factor for value in known], 132, 18)
+    parts = draw_grid(scale, ticks, unit)
     settings = arms[0]
     places = [14 + 84 * (index + 0.5) / len(settings) for index in range(len(settings))]
     for arm, points in zip("ab", arms, strict=False):
@@ -240,7 +240,7 @@ def series(arms: Sequence[Sequence[SeriesPoint]], unit: str, title: str, across:
     ]
     if across:
         parts.append(Markup('<text class="axis" x="98%" y="166" text-anchor="end">{}</text>').format(across))
-    return SVG.format(f"{title} at {len(settings)} settings", 172 if across else 156, joined(parts))
+    return SVG.format(f"{title} at {len(settings)} settings", 172 if across else 156, join_parts(parts))
 
 
 def _curve(

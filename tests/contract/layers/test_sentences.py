@@ -86,7 +86,7 @@ def test_no_sentence_is_built_where_values_are_judged(part: str) -> None:
 
 
 def _with(template: str, number: int) -> str:
-    return labels.filled(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
+    return labels.fill_template(template, {name: number if name.endswith("count") else 7 for name in _fields(template)})
 
 
 @pytest.mark.parametrize("template", [*labels.WORDS.values(), *answers.WORDS.values()])
@@ -102,31 +102,31 @@ def test_a_note_agrees_with_its_figure(template: str) -> None:
 
 
 def test_forms_are_chosen_by_the_figure() -> None:
-    stacks = [labels.texts([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
+    stacks = [labels.word_notes([Note("stacks_lost", {"count": count})])[0].partition(" (")[0] for count in (0, 1, 2)]
     assert stacks == [
         "0 stacks were lost to a full buffer: those exits have no complete stack",
         "1 stack was lost to a full buffer: that exit has no complete stack",
         "2 stacks were lost to a full buffer: those exits have no complete stack",
     ]
-    sampled = [labels.texts([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
+    sampled = [labels.word_notes([Note("sampled_exits", {"one_in": 8, "lost_count": n})])[0] for n in (0, 1, 1200)]
     assert [text.partition(" of them")[2] for text in sampled] == [
         "",
         " (1 of these was lost)",
         " (1,200 of these were lost)",
     ]
-    full = [labels.texts([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
+    full = [labels.word_notes([Note("table_full", {"count": count})])[0] for count in (1, 2000)]
     assert full == [
         "a table of the tracer had no room once: figures are too low",
         "a table of the tracer had no room 2,000 times: figures are too low",
     ]
-    assert labels.texts([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
+    assert labels.word_notes([Note("stacks_lost", {"count": "{count}|x"})])[0].startswith("{count}|x stacks were lost")
     (repeated,) = answers.word_threats([Threat(name="repeats", values={"count": 1})], {})
     assert repeated.text == "1 block failed and was repeated"
 
 
 def test_a_damaged_note_is_shown_as_it_is() -> None:
-    assert labels.texts([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
-    assert labels.texts([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
+    assert labels.word_notes([Note("texts_cut", {"count": "many", "bytes": 3})]) == ["{'count': 'many', 'bytes': 3}"]
+    assert labels.word_notes([Note("unheard of"), "as it was"]) == ["unheard of", "as it was"]
     assert answers.word_threats([Threat(name="steal")], {})[0].text == "steal {}"
     assert control_text(ControlRecord(kind="run", pairs_count=1, sound=False, half_width_percent=None)) == (
         "the A/A control has too few pairs to judge"

@@ -18,7 +18,7 @@ from powerprof.experiment.compare import compare_commands
 from powerprof.experiment.options import ExperimentOptions
 from powerprof.experiment.records import LoadRun
 from powerprof.experiment.run import run_command
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.system import programs
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import has_ended
@@ -71,7 +71,7 @@ def test_a_command_that_fails_is_not_measured_unless_it_may() -> None:
         _run(["sh", "-c", "echo no luck >&2; exit 3"])
     found = _run(["sh", "-c", "exit 3"], may_fail=True)
     assert {code for block in found.blocks for code in block.exit_codes} == {3}
-    assert any("exit code 3" in note for note in texts(found.notes))
+    assert any("exit code 3" in note for note in word_notes(found.notes))
     with pytest.raises(PowerprofError, match="cannot run 'no-such-program-here'"):
         _run(["no-such-program-here"])
 
@@ -82,7 +82,7 @@ def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
     assert len(pids) >= 4
     # Who inherits them may be slow to bury them.
     assert all(has_ended(int(pid)) for pid in pids)
-    assert any("left processes running" in note for note in texts(found.notes))
+    assert any("left processes running" in note for note in word_notes(found.notes))
 
 
 _DAEMON = """

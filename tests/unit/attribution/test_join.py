@@ -16,7 +16,7 @@ from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import SiteStacks
 from powerprof.model.attribution import Attribution, TargetInfo
 from powerprof.model.records import ToolCost
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.stacks.store import TableStore
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
@@ -216,13 +216,15 @@ def test_incomplete_waking_counts_are_unknown(field: str) -> None:
     assert found.wakeups[0].wakings_count is None
     assert found.wakings_window_s is None
     assert found.wakings_without_exit == []
-    assert any("counted" in note or "wakings_count" in note or "count wakings" in note for note in texts(found.notes))
+    assert any(
+        "counted" in note or "wakings_count" in note or "count wakings" in note for note in word_notes(found.notes)
+    )
 
 
 def test_losses_have_notes() -> None:
     found = attribution(exits(own_timer(101)), stacks_lost_count=4, unsent_count=5, lost_count=2)
-    assert any(note.startswith("4 stacks were lost to a full buffer") for note in texts(found.notes))
-    assert any("the stacks of 5 were not copied" in note for note in texts(found.notes))
+    assert any(note.startswith("4 stacks were lost to a full buffer") for note in word_notes(found.notes))
+    assert any("the stacks of 5 were not copied" in note for note in word_notes(found.notes))
     assert found.conservation.lost_count == 2
     assert found.conservation.coverage_percent == pytest.approx(100 / 3)
 

@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
 )
 from powerprof.live.intervals import LiveFinding
 from powerprof.live.statements import RowHistory
-from powerprof.report.watch import ScreenView, screen
+from powerprof.report.watch import ScreenView, draw_screen
 from powerprof.statements.text import normalise
 from tests.unit.live.intervals import interval
 from tests.unit.live.intervals import row as live_row
@@ -209,7 +209,7 @@ def test_watch_accuses_no_application_of_what_a_replica_asks() -> None:
     shown = LiveFinding(rule=found.rule, severity=found.severity, text=found.text)
     kept = RowHistory()
     kept.add(interval(live_row("net_serv", 4000), findings=(shown,)))
-    drawn = " ".join(screen(kept, ScreenView(), "powerprof watch", 80, 24))
+    drawn = " ".join(draw_screen(kept, ScreenView(), "powerprof watch", 80, 24))
     assert found.text in drawn and "SHOW SLAVE HOSTS 49" in found.text
     assert "app" not in drawn
     assert "KILL" not in " ".join([drawn, *found.remedy])

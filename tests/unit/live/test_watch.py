@@ -11,7 +11,17 @@ import pytest
 from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import IntervalRow, LiveFinding, RowKey, Used
 from powerprof.live.statements import Line, RowHistory
-from powerprof.report.watch import KEYS, PLAIN_HEAD, ScreenView, document, plain_line, row_line, screen, scrolled, spark
+from powerprof.report.watch import (
+    KEYS,
+    PLAIN_HEAD,
+    ScreenView,
+    draw_bars,
+    draw_screen,
+    interval_document,
+    plain_line,
+    row_line,
+    scroll_rows,
+)
 from tests.unit.live.intervals import interval, row
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
@@ -30,25 +40,25 @@ def history(*counts: int) -> RowHistory:
 @pytest.mark.parametrize("opened", [False, True])
 def test_every_size_is_filled_and_never_left(width: int, height: int, opened: bool) -> None:
     for made in (history(), history(20), history(20, 20, 5120)):
-        lines = screen(made, ScreenView(opened=opened, chosen=50), TITLE, width, height)
+        lines = draw_screen(made, ScreenView(opened=opened, chosen=50), TITLE, width, height)
         assert len(lines) == height
         assert max(map(len, lines)) <= width
 
 
 def test_what_eighty_columns_show() -> None:
-    lines = screen(history(0, 20, 20, 5120), ScreenView(), TITLE, 80, 24)
+    lines = draw_screen(history(0, 20, 20, 5120), ScreenView(), TITLE, 80, 24)
     assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
     assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
     assert " ".join(lines[5].split()) == "> 512.0 ▁▁▁█ 2.56 mariadbd · handle_slave_io NEW, 30 s"
     assert "more rows" in lines[20]
     assert lines[21] == "! another server has server_id 2"
     assert lines[22:] == ["itself: 0.1 % of a CPU, 0.3 wake-ups/s", KEYS]
-    wide = screen(history(20), ScreenView(), TITLE, 200, 60)[-1]
+    wide = draw_screen(history(20), ScreenView(), TITLE, 200, 60)[-1]
     assert wide.startswith(KEYS) and wide.endswith("itself: 0.1 % of a CPU, 0.3 wake-ups/s")
 
 
 def test_rows_that_do_not_fit_are_summed() -> None:
-    lines = screen(history(20), ScreenView(), TITLE, 80, 24)
+    lines = draw_screen(history(20), ScreenView(), TITLE, 80, 24)
     shown = [line for line in lines if " page_cleaner · " in line]
     rest = next(line for line in lines if "more rows" in line)
     figures = [float(line[1:].split()[0]) for line in (*shown, rest)]
@@ -59,7 +69,7 @@ def test_rows_that_do_not_fit_are_summed() -> None:
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 12, 13, 14, 40])
 def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool) -> None:
     for chosen in range(14):  # one more than there are
-        rows = scrolled(
+        rows = scroll_rows(
             [1 << n for n in range(13)],
             ScreenView(chosen=chosen, opened=opened),
             room,
@@ -81,25 +91,25 @@ def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool)
 
 def test_filter_sort_and_choice() -> None:
     made = history(20)
-    only = screen(made, ScreenView(wanted="HANDLE"), TITLE, 80, 24)
+    only = draw_screen(made, ScreenView(wanted="HANDLE"), TITLE, 80, 24)
     assert sum(" · " in line for line in only[5:20]) == 1
-    assert any("no row contains “xyz”" in line for line in screen(made, ScreenView(wanted="xyz"), TITLE, 80, 24))
-    by_name = screen(made, ScreenView(sort="name", chosen=1), TITLE, 80, 24)
+    assert any("no row contains “xyz”" in line for line in draw_screen(made, ScreenView(wanted="xyz"), TITLE, 80, 24))
+    by_name = draw_screen(made, ScreenView(sort="name", chosen=1), TITLE, 80, 24)
     assert "f00" in by_name[5] and by_name[6].startswith(">")
-    assert screen(made, ScreenView(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
+    assert draw_screen(made, ScreenView(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
 
 
 def test_what_sorts_and_filters_is_always_on_the_screen() -> None:
     made = history(20)
-    assert screen(made, ScreenView(), TITLE, 80, 24)[3] == "sorted by rate (s: rate, C0, name)"
-    filtered = screen(made, ScreenView(sort="C0", wanted="handle"), TITLE, 80, 24)[3]
+    assert draw_screen(made, ScreenView(), TITLE, 80, 24)[3] == "sorted by rate (s: rate, C0, name)"
+    filtered = draw_screen(made, ScreenView(sort="C0", wanted="handle"), TITLE, 80, 24)[3]
     assert filtered == "filter “handle”: 1 of 82 rows (Esc: all)  sorted by C0 (s: rate, C0, name)"
-    assert screen(made, ScreenView(wanted="handle"), TITLE, 40, 24)[3].startswith("filter “handle”: 1 of 82 rows")
+    assert draw_screen(made, ScreenView(wanted="handle"), TITLE, 40, 24)[3].startswith("filter “handle”: 1 of 82 rows")
 
 
 def test_help_names_every_key_and_column() -> None:
     for width, height in ((80, 24), (200, 50)):
-        lines = screen(history(20), ScreenView(help=True), TITLE, width, height)
+        lines = draw_screen(history(20), ScreenView(help=True), TITLE, width, height)
         words = "\n".join(lines)
         assert all(
             f"  {key}" in words for key in ("s ", "/", "Enter", "space", "w ", "q,", "/s", "C0 %", "every", "NEW")
@@ -139,22 +149,22 @@ def test_a_busy_host_says_what_keeps_it_busy() -> None:
     made = RowHistory()
     made.add(interval(c0_s=19.6, used=used))
     words = "busy: cc1 (2) 60 %, mariadbd 30 %, processes that ended, and interrupts 8 %"
-    assert words in screen(made, ScreenView(), TITLE, 80, 24)
-    assert "no CPU left an idle state in this interval" in screen(made, ScreenView(), TITLE, 80, 24)
+    assert words in draw_screen(made, ScreenView(), TITLE, 80, 24)
+    assert "no CPU left an idle state in this interval" in draw_screen(made, ScreenView(), TITLE, 80, 24)
     assert f"! {words}" in plain_line(interval(c0_s=19.6, used=used), 200)
-    assert document(interval(c0_s=19.6, used=used))["used"][0] == {
+    assert interval_document(interval(c0_s=19.6, used=used))["used"][0] == {
         "process": "cc1",
         "processes_count": 2,
         "cpu_s": 12.0,
     }
-    assert document(interval())["used"] is None
-    assert "busy" not in " ".join(screen(history(20), ScreenView(), TITLE, 80, 24))
+    assert interval_document(interval())["used"] is None
+    assert "busy" not in " ".join(draw_screen(history(20), ScreenView(), TITLE, 80, 24))
 
 
 def test_trouble_is_said() -> None:
     made = RowHistory()
     made.add(replace_interval(lost_count=7, suspended_s=30.0))
-    lines = screen(made, ScreenView(), TITLE, 80, 24)
+    lines = draw_screen(made, ScreenView(), TITLE, 80, 24)
     assert "! 7 causes lost, the host was suspended for 30.0 s, which no figure counts" in lines
     assert "! suspended for 30.0 s  " in plain_line(replace_interval(suspended_s=30.0))
 
@@ -164,9 +174,9 @@ def replace_interval(**changes: object):  # type: ignore[no-untyped-def]
 
 
 def test_sparks() -> None:
-    assert spark([0, 1, 2, 4], 4) == "▁▂▄█" or spark([0, 1, 2, 4], 4) == "▁▃▅█"
-    assert spark([1.0], 4) == "   █"
-    assert spark([None, 0.0], 2) == " ▁"
+    assert draw_bars([0, 1, 2, 4], 4) == "▁▂▄█" or draw_bars([0, 1, 2, 4], 4) == "▁▃▅█"
+    assert draw_bars([1.0], 4) == "   █"
+    assert draw_bars([None, 0.0], 2) == " ▁"
 
 
 def test_keys() -> None:
@@ -184,7 +194,7 @@ def test_an_interval_as_a_line_and_as_a_document() -> None:
     line = plain_line(made)
     assert len(line) <= 100 and "512.3" in line and "! duplicate_server_id" in line
     assert PLAIN_HEAD.split()[0] == "time"
-    found = json.loads(json.dumps(document(made)))
+    found = json.loads(json.dumps(interval_document(made)))
     assert (found["schema"], found["idle_exits_count"], found["mechanisms_count"]["untraced"]) == (
         "powerprof.interval/1",
         5123,

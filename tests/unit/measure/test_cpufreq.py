@@ -187,7 +187,7 @@ def test_what_a_window_reports_of_a_machine_with_p_states(tree: Tree) -> None:
     ],
 )
 def test_limits_are_worded(limits: FrequencyLimits, found: Frequencies, sentence: str) -> None:
-    assert labels.sentences(msgspec.structs.replace(found, limits=[limits])) == [sentence]
+    assert labels.frequency_sentences(msgspec.structs.replace(found, limits=[limits])) == [sentence]
 
 
 def test_windows_carry_them(tree: Tree) -> None:

@@ -13,7 +13,7 @@ from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.probes import ProbeTrial, TracedWindow
 from powerprof.queries.session import QueriesRequest
 from powerprof.queries.target import TracedServer
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from powerprof.system.errors import CapabilityError
 
 SERVER = TracedServer(10, "mysqld (10)", None, None)
@@ -85,5 +85,5 @@ def test_the_way_that_is_taken(
     notes = [one for one in taken.measured.notes if isinstance(one, Note)]
     assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])
     if notes:
-        (said,) = texts(notes)
+        (said,) = word_notes(notes)
         assert "probes took 5.0 % of the server's CPU time (2.0 µs a statement at 20,000 statements/s)" in said

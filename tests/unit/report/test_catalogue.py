@@ -8,7 +8,7 @@ import msgspec
 from powerprof.attribution.symbols import SymbolFile, Symbols
 from powerprof.model.records import Note
 from powerprof.report.catalogue import symbols_lines
-from powerprof.report.labels import texts, wrapped
+from powerprof.report.labels import word_notes, wrap_note
 
 COMMAND = "DEBUGINFOD_URLS=https://debuginfod.debian.net powerprof doctor --pid 123456 --fetch"
 FILE = SymbolFile(
@@ -49,10 +49,10 @@ def test_untraced_symbols_have_no_wakeup_figures() -> None:
 
 
 def test_note_keeps_its_command_on_one_line() -> None:
-    (text,) = texts([Note("names_missing", {"percent": 43.2, "files": "mariadbd", "command": COMMAND})])
-    printed = wrapped(text, 40)
+    (text,) = word_notes([Note("names_missing", {"percent": 43.2, "files": "mariadbd", "command": COMMAND})])
+    printed = wrap_note(text, 40)
     assert printed[-1] == f"  {COMMAND}"
     assert " ".join(printed[:-1]) == (
         "Note: 43 % of the frames have no name, in mariadbd: these files are stripped. To get the names:"
     )
-    assert wrapped("plain", 40) == ["Note: plain."]
+    assert wrap_note("plain", 40) == ["Note: plain."]

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.report.stacks import MAX_DEPTH, MAX_FRAMES, flame, flame_difference
+from powerprof.report.stacks import MAX_DEPTH, MAX_FRAMES, build_flame, build_flame_difference
 
 
 def test_frames_are_as_wide_as_their_share_and_lie_below_their_caller() -> None:
-    graph = flame([(("t", "a", "b"), 3), (("t", "a"), 1), (("u",), 4)], unit="exits")
+    graph = build_flame([(("t", "a", "b"), 3), (("t", "a"), 1), (("u",), 4)], unit="exits")
     found = {frame.label: frame for frame in graph.frames}
     assert (found["all"].value, found["all"].width, found["all"].depth) == (8, 1.0, 0)
     assert (found["a"].value, found["a"].own, found["a"].width, found["a"].depth) == (4, 1, 0.5, 2)
@@ -20,14 +20,14 @@ def test_frames_are_as_wide_as_their_share_and_lie_below_their_caller() -> None:
 
 
 def test_recursion_keeps_its_levels() -> None:
-    graph = flame([(("f", "f", "f"), 2)], unit="exits")
+    graph = build_flame([(("f", "f", "f"), 2)], unit="exits")
     found = [(frame.label, frame.depth, frame.value) for frame in graph.frames[1:]]
     assert found == [("f", 1, 2), ("f", 2, 2), ("f", 3, 2)]
 
 
 def test_a_difference_keeps_what_only_one_side_has() -> None:
     a, b = [(("t", "gone"), 6.0), (("t", "same"), 2.0)], [(("t", "same"), 2.0), (("t", "new"), 4.0)]
-    graph = flame_difference(a, b, unit="1/s")
+    graph = build_flame_difference(a, b, unit="1/s")
     found = {frame.label: frame for frame in graph.frames}
     assert (found["gone"].a, found["gone"].value) == (6, 0)
     assert (found["new"].a, found["new"].value) == (0, 4)
@@ -37,16 +37,16 @@ def test_a_difference_keeps_what_only_one_side_has() -> None:
 
 def test_what_is_not_drawn_is_counted() -> None:
     deep = tuple(f"f{number}" for number in range(MAX_DEPTH + 50))
-    graph = flame([(deep, 1)], unit="exits")
+    graph = build_flame([(deep, 1)], unit="exits")
     assert graph.depth == MAX_DEPTH + 1 and graph.hidden_count == 1
-    wide = flame([((f"f{number}",), 1) for number in range(1500)], unit="exits")
+    wide = build_flame([((f"f{number}",), 1) for number in range(1500)], unit="exits")
     assert len(wide.frames) == 1501 and wide.hidden_count == 0
-    bushy = flame([((f"f{n}", f"g{n}", f"h{n}", f"i{n}"), 1) for n in range(1500)], unit="exits")
+    bushy = build_flame([((f"f{n}", f"g{n}", f"h{n}", f"i{n}"), 1) for n in range(1500)], unit="exits")
     assert len(bushy.frames) == MAX_FRAMES and bushy.hidden_count > 0
-    narrow = flame([(("big",), 1_000_000), (("small",), 1)], unit="exits")
+    narrow = build_flame([(("big",), 1_000_000), (("small",), 1)], unit="exits")
     assert [frame.label for frame in narrow.frames] == ["all", "big"] and narrow.hidden_count == 1
 
 
 def test_the_same_stacks_in_another_order_give_the_same_graph() -> None:
     stacks = [(("a", "x"), 1.0), (("b",), 1.0), (("a", "y"), 1.0)]
-    assert flame(stacks, unit="exits") == flame(reversed(stacks), unit="exits")
+    assert build_flame(stacks, unit="exits") == build_flame(reversed(stacks), unit="exits")

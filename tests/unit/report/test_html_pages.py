@@ -20,7 +20,7 @@ from powerprof.experiment.records import Plan, Threat
 from powerprof.model.attribution import StackFrame
 from powerprof.report.exports import render_flame, render_html
 from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, Extras
-from powerprof.report.stacks import flame, modules_of, stacks_of
+from powerprof.report.stacks import build_flame, modules_of, stacks_of
 from powerprof.system.errors import UsageError
 from tests.unit.report.sample_pages import PAGES, at, html_of
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
@@ -261,7 +261,7 @@ def test_an_empty_or_interrupted_record_has_a_page() -> None:
 
 def test_a_flame_graph_alone_is_a_page() -> None:
     rows = attribution().wakeups
-    text = render_flame(flame(stacks_of(rows), unit="idle exits"), "mariadbd", modules_of(rows))
+    text = render_flame(build_flame(stacks_of(rows), unit="idle exits"), "mariadbd", modules_of(rows))
     page = Page(text)
     boxes = [attributes for tag, attributes in page.elements if attributes.get("role") == "treeitem"]
     # 1 root, 5 threads, and the frames of their stacks, of which none is shared

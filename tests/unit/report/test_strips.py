@@ -7,7 +7,7 @@ import re
 
 from msgspec.structs import replace
 
-from powerprof.report.html.charts import Strip, of_comparison, of_run, strips
+from powerprof.report.html.charts import Strip, comparison_charts, draw_strips, run_charts
 from tests.unit.report.sample_records import comparison, idle_run, load_run
 
 
@@ -17,7 +17,7 @@ def _places(drawing: str, look: str) -> list[float]:
 
 def test_each_window_has_a_mark_where_its_value_is() -> None:
     rows = [Strip("a", (1.0, 2.0, 3.0), "bar-a", 2.0, 1.5, 2.5), Strip("b", (4.0,) * 3, "bar-b", 4.0)]
-    drawing = strips(rows, "ms", "latency")
+    drawing = draw_strips(rows, "ms", "latency")
     # From 0 at 2 % of the width to 4 at 97 %.
     assert _places(drawing, "bar-a") == [25.75, 49.5, 73.25]
     assert _places(drawing, "bar-b") == [97.0, 97.0, 97.0]
@@ -28,14 +28,14 @@ def test_each_window_has_a_mark_where_its_value_is() -> None:
 
 
 def test_an_axis_begins_at_0_unless_the_marks_would_be_one_spot() -> None:
-    near = strips([Strip("a", (99.0, 100.0), "bar-a", 99.5)], "%", "C0")
+    near = draw_strips([Strip("a", (99.0, 100.0), "bar-a", 99.5)], "%", "C0")
     assert ">0<" not in near and ">99<" in near and ">100 %<" in near
-    assert ">0<" in strips([Strip("a", (30.0, 100.0), "bar-a", 65.0)], "%", "C0")
+    assert ">0<" in draw_strips([Strip("a", (30.0, 100.0), "bar-a", 65.0)], "%", "C0")
 
 
 def test_a_thousand_windows_are_drawn_by_a_share_that_is_spread_as_they_are() -> None:
     values = tuple(float(number % 500) for number in range(1000))
-    places = _places(strips([Strip("a", values, "bar-a", 249.5)], "1/s", "wake-ups"), "bar-a")
+    places = _places(draw_strips([Strip("a", values, "bar-a", 249.5)], "1/s", "wake-ups"), "bar-a")
     assert 100 <= len(places) <= 120
     # From 0 to 600.
     assert abs(sum(places) / len(places) - (2 + 95 * 249.5 / 600)) < 1.0
@@ -44,12 +44,12 @@ def test_a_thousand_windows_are_drawn_by_a_share_that_is_spread_as_they_are() ->
 def test_what_is_no_spread_has_no_chart() -> None:
     one = replace(idle_run(), phases=[replace(phase, windows=phase.windows[:1]) for phase in idle_run().phases])
     looks = dict.fromkeys([phase.name for phase in one.phases], "bar-a")
-    assert of_run(one, [phase.name for phase in one.phases], looks) == []
+    assert run_charts(one, [phase.name for phase in one.phases], looks) == []
 
 
 def test_a_comparison_shows_the_judged_metric_first_and_a_run_its_phases() -> None:
     record = comparison()
-    labels = [label for label, _, _ in of_comparison(record)]
+    labels = [label for label, _, _ in comparison_charts(record)]
     assert labels[0] == "C0 per query, server" and 1 < len(labels) <= 6
     loaded = load_run()
-    assert len(of_run(loaded, [phase.name for phase in loaded.phases], {})) >= 1
+    assert len(run_charts(loaded, [phase.name for phase in loaded.phases], {})) >= 1

@@ -15,7 +15,7 @@ from powerprof.report import markdown
 from powerprof.report import table as terminal
 from powerprof.report.comparison import render_terminal
 from powerprof.report.exports import render_markdown
-from powerprof.report.html.page import table as html_table
+from powerprof.report.html.page import table_html as html_table
 from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
 from powerprof.report.labels import answer_and_context
 from powerprof.report.metrics import comparison_table, sweep_table

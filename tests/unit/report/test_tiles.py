@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from powerprof.model.records import Estimate, ServerExits
 from powerprof.report import energy
-from powerprof.report.html.page import Extras, explained, tiles_of
+from powerprof.report.html.page import Extras, build_tiles, explain_terms
 from powerprof.report.kinds import kind_of
-from powerprof.report.labels import TERMS, terms_in
+from powerprof.report.labels import TERMS, split_terms
 from powerprof.report.table import Places
 from powerprof.system.errors import UsageError
 from tests.contract.docs import glossary_page
@@ -19,25 +19,25 @@ from tests.unit.report.sample_records import attribution, comparison, idle_run, 
 
 def test_a_comparison_has_energy_latency_and_confidence() -> None:
     record = comparison()
-    headline, cost, speed, sure = tiles_of(record, Places(record))
+    headline, cost, speed, sure = build_tiles(record, Places(record))
     assert record.verdict.metric == "c0_ms_per_query_server" and headline.heading == "C0 per query, server"
     assert (cost.heading, cost.look) == ("energy per query, estimated", "worse")
     assert "+14.3" in cost.value
     assert speed.heading == "latency, p95"
     assert sure.value == "12 pairs"
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal 9 %"]))
-    assert tiles_of(doubtful, Places(doubtful))[-1].note == "1 reason to doubt it, below"
+    assert build_tiles(doubtful, Places(doubtful))[-1].note == "1 reason to doubt it, below"
 
 
 def test_a_difference_that_is_not_sure_is_no_verdict() -> None:
     record = comparison()
     unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
-    tile = tiles_of(unsure, Places(unsure))[0]
+    tile = build_tiles(unsure, Places(unsure))[0]
     assert tile.note == "B compared with A: no measurable difference"
     assert tile.look == "inconclusive"
     bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in record.metrics]
     bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
-    tile = tiles_of(replace(unsure, metrics=bounded), Places(unsure))[0]
+    tile = build_tiles(replace(unsure, metrics=bounded), Places(unsure))[0]
     assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
 
 
@@ -53,7 +53,8 @@ def test_an_interval_ten_times_as_wide_as_the_figure_bounds_nothing() -> None:
     ]
     wide = replace(record, metrics=metrics)
     assert (
-        tiles_of(wide, Places(wide))[0].note == "B compared with A: inconclusive: the interval is too wide for a bound"
+        build_tiles(wide, Places(wide))[0].note
+        == "B compared with A: inconclusive: the interval is too wide for a bound"
     )
 
 
@@ -64,13 +65,13 @@ def test_a_count_is_grey_where_the_headline_is_that_there_is_no_answer() -> None
     idle = replace(run, phases=phases)
     busy = replace(idle, phases=[replace(phase, c0_percent=98.0) for phase in idle.phases])
     heading = "Idle periods ended by the server"
-    looks = [[tile.look for tile in tiles_of(run, Places(run)) if tile.heading == heading] for run in (idle, busy)]
+    looks = [[tile.look for tile in build_tiles(run, Places(run)) if tile.heading == heading] for run in (idle, busy)]
     assert looks == [[""], ["inconclusive"]]
 
 
 def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
     record = idle_run()
-    wakeups, running, sure = tiles_of(record, Places(record))
+    wakeups, running, sure = build_tiles(record, Places(record))
     assert "+7.0" in wakeups.value and wakeups.note.startswith("± 0.5, ")
     assert "points" in running.value
     assert sure.value == "5 windows"
@@ -79,28 +80,28 @@ def test_an_idle_run_says_what_was_added_and_whether_that_is_sure() -> None:
         phases=[replace(phase, windows=[]) for phase in record.phases],
         deltas=[replace(one, difference=replace(one.difference, low=-1.0)) for one in record.deltas],
     )
-    assert tiles_of(none, Places(none))[0].note.endswith("which may be nothing")
+    assert build_tiles(none, Places(none))[0].note.endswith("which may be nothing")
 
 
 def test_an_attribution_says_how_often_who_and_at_what_cost() -> None:
     record = attribution()
-    own, most, *_, counted = tiles_of(record, Places(record))
+    own, most, *_, counted = build_tiles(record, Places(record))
     assert (own.value, own.note) == ("6.8/s", "17.8 % of all idle exits")
     assert (most.value, most.note) == ("2.5/s", "mysys/statement_timer in timer_handler")
     assert counted.heading == "Idle exits with a cause" and "lost" in counted.note
-    assert tiles_of(replace(record, wakeups=[]), Places(record)) == []
+    assert build_tiles(replace(record, wakeups=[]), Places(record)) == []
 
 
 def test_a_record_without_a_figure_of_cost_has_no_tiles() -> None:
     record = load_run()
-    assert len(tiles_of(record, Places(record))) >= 2
+    assert len(build_tiles(record, Places(record))) >= 2
 
 
 def test_terms_are_explained_where_they_stand_and_not_within_words() -> None:
-    assert terms_in("C0 per query") == [("C0", TERMS["C0"]), (" per query", None)]
-    assert terms_in("C01, xC0, wake-upset") == [("C01, xC0, wake-upset", None)]
-    assert 'title="The state of a CPU' in explained("C0 <b>")
-    assert "&lt;b&gt;" in explained("C0 <b>")
+    assert split_terms("C0 per query") == [("C0", TERMS["C0"]), (" per query", None)]
+    assert split_terms("C01, xC0, wake-upset") == [("C01, xC0, wake-upset", None)]
+    assert 'title="The state of a CPU' in explain_terms("C0 <b>")
+    assert "&lt;b&gt;" in explain_terms("C0 <b>")
     assert glossary_page.PAGE.read_text(encoding="utf-8") == glossary_page.render(), glossary_page.COMMAND
 
 

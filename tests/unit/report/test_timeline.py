@@ -8,7 +8,7 @@ import numpy as np
 from powerprof.attribution.capture import Capture
 from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import ToolCost
-from powerprof.report.stacks import TimelineExit, timeline_of
+from powerprof.report.stacks import TimelineExit, build_timeline
 from powerprof.system.tasks import Task
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
 from powerprof.tracing.captures import CpuEdge
@@ -46,7 +46,7 @@ def captured(rows: list[dict[str, object]]) -> Capture:
 
 
 def test_each_exit_has_its_state_its_mechanism_and_who_is_to_blame() -> None:
-    found = timeline_of(
+    found = build_timeline(
         captured(
             [
                 {

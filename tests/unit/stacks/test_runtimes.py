@@ -115,7 +115,7 @@ def said(image: ProcessImage, *stacks: list[tuple[str | None, str]], looked_at: 
         (image.pid, [StackFrame(function=name, module=module, address="0x1") for name, module in stack])
         for stack in stacks
     ]
-    return labels.texts(runtime_notes(called, {image.pid: image} if looked_at else {}))
+    return labels.word_notes(runtime_notes(called, {image.pid: image} if looked_at else {}))
 
 
 JVM = process("/usr/bin/java", "/usr/lib/libjvm.so", pid=4716, uid=1234, gid=1235)

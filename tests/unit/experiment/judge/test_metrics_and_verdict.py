@@ -33,7 +33,7 @@ from powerprof.measure.sampling import join_two_windows
 from powerprof.model.records import EnergyReading, Figures
 from powerprof.report.answers import word_threats as threats_worded
 from powerprof.report.comparison import control_text, word_answer
-from powerprof.report.labels import texts
+from powerprof.report.labels import word_notes
 from tests.unit.experiment.builders import block, blocks, window
 
 BASELINE = Baseline(c0_percent=1.0, wakeups_hz=40.0, watts=1.0)
@@ -322,7 +322,7 @@ def test_threats_are_told_and_weighed() -> None:
     crowd = [block(pair, arm, one=window(95.0)) for pair in range(6) for arm in ("a", "b")]
     assert next(t for t in find_threats(crowd, list_pairs(crowd), [], [], "rate") if t.name == "other_load").serious
     note = "other programs used 82 % of the CPUs: figures of the whole host include them"
-    assert (texts(note_other_load(crowd)), note_other_load(quiet)) == ([note], [])
+    assert (word_notes(note_other_load(crowd)), note_other_load(quiet)) == ([note], [])
     behind = [block(0, "a", queries=40), block(0, "b")]
     saturated = [
         threat for threat in find_threats(behind, list_pairs(behind), [], [], "rate") if threat.name == "saturated"
@@ -338,7 +338,7 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     found[6] = block(3, "a", one=window(41.0, server_s=0.3))
     assert disturbed_pairs(found) == {3}
     marked, said = mark_disturbed_pairs(found, 10)
-    assert texts(said) == ["other programs ran during 1 of the pairs, which is left out (the JSON has it)"]
+    assert word_notes(said) == ["other programs ran during 1 of the pairs, which is left out (the JSON has it)"]
     assert [a.pair for a, _ in list_pairs(marked)] == [0, 1, 2, 4, 5, 6, 7, 8, 9]
     assert mark_disturbed_pairs(found, 40) == (found, [])
     # Two pairs have no interval: three disturbed ones say more.
