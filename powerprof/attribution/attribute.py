@@ -136,7 +136,7 @@ def trace_target(target: Target, request: AttributeRequest, read_names: ReadThre
         # Opened while privileges are held: the counters that check the trace are found through tracefs.
         WindowTracer(tracer, energy.meters) as opened,
     ):
-        looks.members.need_one()
+        looks.members.require_one()
         say(f"tracing {target.label} for {request.duration_s:g} s")
         clock = GroupCpuClock(target.cgroup)
         passed = run_window(

@@ -191,7 +191,7 @@ def _run_dtrace(question: Question, target: Target, duration_s: float, say: Say,
     from powerprof.tracing.dtrace.backend import find_dtrace, read_script, render_script, run_dtrace
 
     pid, dtrace = only_pid(target), find_dtrace()
-    script = render_script(read_script(dtrace, question), pid=pid)
+    script = render_script(read_script(question), pid=pid)
     say(DTRACE_NOTE.format(duration_s))
     return run_dtrace(dtrace, script, pid, duration_s, settle=settle)
 

@@ -39,7 +39,8 @@ from powerprof.system.processes import Target, describe, name_of, resolve
 from powerprof.system.tasks import switches_of, threads_of
 
 if TYPE_CHECKING:
-    from powerprof.tracing.idle import WindowStacks, WindowTracer
+    from powerprof.tracing.idle import WindowTracer
+    from powerprof.tracing.idle_stacks import WindowStacks
 
 
 # Windows over one process: wake-ups by the kernel's own count, and idle exits by the trace where this host can.

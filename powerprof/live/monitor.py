@@ -319,7 +319,7 @@ class HostMonitor(Closeable):
         self._host: dict[str, Any] = host_record()
         self._energy = stack.enter_context(WindowEnergy(plan.energy))
         self._tracer, self._looks = stack.enter_context(trace_on_demand(plan.target))
-        self._looks.members.need_one()
+        self._looks.members.require_one()
         self._own = OwnTime(self._tracer.program)
         stack.callback(self._servers.close)
         self._served: ServedServer | None = None
@@ -491,7 +491,7 @@ class HostMonitor(Closeable):
             self._begin()
         if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
             self._remember()
-            self._looks.forget()
+            self._looks.reset()
         elif stacks.unsent_count or stacks.lost_count:
             self._looks.send_again()
 

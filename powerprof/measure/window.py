@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way in which a window passes: edges, waiting, interruption, suspend, privileges, and what it cost us.
+"""Run measurement windows: edges, waiting, interrupts, suspend, privileges and powerprof's own cost.
 
-What observes it is passed in as parts (meters, residency, tracers, DTrace). Parts are opened, privileges are given up,
-parts begin in order; then we sleep in the kernel until the deadline, and wake only where a part has to be read; parts
-end in reverse order. Whoever passed a part in collects what it saw: each has a type of its own.
+Observers are passed in as parts (meters, residency, tracers, DTrace). A window opens its parts, gives up privileges,
+prepares the parts and begins them in order. Then it sleeps in the kernel until the deadline and wakes only to read a
+part. Parts end in reverse order. Each part has its own type of result, so its owner collects the result.
 """
 
 from __future__ import annotations
@@ -25,41 +25,45 @@ from powerprof.system.errors import Interrupted, PowerprofError
 from powerprof.system.files import try_text, whole
 
 # poll() counts milliseconds in 31 bits.
-_ASLEEP_AT_MOST_S = 1e6
+_MAX_SLEEP_S = 1e6
 
 
 class WindowPart:
-    """What observes a window. A subclass implements what it needs; the rest does nothing."""
+    """An observer of a window. Every method does nothing until a subclass implements it."""
 
     @property
     def wake_descriptor(self) -> int | None:
-        """A descriptor that is readable when something fills and has to be `read`."""
+        """A descriptor that becomes readable when the part has to be read."""
         return None
 
     @property
     def read_interval_s(self) -> float:
-        """How long it can go without `read`, also where nothing calls."""
+        """The longest time without `read`, in seconds. It applies even if no descriptor wakes the window."""
         return math.inf
 
     def open(self) -> None:
-        """Take what needs a privilege. What it costs is in no window."""
+        """Acquire everything that needs a privilege. Its cost is in no window."""
+
+    def prepare(self) -> None:
+        """Drop the data of earlier windows. All parts are prepared before the first one begins."""
 
     def begin(self) -> None:
-        """The window begins."""
+        """Read the first edge of the window."""
 
     def read(self) -> None:
-        """Within the window: take what would be lost otherwise."""
+        """Save data during the window that would be lost otherwise."""
 
     def end(self) -> None:
-        """The window ends. What takes long and may come later belongs where the part is collected."""
+        """Read the last edge of the window. Slow work belongs in the owner's `collect`."""
 
 
 @dataclass(frozen=True)
 class PassedWindow:
-    """A window that is over. `window_s`: from the last part's beginning to the first one's end.
+    """The result of a window.
 
-    `tool_cpu_s`: our own CPU time, edges included; `tool_wakeups_count`: how often we gave the CPU up between them.
-    `notes`: what is to be known of every figure of the window. `interrupted`: the signal that ended it early.
+    `window_s`: from the beginning of the last part to the end of the first one. `tool_cpu_s`: powerprof's own CPU
+    time, edges included. `tool_wakeups_count`: wake-ups of powerprof between the edges. `notes` apply to every figure
+    of the window. `interrupted`: the signal that ended it early.
     """
 
     window_s: float
@@ -70,11 +74,14 @@ class PassedWindow:
 
 
 class OpenWindow:
-    """A window that is open, from here to `end`; for work that is a window itself. Else see `pass_window`."""
+    """A window that stays open until `end`, for callers whose own work fills it. See also `run_window`."""
 
     def __init__(self, *parts: WindowPart, settle: bool = False, source: str = "") -> None:
-        """Open and begin. `settle`: give up what root may do in between, for the rest of this process, as far as the
-        meters (`source`: --energy-source) can do without."""
+        """Open and begin the parts.
+
+        `settle`: give up root's privileges in between, for the rest of this process, except those that the meters
+        need. `source`: the meters (`--energy-source`).
+        """
         self._parts = parts
         for part in parts:
             part.open()
@@ -82,18 +89,20 @@ class OpenWindow:
             caller.settle(True, source)
         self._suspended, self._cpu_s = SuspendClock(), time.process_time()
         for part in parts:
+            part.prepare()
+        for part in parts:
             part.begin()
-        # After the edges: moving from CPU to CPU there is no wake-up of the window.
-        self._switches, self._start_s = _switches(), time.monotonic()
+        # After the edges: moving from CPU to CPU there is not a wake-up of the window.
+        self._switches, self._start_s = _count_switches(), time.monotonic()
         self._due_s = [self._start_s + part.read_interval_s for part in parts]
 
     def wait(self, duration_s: float, until: int | None = None) -> None:
-        """As `wait_and_read`; what is due is so over all waits of the window, however short each is."""
+        """Wait as `wait_and_read` does. The read intervals continue over short waits."""
         wait_and_read(self._parts, duration_s, until, self._due_s)
 
     def end(self, interrupted: Interrupted | None = None) -> PassedWindow:
-        """Close. Raises PowerprofError where a part cannot, or the interrupt that ended the window."""
-        window_s, switches = time.monotonic() - self._start_s, _switches()
+        """End the parts. Raises PowerprofError if a part fails, or `interrupted` instead if it is set."""
+        window_s, switches = time.monotonic() - self._start_s, _count_switches()
         try:
             for part in reversed(self._parts):
                 part.end()
@@ -112,9 +121,10 @@ def run_window(
     source: str = "",
     hold: bool = False,
 ) -> PassedWindow:
-    """Run one window. An interrupt ends it early.
+    """Run one window of at most `length_s`. An interrupt ends it early.
 
-    `hold`: signals wait from the window's end on, until what it gave is saved (`signals.release`).
+    `until` is explained at `wait_and_read`, `settle` and `source` at `OpenWindow`. `hold`: delay signals from the end
+    of the window until its result is saved (`signals.release`).
     """
     running, interrupted = OpenWindow(*parts, settle=settle, source=source), None
     try:
@@ -129,22 +139,23 @@ def run_window(
 def wait_and_read(
     parts: Sequence[WindowPart], duration_s: float, until: int | None = None, due_s: list[float] | None = None
 ) -> None:
-    """Sleep for so long, or until the descriptor `until` is readable; parts are read when they call or are due.
+    """Sleep until the time has passed or the descriptor `until` is readable, and read the parts that need it.
 
-    No signal is late, wherever the kernel delivers it (`signals.wakeup_descriptor`).
+    `due_s`: the next reading time of each part (monotonic clock), updated in place. Signals wake the poll at once,
+    whichever thread the kernel delivers them to (`signals.wakeup_descriptor`).
     """
     now_s = time.monotonic()
     deadline_s = now_s + duration_s
     due_s = [now_s + part.read_interval_s for part in parts] if due_s is None else due_s
-    descriptor, poll = signals.wakeup_descriptor(), select.poll()
-    for each in (until, descriptor, *(part.wake_descriptor for part in parts)):
-        if each is not None:
-            poll.register(each, select.POLLIN)
+    signal_fd, poll = signals.wakeup_descriptor(), select.poll()
+    for descriptor in (until, signal_fd, *(part.wake_descriptor for part in parts)):
+        if descriptor is not None:
+            poll.register(descriptor, select.POLLIN)
     while now_s < deadline_s:
-        left_s = max(0.0, min(deadline_s, *due_s, now_s + _ASLEEP_AT_MOST_S) - now_s)
-        ready = {each for each, _ in poll.poll(math.ceil(1e3 * left_s))}
-        if descriptor is not None and descriptor in ready:
-            os.read(descriptor, 64)
+        left_s = max(0.0, min(deadline_s, *due_s, now_s + _MAX_SLEEP_S) - now_s)
+        ready = {descriptor for descriptor, _ in poll.poll(math.ceil(1e3 * left_s))}
+        if signal_fd is not None and signal_fd in ready:
+            os.read(signal_fd, 64)
         if until in ready:
             return
         now_s = time.monotonic()
@@ -156,7 +167,7 @@ def wait_and_read(
 
 
 class EnergySampler(WindowPart):
-    """Energy meters: sampled at both edges, and in between before their counters wrap. Without any it does nothing."""
+    """Energy meters, sampled at both edges and before their counters wrap. Without meters it does nothing."""
 
     def __init__(self, meters: Meters | None) -> None:
         self._meters = meters
@@ -179,27 +190,24 @@ class EnergySampler(WindowPart):
         self.read()
 
     def collect(self) -> tuple[list[EnergyReading], list[str]]:
-        """The readings of the window, and what is to be known of them."""
+        """Return the readings of the window and notes about them."""
         meters = self._meters
         return ([], []) if meters is None else (meters.readings(self._start_s, self._end_s), meters.notes())
 
 
-def _switches() -> int:
-    """How often this process gave the CPU up: each time a wake-up follows."""
+def _count_switches() -> int:
+    """Return the voluntary context switches of this process. Each is followed by a wake-up."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
-
-
-# Being run when a wait is over, on a host whose scheduler promises shares of time and no moments.
 
 
 @contextmanager
 def realtime_scheduling() -> Iterator[None]:
-    """While it lasts, the kernel runs this thread as soon as it wakes (SCHED_RR, at the lowest of its priorities).
+    """Run this thread as soon as it wakes (SCHED_RR at the lowest priority) while the context is open.
 
-    Where sessions or cgroups are scheduled as groups, Linux 6.18 left a thread that woke beside a busy server and its
-    client waiting for up to ten seconds: clients ended before the windows that they were to fill. It is for threads
-    that sleep and do little. Those that they start, and other programs, are scheduled as before. Without CAP_SYS_NICE,
-    and for who has chosen a policy for us (chrt), nothing changes.
+    Linux 6.18 with group scheduling left a woken thread waiting for up to ten seconds next to a busy server, so clients
+    ended before the windows that they were to fill. Use it for threads that sleep most of the time. Child processes
+    and threads keep normal scheduling. Without CAP_SYS_NICE, or if the user has chosen a policy (chrt), this does
+    nothing.
     """
     priority = os.sched_param(os.sched_get_priority_min(os.SCHED_RR))
     changed = False
@@ -211,25 +219,20 @@ def realtime_scheduling() -> Iterator[None]:
         yield
     finally:
         if changed:
-            _as_before()
+            _restore_scheduling()
 
 
-def _as_before() -> None:
+def _restore_scheduling() -> None:
+    """Return to SCHED_OTHER."""
     for policy in (os.SCHED_OTHER, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK):
-        # The second is for who has given up privileges meanwhile: only root may take the flag back.
+        # Only root may clear the flag, so a process that has dropped its privileges keeps it.
         with suppress(OSError):
             os.sched_setscheduler(0, policy, os.sched_param(0))
             return
 
 
-# The CPU time that a control group used in a window, by the kernel's own count of it.
-#
-# Processes are moved into a group as well as started in it (`docker exec`, a container's health check), and one that
-# ends before anybody has looked is in no figure. The group's own clock knows of all that ran.
-
-
 def read_group_cpu_ns(folder: Path) -> int | None:
-    """Since the group was made, with the groups below it; None where the kernel does not count it there."""
+    """Return the CPU time of a control group and its children in ns; None if the kernel does not count it there."""
     used_us = whole((try_text(folder / "cpu.stat") or "").partition("usage_usec ")[2].partition("\n")[0])
     if used_us is not None:
         return 1000 * used_us
@@ -237,7 +240,11 @@ def read_group_cpu_ns(folder: Path) -> int | None:
 
 
 class GroupCpuClock(WindowPart):
-    """Without a group it does nothing."""
+    """The CPU time of a control group in a window, by the kernel's own count. Without a group it does nothing.
+
+    Processes can be moved into a group (`docker exec`, health checks) and end before a tracer finds them. The group's
+    clock counts them.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder

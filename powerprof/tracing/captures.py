@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A window's edges on one CPU, and what else counted idle periods: the form in which traces and judges pass them on."""
+"""The form in which traces pass from collection to analysis: plain records that can be saved and analysed elsewhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _STILL = 2
 
 
 class CpuEdge(msgspec.Struct, frozen=True, array_like=True):
-    """One CPU's window: CLOCK_MONOTONIC at both edges, and how many idle exits the kernel counted in it.
+    """The window of one CPU: its edges (CLOCK_MONOTONIC) and its number of idle exits.
 
-    `usage_delta_count` is Δusage of cpuidle, None where it has no counters; `event_count` perf's count of the cpu_idle
-    tracepoint there, None where that is not to be had either; `traced_count` what the trace saw.
+    `usage_delta_count` is Δusage of cpuidle, None if the CPU has no counters. `event_count` is perf's count of the
+    cpu_idle tracepoint, None if it is not available. `traced_count`: exits in the trace.
     """
 
     cpu: int
@@ -36,11 +36,11 @@ class CpuEdge(msgspec.Struct, frozen=True, array_like=True):
 
 
 def count_reference_exits(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] | None:
-    """What the kernel itself counted over all CPUs' windows, and by which counter; None where nothing did.
+    """Return the kernel's own count of exits over all CPUs' windows and its counter, or None if nothing counted.
 
-    Where cpuidle counts, a CPU that it did not count on (`unchecked`) stands with what was traced there: the others are
-    checked all the same. An event counter that stood still on a CPU that was traced leaving idle again and again does
-    not count there.
+    If cpuidle counts, a CPU without its counters (`find_unchecked_cpus`) contributes its traced exits, so the other
+    CPUs are still checked. A perf counter that stood still on a CPU that was traced leaving idle repeatedly does not
+    count there.
     """
     usage = [edge.usage_delta_count for edge in edges.values()]
     events = [edge.event_count for edge in edges.values()]
@@ -54,34 +54,31 @@ def count_reference_exits(edges: Mapping[int, CpuEdge]) -> tuple[Counter, int] |
 
 
 def find_unchecked_cpus(edges: Mapping[int, CpuEdge]) -> list[int]:
-    """CPUs that cpuidle did not count on all through, where it did on others: they came, went or were reset."""
+    """Return the CPUs that cpuidle did not count on, while it counted on others: they came, left or were reset."""
     without = [cpu for cpu, edge in edges.items() if edge.usage_delta_count is None]
     return without if len(without) < len(edges) else []
 
 
 def select_in_window(exits: Array, edges: Mapping[int, CpuEdge]) -> Array:
-    """The exits that fall into their own CPU's window."""
+    """Return the exits (IDLE_EXIT) that are inside their own CPU's window."""
     size = max(edges, default=0) + 2
     start = np.full(size, np.iinfo(np.uint64).max, dtype=np.uint64)
     end = np.zeros(size, dtype=np.uint64)
     for cpu, edge in edges.items():
         start[cpu], end[cpu] = edge.start_ns, edge.end_ns
-    # The last place stands for CPUs without a window.
+    # The last place is for CPUs without a window.
     cpus = np.minimum(exits["cpu"], size - 1)
     inside: Array = exits[(exits["exit_ns"] >= start[cpus]) & (exits["exit_ns"] <= end[cpus])]
     return inside
 
 
-# What a window of counted functions is, by uprobes or by DTrace: can be saved and judged elsewhere.
-
-
 class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """One function's sums over the window. Times are as measured, the probes' own time within.
+    """The sums of one function over the window. Times include the probes' own time.
 
-    `wall_ns`, `cpu_ns`: from entry to return of outermost calls; `self_…`: without probed functions that it called.
-    `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep), None where not
-    counted; `unfinished`: still open at the window's end; `children`: direct calls of probed functions. `stepped`: its
-    probe costs a second trap.
+    `wall_ns`, `cpu_ns`: from entry to return of outermost calls. `self_…`: without probed functions that it called.
+    `abandoned`: calls left without a return (longjmp, exception, or more than 64 return probes deep), None if not
+    counted. `unfinished`: calls that were open at the end of the window. `children`: direct calls of probed functions.
+    `stepped`: its probe costs a second trap.
     """
 
     name: str
@@ -101,9 +98,9 @@ class FunctionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of function counts as it was collected; `attribution.functions` makes the report of it.
+    """A window of function counts; `attribution.functions` makes the report.
 
-    The costs are None where the backend does not measure them (DTrace). `tool_cpu_s`: powerprof's own CPU time in the
+    The costs are None if the backend does not measure them (DTrace). `tool_cpu_s`: powerprof's own CPU time in the
     window, and DTrace's from its start to its end.
     """
 
@@ -125,11 +122,8 @@ class FunctionTrace(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool = False
 
 
-# What a window of sleeps and wakings is, between its collection and its analysis.
-
-
 class ThreadSums(msgspec.Struct, frozen=True, kw_only=True):
-    """One thread's sleeps by the kernel's state (name → count, ns), its waits once woken and when it was preempted."""
+    """The sleeps of one thread by kernel state (name → count, ns), its waits once woken, and its preemptions."""
 
     pid: int
     tid: int
@@ -144,7 +138,7 @@ class ThreadSums(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakingSum(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a thread's sleep was ended by another one; `waker_tid` 0 is an interrupt."""
+    """The number of a thread's sleeps that one waker ended; `waker_tid` 0 is an interrupt."""
 
     tid: int
     waker_pid: int
@@ -154,10 +148,10 @@ class WakingSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffCpuTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was summed in a window. `lost_count`: threads and wakers for which there was no room.
+    """A window of sleeps and wakings.
 
-    `unseen_count`: switches to threads for which the kernel did not call the program; how long these had waited for a
-    CPU is in no sum.
+    `lost_count`: threads and wakers for which there was no room. `unseen_count`: switches to threads for which the
+    kernel did not call the program; their waits for a CPU are in no sum.
     """
 
     pids: list[int]
@@ -172,13 +166,11 @@ class OffCpuTrace(msgspec.Struct, frozen=True, kw_only=True):
     interrupted: bool
 
 
-# What a window of CPU samples or page faults is, between its collection and its analysis: can be saved and moved.
-
 Event = Literal["cpu-clock", "page-faults"]
 
 
 class UserStack(msgspec.Struct, frozen=True):
-    """One user call path as it was copied. `image` is an index into `OnCpuCapture.images`, None where unknown."""
+    """A copied user call path. `image` is an index into `OnCpuCapture.images`, None if unknown."""
 
     hash: int
     pid: int
@@ -189,8 +181,10 @@ class UserStack(msgspec.Struct, frozen=True):
 
 
 class SampleRow(msgspec.Struct, frozen=True):
-    """How often one thread was met on a user and a kernel path; a hash of 0 is no path. `what`: the identity of the
-    statement that it executed, where that is traced; 0 for none."""
+    """The number of samples of one thread on a user and a kernel path; a hash of 0 is no path.
+
+    `what`: the identity of the statement that it executed, if statements are traced; 0 for none.
+    """
 
     user: int
     kernel: int
@@ -201,12 +195,12 @@ class SampleRow(msgspec.Struct, frozen=True):
 
 
 class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
-    """What was collected in a window; can be saved and analysed elsewhere (`attribution.oncpu`).
+    """A window of CPU samples or page faults (`attribution.oncpu`).
 
-    `period_ms` is the CPU time that one sample stands for (None for page faults, whose counts are exact).
-    `busy_count` are events with a CPU not idle, of any process; `target_count` those of the targets. `kernel` maps a
-    hash to addresses, innermost first, `kernel_names` an address to (function, module, start). `missed_count` events
-    were seen by the kernel's own counter only.
+    `period_ms` is the CPU time of one sample, None for page faults, whose counts are exact. `busy_count`: events on a
+    CPU that was not idle, of any process. `target_count`: events of the targets. `kernel` maps a hash to addresses,
+    innermost first, `kernel_names` an address to (function, module, start). `missed_count`: events that only the
+    kernel's own counter saw.
     """
 
     event: Event
@@ -234,20 +228,20 @@ class OnCpuCapture(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busy_count(self) -> int:
-        """Events while a CPU was not idle."""
+        """Events on a CPU that was not idle."""
         return self.events_count - self.idle_count
 
-
-# What a window of statements is, between its collection and its analysis: plain values that can be saved.
 
 NO_WAITS = (0,) * WAITS
 
 
 class StatementUse(msgspec.Struct, frozen=True):
-    """What one thread used for one statement; thread 0 are all that had ended, where they were many. `open_count`: of
-    `calls`, those that had not ended. `waits_ns`: by `StatementWait`; with `cpu_ns` they are `wall_ns`, but for CPU
-    time after the last packet and what was stolen from the running thread. `squares`: the sum of the squares of a
-    call's CPU time, in units of 2^`SQUARED_NS_LOG` ns, of those that ended."""
+    """The resources that one thread used for one statement. Thread 0 sums many threads that had ended.
+
+    `open_count`: calls that had not ended, among `calls`. `waits_ns`: by `StatementWait`; with `cpu_ns` they sum to
+    `wall_ns`, except CPU time after the last packet and time stolen from the running thread. `squares`: the sum of the
+    squared CPU times of ended calls, in units of 2^`SQUARED_NS_LOG` ns.
+    """
 
     id: int
     tid: int
@@ -262,10 +256,12 @@ class StatementUse(msgspec.Struct, frozen=True):
 
 
 class RecordedText(msgspec.Struct, frozen=True):
-    """The first text of an identity, without the comment that it begins with: `length` is that of the whole, `hashed`
-    of what the identity is made of, and `text` what was kept of that. A prepared statement that was prepared before the
-    window and of which the server's memory had no text has none; it has the server's number, and the thread that
-    executed it."""
+    """The first text of an identity, without its leading comment.
+
+    `length` is that of the whole text, `hashed` the length that the identity is made of, and `text` the part that was
+    kept. A statement that was prepared before the window may have no text; it then has the server's number of it and
+    the thread that executed it.
+    """
 
     id: int
     command: int
@@ -277,18 +273,20 @@ class RecordedText(msgspec.Struct, frozen=True):
 
     @property
     def may_be_several(self) -> bool:
-        """Whether texts that differ have this identity: behind what was hashed of them."""
+        """Whether different texts have this identity: they differ after the hashed part."""
         return self.hashed is not None and self.hashed < self.length
 
     @property
     def is_cut(self) -> bool:
-        """Whether texts of which the same was kept have identities of their own."""
+        """Whether texts with the same kept part have separate identities."""
         return self.hashed is not None and len(self.text) < self.hashed
 
 
 class ThreadUse(msgspec.Struct, frozen=True):
-    """One thread of the server, or with number 0 `count` that had ended. `before_ns`: used before its first statement
-    of the window began."""
+    """One thread of the server, or with number 0 `count` ended threads.
+
+    `before_ns`: CPU time before its first statement of the window.
+    """
 
     tid: int
     comm: str
@@ -300,20 +298,19 @@ class ThreadUse(msgspec.Struct, frozen=True):
 
 
 class TraceCost(msgspec.Struct, frozen=True):
-    """What tracing took: in BPF programs (None where the kernel does not tell), and in a probe's trap beside them."""
+    """The cost of tracing: time in BPF programs (None if the kernel does not report it) and in the traps of probes."""
 
     bpf_s: float | None
     trap_ns: float
 
 
 class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """A window as it was collected. `latencies`: identity → class of nanoseconds (`class_range`) → calls.
+    """A window of statements. `latencies`: identity → class of nanoseconds (`latency_class_range_ns`) → calls.
 
-    `process_cpu_ns` is the scheduler's own count of the process, or of all that a server works in, with what ended
-    threads ran that its clock missed. `is_sure`: of PostgreSQL's messages each is recognised.
-    `has_run_queue`: the kernel counts waits for a CPU; `tells_locks`: the server says what it waits for. `lost_count`
-    are updates for which a table had no room, `unreadable_count` texts that were not in memory, `cut_count` texts
-    longer than is looked at.
+    `process_cpu_ns` is the scheduler's own count of the server's processes, plus the time of ended threads that its
+    clock missed. `is_sure`: each of PostgreSQL's messages is recognised. `has_run_queue`: the kernel counts waits for a
+    CPU. `tells_locks`: the server reports its waits. `lost_count`: updates for which a table had no room.
+    `unreadable_count`: texts that were not in memory. `cut_count`: texts longer than the limit.
     """
 
     pid: int
@@ -337,23 +334,20 @@ class StatementTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_latency_class(duration_ns: int) -> int:
-    """The class of a time, as the programs in the kernel tell it (uses.bpf.h): eight of equal width in each octave."""
+    """Return the class of a time as the BPF programs compute it (uses.bpf.h): eight of equal width in each octave."""
     octave = max(duration_ns.bit_length() - 1, 3)
     return octave << 3 | duration_ns >> (octave - 3) & 7
 
 
 def latency_class_range_ns(bucket: int) -> tuple[float, float]:
-    """Lowest and highest nanoseconds of a class."""
+    """Return the lowest and highest nanoseconds of a class."""
     octave, part = bucket >> 3, bucket & 7
     width = 2.0 ** (octave - 3)
     return (8 + part) * width, (9 + part) * width
 
 
-# What a window of system calls is, between its collection and its analysis.
-
-
 class CallSum(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread's calls of one kind. `operation` is futex's; else empty."""
+    """The calls of one kind by one thread. `operation` is futex's, else empty."""
 
     pid: int
     tid: int
@@ -366,9 +360,10 @@ class CallSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileSum(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread did with one file. `mode` is st_mode, `path` the file's or as much of it as the kernel passed on.
+    """The use of one file by one thread. `mode` is st_mode.
 
-    Bytes are those that were read and written; of asynchronous requests (io_uring, io_submit) those asked for.
+    `path` may be the part that the kernel passed on. Bytes are read and written bytes; of asynchronous requests
+    (io_uring, io_submit) the requested ones.
     """
 
     pid: int
@@ -385,9 +380,9 @@ class FileSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyscallTrace(msgspec.Struct, frozen=True, kw_only=True):
-    """What was counted in a window. `waiting`: calls that were open at its end, by name and operation.
+    """A window of system calls. `waiting`: calls that were open at its end, by name and operation.
 
-    `lost_count`: what had no room in a table; `parts_count`: requests of more parts than were looked at.
+    `lost_count`: entries for which a table had no room. `parts_count`: requests with more parts than were examined.
     """
 
     pids: list[int]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts calls and times of chosen functions of processes by uprobes, and what that costs them."""
+"""Count calls and times of chosen functions of processes by uprobes, and measure the cost of the probes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,11 @@ from powerprof.tracing.bpf.uprobes import Site, Uprobes, choose_attach_type, mea
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
 from powerprof.tracing.symbols import Function, MatchedFunctions, ModuleFunctions, find_functions, refuse_too_many
 
-# Calls that have not returned when the window ends, with their time until then.
-
-# A FunctionSum each, in the order of their numbers.
+# One field per FunctionSum, in that order.
 FIELDS = tuple(
     f"{name}_ns" if name.endswith(("wall", "cpu")) else name for name in map(str.lower, FunctionSum.__members__)
 )
-# The beginning of struct thread, struct frame_key, struct frame.
+# The beginnings of struct thread, struct frame_key and struct frame.
 _THREAD = np.dtype(
     [(name, "<u8") for name in ("off_ns", "out_ns", "returned_sp")] + [(name, "<u4") for name in ("depth", "deepest")]
 )
@@ -49,7 +47,7 @@ _FRAME = np.dtype(
 
 
 def sum_open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], now_ns: int) -> dict[int, dict[str, int]]:
-    """Sums by function of the open calls, as FIELDS, from keys and values of the maps of functions.bpf.c."""
+    """Return the sums of open calls by function (FIELDS), from keys and values of the maps of functions.bpf.c."""
     calls: dict[int, dict[str, int]] = {}
     places = np.frombuffer(frames[0], dtype=_PLACE).tolist()
     open_frames = dict(zip(places, np.frombuffer(frames[1], dtype=_FRAME), strict=True))
@@ -67,7 +65,7 @@ def sum_open_calls(threads: tuple[bytes, bytes], frames: tuple[bytes, bytes], no
 
 
 def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, int]]) -> None:
-    """One thread's open calls, outermost first, to the sums."""
+    """Add one thread's open calls, outermost first, to the sums."""
     numbers = [int(frame["function"]) for frame in stack]
     below_wall = below_cpu = below_stepped = 0
     for at in range(len(stack) - 1, -1, -1):
@@ -85,20 +83,18 @@ def _add(stack: list[Any], now_ns: int, off_ns: int, calls: dict[int, dict[str, 
         below_wall, below_cpu, below_stepped = wall, cpu, int(frame["stepped"])
 
 
-# Can anything in a process throw? Then a return probe on a function that an exception passes would end it.
-#
-# C++, Rust and Ada raise by libgcc's unwinder. It walks the return addresses, and a uretprobe's trampoline in their
-# place has no frame description: the search for a handler ends there and the process calls std::terminate. Forced
-# unwinding (pthread_exit, cancellation) only loses its clean-ups. Which functions an exception can pass is unknown
-# without knowing every callee, so the question is asked of the process as a whole.
+# Exceptions of C++, Rust and Ada are raised by libgcc's unwinder. It follows return addresses, and a uretprobe replaces
+# one by a trampoline without a frame description. The search for a handler ends there and the process calls
+# std::terminate. Forced unwinding (pthread_exit, cancellation) only loses its clean-ups. The functions that an
+# exception can pass are unknown, so the check is made for the whole process.
 
 _RAISERS = (b"\0__cxa_throw\0", b"\0__cxa_rethrow\0", b"\0_Unwind_RaiseException\0", b"\0__gnat_raise")
-# The unwinder itself: glibc loads it for pthread_cancel into programs that throw nothing.
+# The unwinder itself: glibc loads it for pthread_cancel into programs that throw no exceptions.
 _UNWINDER = "libgcc_s"
 
 
 def find_throwing_modules(image: ProcessImage) -> list[str]:
-    """Files of a process that can raise exceptions, and those that cannot be read to tell."""
+    """Return the files of a process that can raise exceptions, and those that cannot be read."""
     modules = []
     seen = set()
     for mapping in image.mappings:
@@ -122,7 +118,7 @@ def find_throwing_modules(image: ProcessImage) -> list[str]:
 
 
 def can_throw(elf: Elf) -> bool:
-    """Whether a file names a function that raises; a static program, whether it has handlers. Raises DataError."""
+    """Return whether a file names a function that raises, or a static program has handlers. Raises DataError."""
     dynamic = [
         section for section in elf.sections if section.kind == SHT_DYNSYM and 0 < section.link < len(elf.sections)
     ]
@@ -131,23 +127,20 @@ def can_throw(elf: Elf) -> bool:
     return any(name in section_bytes(elf, elf.sections[entry.link]) for entry in dynamic for name in _RAISERS)
 
 
-# Where a function's own code leaves it: its `ret` instructions, and the jumps that are tail calls.
-#
-# A return probe of the kernel (uretprobe) puts an address of its own in place of the return address, and a C++
-# exception that passes it ends the process: the unwinder finds no frame there. A probe on the `ret` itself changes no
-# stack. The places are found by decoding the function from its first byte to its last, which is sound for what
-# compilers write, and taken only where every byte decodes and no branch leads into the middle of an instruction: a
-# probe there would break the program.
+# A function leaves by its `ret` instructions and by jumps that are tail calls. A probe on the `ret` changes no stack,
+# unlike a return probe (uretprobe). The places are found by decoding the function from its first byte to its last,
+# which is sound for compiled code. They are used only if every byte decodes and no branch leads into the middle of an
+# instruction, because a probe there would break the program.
 
 MAX_CODE_BYTES = 1 << 18
 
 
 def find_exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> tuple[int, ...] | str:
-    """Offsets within `code` (x86-64) of the instructions that leave the function; or why they are unknown.
+    """Return the offsets in `code` (x86-64) of the instructions that leave the function, or the reason if unknown.
 
-    `is_function` says whether a function begins at a link-time address: a jump there is a tail call, one to elsewhere
-    outside (a `.cold` part) comes back. Jumps by a register cannot be distinguished from switches and are left
-    out, conditional tail calls too: a call that ends by one is seen to be over at the next probe of its thread.
+    `is_function` returns whether a function begins at a link-time address: a jump there is a tail call. A jump to
+    another place outside (a `.cold` part) comes back. Jumps by a register cannot be distinguished from switches and are
+    left out, conditional tail calls too: such a call ends at the next probe of its thread.
     """
     if not code or len(code) > MAX_CODE_BYTES:
         return f"its code is {len(code):,} bytes long"
@@ -176,16 +169,13 @@ def find_exits(code: bytes, vaddr: int, is_function: Callable[[int], bool]) -> t
 
 
 def _through_memory(words: list[str], operands: str) -> bool:
-    """Whether an indirect jump takes its target from a table of functions (vtable, GOT), not of a switch."""
+    """Return whether an indirect jump takes its target from a table of functions (vtable, GOT), not of a switch."""
     inside = operands.partition("[")[2]
     return bool(inside) and "*" not in inside and "notrack" not in words
 
 
-# Where the chosen functions of a mapped file are left: read from the file, for probes that change no stack.
-
-
 def read_exits(image: ProcessImage, module: ModuleFunctions) -> dict[int, tuple[int, ...] | str]:
-    """By link-time address of the function: offsets from its start, or why they are unknown."""
+    """Return the exit offsets of each function by its link-time address, or the reason if unknown."""
     opened = open_module(image, module.mapping)
     if not isinstance(opened, Opened):
         return {function.vaddr: opened for function in module.functions}
@@ -207,7 +197,7 @@ _RESERVED = 2  # the calibration's
 
 
 def build_function_definitions(btf: Btf, size: int) -> dict[str, int | str]:
-    """What the program needs to know; `size`: of its tables of functions, a power of two."""
+    """Return the definitions of functions.bpf.c. `size`: of its tables of functions, a power of two."""
     return {
         "FUNCTIONS": size,
         "THREADS": _THREADS,
@@ -224,9 +214,9 @@ class _TracedProcess:
 
 
 class FunctionTracer(Closeable, WindowPart):
-    """Probes the functions that a pattern means in some processes; a context manager that removes every probe.
+    """Probes on the functions that match a pattern in some processes. A context manager that removes every probe.
 
-    A probe costs its function 1 to 45 µs a call in a guest (`probe_cost`): never part of an energy window.
+    A probe costs its function 1 to 45 µs a call in a guest (`measure_cost`), so it is never part of an energy window.
     """
 
     def __init__(
@@ -238,13 +228,13 @@ class FunctionTracer(Closeable, WindowPart):
         multi: bool = True,
         unwinding_risk: bool = False,
     ) -> None:
-        """Find the functions and load the program; nothing is probed yet.
+        """Find the functions and load the program. No function is probed yet.
 
-        `unwinding_risk`: return probes, the cheaper kind, also where an exception that passes one ends the process;
-        `danger` then says so. Else such a process is probed where its functions are left.
+        `unwinding_risk`: use return probes, which are cheaper, even if an exception that passes one ends the process;
+        `danger` then describes it. Otherwise such a process is probed at the exits of its functions.
 
-        Raises UsageError for a pattern that means nothing or more than `limit` functions, CapabilityError where this
-        host cannot, PowerprofError where a process is gone.
+        Raises UsageError for a pattern that matches no function or more than `limit`, CapabilityError if this host
+        cannot probe, PowerprofError if a process has ended.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(
@@ -284,7 +274,7 @@ class FunctionTracer(Closeable, WindowPart):
         cookies = (self._size - 2, self._size - 1 | COOKIE_STEPPED)
         cost = measure_cost(self._probes, cookies, self._calibrated, by_exits=self._by_exits)
         if cost is None and self._probes.multi:
-            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            # Before Linux 6.10 the pid filter of uprobe_multi selected one thread instead of a process.
             self._stack.close()
             self._load(False)
             return
@@ -294,7 +284,7 @@ class FunctionTracer(Closeable, WindowPart):
 
     @property
     def danger(self) -> str | None:
-        """What the probes can do to the target; None where they can do nothing."""
+        """The risk of the probes to the target; None if there is none."""
         if not self._throwing or self._by_exits:
             return None
         return f"{', '.join(self._throwing)} can throw: an exception that passes a probed function ends the process"
@@ -310,10 +300,10 @@ class FunctionTracer(Closeable, WindowPart):
         return dict(zip(FIELDS, self.program.per_cpu_words("stats", number), strict=True))
 
     def measure(self, duration_s: float, *, settle: bool = False) -> FunctionTrace:
-        """Probe for `duration_s`. An interrupt ends the window early; the trace says so.
+        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
 
-        `settle`: give up what root may do once the probes are placed.
-        Raises PowerprofError where not one function can be probed.
+        `settle`: give up root's privileges once the probes are placed. Raises PowerprofError if no function can be
+        probed.
         """
         return self.collect(run_window(duration_s, self, settle=settle))
 
@@ -338,7 +328,7 @@ class FunctionTracer(Closeable, WindowPart):
             self._probes.close()
 
     def collect(self, passed: PassedWindow) -> FunctionTrace:
-        """What was counted in the window."""
+        """Return the counts of the window."""
         open_frames = sum_open_calls(
             self.program.hash_bytes("threads"), self.program.hash_bytes("frames"), self._ended_ns
         )

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One traced window: edges that leave no idle period open, and everything that ended one in between."""
+"""Trace idle exits: load the idle-exit program, run windows with it and collect their traces.
+
+`trace_exits`, `trace_stacks` and `trace_on_demand` load the program and put the parts of a tracer together.
+`WindowTracer` runs windows with a tracer; `TraceMonitor` (monitor.py) reads a tracer that runs all day.
+"""
 
 from __future__ import annotations
 
-import math
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -32,7 +34,7 @@ from powerprof.tracing import idle_data
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.objects import TRACEPOINTS
-from powerprof.tracing.bpf.shared_numbers import Shared
+from powerprof.tracing.bpf.shared_numbers import Count, Shared
 from powerprof.tracing.bpf.types import (
     Btf,
     build_argument_definitions,
@@ -43,27 +45,147 @@ from powerprof.tracing.bpf.types import (
     read_kernel_btf,
 )
 from powerprof.tracing.captures import Array, CpuEdge, find_unchecked_cpus
-from powerprof.tracing.idle_data import compute_traced_residency, write_shared
-from powerprof.tracing.idle_members import (
+from powerprof.tracing.idle_data import RunTimes, aggregate_exits, compute_traced_residency, write_shared
+from powerprof.tracing.idle_stacks import (
+    DemandStacks,
     ImageRetention,
     JoinedProcesses,
     TargetMembers,
+    WindowStacks,
     keep_every_program,
     keep_latest_program,
 )
-from powerprof.tracing.idle_stacks import DemandStacks, IdleSums, StackReader, StackTrace
-from powerprof.tracing.idle_tracer import IdleTrace, IdleTracer, PeriodSample
+from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader
 from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions
 
-_UNSEEN_FEWEST, _UNSEEN_SHARE = 10, 0.01
+# Interrupts without a tracepoint are reported if there are ten, and one in a hundred idle exits.
+_MIN_UNSEEN, _MIN_UNSEEN_SHARE = 10, 0.01
+
+
+@dataclass(frozen=True)
+class IdleTrace:
+    """A collected trace: `causes` are the sums of all idle exits of the window (CAUSE).
+
+    `lost_count`: exits that found no place in the table of causes. `sample`: an even sample of one in `sample_1_in`
+    single periods (IDLE_EXIT) by time, open ones last, less `sample_lost_count` that did not fit into the ring buffer.
+    `totals`: each CPU's own sums (CPU_TOTAL). `ran`: running time of threads. `run_time_s`: CPU time of the program.
+    `addresses`: names of kernel functions by address.
+    """
+
+    causes: Array
+    lost_count: int
+    sample: Array
+    sample_1_in: int
+    sample_lost_count: int
+    totals: Array
+    ran: RunTimes
+    run_time_s: float | None = None
+    addresses: dict[int, str] = field(default_factory=dict)
+
+
+class IdleTracer(WindowPart):
+    """The running idle-exit program with the readers of its tables. `stacks` is a part that follows its windows."""
+
+    def __init__(self, program: LoadedProgram, sums: IdleSums, sample: PeriodSample) -> None:
+        self.program, self.cpus = program, CpuWindows(program)
+        self.stacks = WindowPart()
+        self._sums, self._sample = sums, sample
+        self._run_times = RunTimeReader(program)
+        self._fill_limits = FillLimits(program, sums.count_living)
+        self._functions: dict[int, str] = {}
+        self._counters = program.per_cpu_sum("counters")
+        program.ring("calls", lambda table: None)
+
+    @property
+    def wake_descriptor(self) -> int | None:
+        """A descriptor that is readable when a ring buffer or a table fills."""
+        return self.program.map_descriptor("calls")
+
+    @property
+    def read_interval_s(self) -> float:
+        return self.stacks.read_interval_s
+
+    def prepare(self) -> None:
+        """Drop all earlier data. Nothing is counted before the window of the first CPU opens."""
+        self.cpus.reset()
+        self._sample.reset_rate()
+        self._sums.drop_kept()
+        self._fill_limits.reset()
+        self._drain()
+        self._sample.clear()
+        self._sums.clear()
+        self._run_times.clear()
+        self._counters = self.program.per_cpu_sum("counters")
+        self.stacks.prepare()
+
+    def begin(self) -> None:
+        """Start counting wakings. The edge of the first CPU follows."""
+        self.stacks.begin()
+
+    def read(self) -> None:
+        """Read the ring buffers and the tables that fill."""
+        self._drain()
+        self.stacks.read()
+
+    def end(self) -> None:
+        """Stop counting wakings, after the edge of the last CPU. `finish` collects the trace."""
+        self.stacks.end()
+
+    def finish(self) -> IdleTrace:
+        """Return the trace since `prepare` or the last `snapshot`, with the periods open at the CPUs' last edges."""
+        return self._take(with_open=True)
+
+    def snapshot(self) -> IdleTrace:
+        """Return the trace since `prepare` or the last snapshot. Tracing continues.
+
+        Each period is in exactly one snapshot: the one during which its CPU idled again. Regularity (`period_ns` and
+        its companions) continues over snapshots. `totals` have the start of the CPUs' windows and the sums since the
+        last snapshot.
+        """
+        return self._take(with_open=False)
+
+    def drain_if_woken(self) -> None:
+        """Read the ring buffers and the tables that fill, if the kernel has asked for it."""
+        if self.program.waits("calls"):
+            self._drain()
+
+    def _drain(self) -> None:
+        self.program.consume()
+        self._sample.limit()
+        self._fill_limits.drain(self._sums.gather)
+
+    def _take(self, *, with_open: bool) -> IdleTrace:
+        self.read()
+        # Causes and CPUs' sums are compared with each other, so they are read at the same moment.
+        causes = self._sums.take_causes(self.cpus.read_totals)
+        totals, open_periods = self.cpus.take(with_open=with_open)
+        ran = self._run_times.since(totals)
+        if len(open_periods):
+            causes = aggregate_exits(open_periods, causes)
+        sample, sample_1_in = self._sample.take(open_periods)
+        before, self._counters = self._counters, self.program.per_cpu_sum("counters")
+        addresses = self._sums.functions_in(causes)
+        if unknown := addresses - self._functions.keys():
+            self._functions.update(dict.fromkeys(unknown, "") | name_kernel_functions(unknown))
+        return IdleTrace(
+            causes=causes,
+            lost_count=self._counters[Count.LOST_EXITS] - before[Count.LOST_EXITS],
+            sample=sample,
+            sample_1_in=sample_1_in,
+            sample_lost_count=self._counters[Count.LOST_SAMPLES] - before[Count.LOST_SAMPLES],
+            totals=totals,
+            ran=ran,
+            run_time_s=self.program.run_time_s(),
+            addresses={address: self._functions[address] for address in addresses if self._functions[address]},
+        )
 
 
 @dataclass(frozen=True)
 class TracedWindow:
-    """A trace with the window of each CPU. `tool_cpu_s` is powerprof's own CPU time in it.
+    """A trace with the window of each CPU.
 
-    `state_names`: of each CPU's idle states, by number. `stat_idle_percent`: how idle the CPUs were by /proc/stat.
-    `counters`: those of idle at both edges, of a monitor.
+    `tool_cpu_s`: powerprof's own CPU time in it. `state_names`: names of each CPU's idle states, by number.
+    `stat_idle_percent`: idle time by /proc/stat. `counters`: the idle counters at both edges, from a monitor only.
     """
 
     trace: IdleTrace
@@ -79,14 +201,123 @@ class TracedWindow:
 
 @dataclass(frozen=True)
 class _Edge:
-    """All CPUs at one edge: their readings, and perf's count of idle exits where it is needed."""
+    """The readings of all CPUs at one edge, and perf's counts of idle exits if they are needed."""
 
     snapshot: Snapshot
     events: dict[int, int]
 
 
-def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
-    """Each CPU's window. One that went away, or whose counters were reset, has what was traced on it and no counter."""
+class _CpuEdges(Closeable, WindowPart):
+    """The part of a window that reads the idle counters of each CPU at its own exact edges."""
+
+    def __init__(self, tracer: IdleTracer) -> None:
+        self.reader = CpuidleReader()
+        self._cpus = tracer.cpus
+        self._cpus.set_polling_states(self.reader.polls())
+        self._events: IdleEvents | None = None
+        self.before = self.after = _Edge(Snapshot({}), {})
+        self.stat_idle_percent: float | None = None
+        self.unseen: dict[str, int] = {}
+        if not self.reader.cpus:
+            try:
+                self._events = IdleEvents(online_cpus())
+            except CapabilityError:
+                self._events = None
+
+    def close(self) -> None:
+        self.reader.close()
+        if self._events is not None:
+            self._events.close()
+
+    def begin(self) -> None:
+        self.started_at, self._stat, self._interrupts = format_now(), read_stat(), read_unseen_counts()
+        self.before = self._read(self._cpus.open)
+
+    def end(self) -> None:
+        self.after = self._read(self._cpus.close)
+        spent = compute_accounting(self._stat, read_stat())
+        self.stat_idle_percent = None if spent is None else spent.idle_percent
+        self.unseen = count_unseen(self._interrupts, read_unseen_counts())
+
+    def _read(self, mark: Callable[[int, int], None]) -> _Edge:
+        """Read every CPU. `mark` gets each CPU's number and time while powerprof runs on it."""
+        counts: dict[int, int] = {}
+        events = self._events
+
+        def at_edge(reading: CpuReading) -> None:
+            value = events.read_cpu(reading.cpu) if events is not None else None
+            if value is not None:
+                counts[reading.cpu] = value
+            mark(reading.cpu, reading.at_ns or 0)
+
+        return _Edge(read_edge(self.reader, every_cpu=True, at_edge=at_edge), counts)
+
+
+class WindowTracer(Closeable):
+    """Measures traced windows with one tracer. Counters stay open between windows. A context manager.
+
+    `parts` are the parts of such a window, for callers that run it with others.
+    """
+
+    def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
+        self._tracer, self._meters, self._edges = tracer, EnergySampler(meters), _CpuEdges(tracer)
+        # The edges come last, so wakings count from before the first CPU's edge until after the last one's.
+        self.parts: tuple[WindowPart, ...] = (self._meters, tracer, self._edges)
+
+    def close(self) -> None:
+        self._edges.close()
+
+    def measure(self, duration_s: float) -> TracedWindow:
+        """Trace for `duration_s`. An interrupt ends the window early and sets `interrupted`."""
+        return self.collect(run_window(duration_s, *self.parts))
+
+    def collect(self, passed: PassedWindow) -> TracedWindow:
+        """Return the trace between the edges."""
+        trace, before, after = self._tracer.finish(), self._edges.before.snapshot, self._edges.after.snapshot
+        started_at, stat_idle_percent = self._edges.started_at, self._edges.stat_idle_percent
+        edges = _compute_edges(self._edges.before, self._edges.after, trace.totals)
+        spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
+        window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
+        if self._edges.reader.cpus:
+            residency = compute_residency(_with_states(before), _with_states(after), started_at=started_at)
+        else:
+            # A CPU that went offline idled longer than its trace.
+            stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.cpus}
+            residency = compute_traced_residency(
+                trace.totals, stayed, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
+            )
+        notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
+        if unchecked := find_unchecked_cpus(edges):
+            cpus = format_cpu_list(unchecked)
+            notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
+        return TracedWindow(
+            trace,
+            edges,
+            window_s,
+            msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes),
+            self._edges.reader.state_names(),
+            passed.tool_cpu_s,
+            interrupted=passed.interrupted is not None,
+            stat_idle_percent=stat_idle_percent,
+        )
+
+    def _unseen_notes(self, exits_count: int) -> list[Note]:
+        """Return a note about interrupts without a tracepoint, if they could have ended one idle period in 100."""
+        unseen = self._edges.unseen
+        count = sum(unseen.values())
+        if count < max(_MIN_UNSEEN, _MIN_UNSEEN_SHARE * exits_count):
+            return []
+        named = join_words([f"{number:,} {name}" for name, number in unseen.items()])
+        return [Note("interrupts_unseen", {"count": count, "named": named})]
+
+
+def _with_states(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot of the CPUs that have idle states."""
+    return replace(snapshot, cpus={cpu: reading for cpu, reading in snapshot.cpus.items() if reading.states})
+
+
+def _compute_edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
+    """Return each CPU's window. A CPU that went offline or whose counters were reset has no counter."""
     edges = {}
     last_ns = max((reading.at_ns for reading in after.snapshot.cpus.values() if reading.at_ns is not None), default=0)
     for cpu, start in before.snapshot.cpus.items():
@@ -103,144 +334,6 @@ def _edges(before: _Edge, after: _Edge, totals: Array) -> dict[int, CpuEdge]:
     return edges
 
 
-def _counted(snapshot: Snapshot) -> Snapshot:
-    """The CPUs that have idle states."""
-    return replace(snapshot, cpus={cpu: reading for cpu, reading in snapshot.cpus.items() if reading.states})
-
-
-def _idle_events(cpus: Iterable[int]) -> IdleEvents | None:
-    try:
-        return IdleEvents(cpus)
-    except CapabilityError:
-        return None
-
-
-class WindowTracer(Closeable, WindowPart):
-    """Measures traced windows with one tracer; the counters stay open between them. A context manager."""
-
-    def __init__(self, tracer: IdleTracer, meters: Meters | None = None) -> None:
-        self._tracer, self._meters = tracer, EnergySampler(meters)
-        # The tracer forgets before the edge: exits between them would be forgotten too.
-        self.parts: tuple[WindowPart, ...] = (tracer, self._meters, self)
-        self._reader = CpuidleReader()
-        tracer.cpus.tell_polls(self._reader.polls())
-        self._events = None if self._reader.cpus else _idle_events(online_cpus())
-
-    def close(self) -> None:
-        self._reader.close()
-        if self._events is not None:
-            self._events.close()
-
-    def _edge(self, tell: Callable[[int, int], None]) -> _Edge:
-        counts: dict[int, int] = {}
-        events = self._events
-
-        def at_edge(reading: CpuReading) -> None:
-            value = events.read_cpu(reading.cpu) if events is not None else None
-            if value is not None:
-                counts[reading.cpu] = value
-            tell(reading.cpu, reading.at_ns or 0)
-
-        return _Edge(read_edge(self._reader, every_cpu=True, at_edge=at_edge), counts)
-
-    def begin(self) -> None:
-        self._started_at, self._stat, self._interrupts = format_now(), read_stat(), read_unseen_counts()
-        # Wakings from before the first CPU's edge: an exit in a CPU's own window has its waking among them.
-        self._tracer.start()
-        self._before = self._edge(self._tracer.cpus.open)
-
-    def end(self) -> None:
-        self._after = self._edge(self._tracer.cpus.close)
-        spent = compute_accounting(self._stat, read_stat())
-        self._stat_idle_percent = None if spent is None else spent.idle_percent
-        self._unseen = count_unseen(self._interrupts, read_unseen_counts())
-
-    def _unseen_notes(self, exits_count: int) -> list[Note]:
-        """Interrupts without a tracepoint, where they could have ended one idle period in a hundred."""
-        count = sum(self._unseen.values())
-        if count < max(_UNSEEN_FEWEST, _UNSEEN_SHARE * exits_count):
-            return []
-        named = join_words([f"{number:,} {name}" for name, number in self._unseen.items()])
-        return [Note("interrupts_unseen", {"count": count, "named": named})]
-
-    def measure(self, duration_s: float) -> TracedWindow:
-        """Trace for `duration_s`. An interrupt ends the window early; the caller sees `interrupted`."""
-        return self.collect(run_window(duration_s, *self.parts))
-
-    def collect(self, passed: PassedWindow) -> TracedWindow:
-        """What was traced between the edges."""
-        before, after, trace = self._before, self._after, self._tracer.finish()
-        started_at, stat_idle = self._started_at, self._stat_idle_percent
-        edges = _edges(before, after, trace.totals)
-        spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
-        window_s = sum(spans) / len(spans) / 1e9 if spans else passed.window_s
-        if self._reader.cpus:
-            residency = compute_residency(_counted(before.snapshot), _counted(after.snapshot), started_at=started_at)
-        else:
-            # A CPU that went away idled longer than anything was traced there.
-            stayed = {cpu: edge for cpu, edge in edges.items() if cpu in after.snapshot.cpus}
-            residency = compute_traced_residency(
-                trace.totals, stayed, stat_idle_percent=stat_idle, own_pid=os.getpid(), started_at=started_at
-            )
-        notes = [*residency.notes, *passed.notes, *self._unseen_notes(int(trace.totals["count"].sum()))]
-        if alone := find_unchecked_cpus(edges):
-            cpus = format_cpu_list(alone)
-            notes.append(f"CPU {cpus}: its idle exits were counted by the trace alone, cpuidle's counters were reset")
-        residency = msgspec.structs.replace(residency, energy=self._meters.collect()[0], notes=notes)
-        names, cut_short, cost_s = self._reader.state_names(), passed.interrupted is not None, passed.tool_cpu_s
-        return TracedWindow(trace, edges, window_s, residency, names, cost_s, cut_short, stat_idle)
-
-
-# Stacks for one window: every sleep of the target counts, from before the first CPU's edge until after the last.
-
-# Of a process that had no other beside it yet seldom: what it starts the kernel tells, and each look wakes a CPU.
-_LOOK_FOR_MEMBERS_S, _LOOK_BESIDE_ONE_S = 2.0, 20.0
-
-
-class WindowStacks:
-    """Beside idle exits (`tracer.TracePart`): `members` are the target's processes."""
-
-    def __init__(self, program: LoadedProgram, stacks: StackReader, members: TargetMembers) -> None:
-        self.members = members
-        self._program, self._stacks = program, stacks
-        self._counted_from_ns = self._counted_to_ns = 0
-
-    def begin(self, meanwhile: Callable[[], object]) -> None:
-        self._stacks.begin(meanwhile)
-
-    def start(self) -> None:
-        """Wakings count from here."""
-        write_shared(self._program, Shared.COUNTING, 1)
-        self._counted_from_ns = time.monotonic_ns()
-
-    def read(self) -> None:
-        self.members.read()
-
-    @property
-    def read_interval_s(self) -> float:
-        """A process that joins the target, where any may, is looked at when the buffers are read."""
-        if not self.members.may_grow:
-            return math.inf
-        return _LOOK_BESIDE_ONE_S if self.members.is_one_program else _LOOK_FOR_MEMBERS_S
-
-    def end(self) -> None:
-        """Wakings from here on are not the window's."""
-        write_shared(self._program, Shared.COUNTING, 0)
-        self._counted_to_ns = time.monotonic_ns()
-
-    def cut(self, counters: Sequence[int]) -> None:
-        self._stacks.cut(counters)
-
-    def collect(self) -> StackTrace:
-        """Everything about stacks since `begin` or the call before; to be called after the tracer's `finish`."""
-        sites = self._stacks.take_sites()
-        # Libraries may have been loaded and programs executed since; processes of the system may be new.
-        self.members.add({site.pid for site in sites} | set(self.members.images))
-        return self._stacks.take_trace(sites, self._counted_from_ns, self._counted_to_ns)
-
-
-# The one place where the idle-exit program is loaded and its parts are put together: alone, with stacks, on demand.
-
 Definitions = dict[str, int | str]
 _FIELDS = {
     "task_struct_pid": ("task_struct", "pid"),
@@ -255,26 +348,26 @@ _FIELDS = {
     "timer_list_function": ("timer_list", "function"),
     "work_struct_func": ("work_struct", "func"),
 }
-# Of periods, 2 MiB are 7,000: the reader is called when a quarter of that waits. One page where none is sent.
+# 2 MiB hold 7,000 periods. The reader is woken when a quarter of the buffer is full.
 EXIT_PAGES, _NO_EXIT_PAGES = 512, 1
-# Of stacks, 4 MiB: the reader is called when 64 of the largest wait, and there is room for 190 more until it comes.
-# What finds none is sent at the thread's next sleep.
+# 4 MiB of stacks: the reader is woken when 64 of the largest stacks are waiting, and 190 more fit until it reads them.
+# A stack that does not fit is sent at the thread's next sleep.
 _STACK_PAGES = 1024
-# On demand 2 MiB, 128 of the largest: those of a second in which all programs of a host are new. What does not fit is
-# sent again.
+# 2 MiB on demand: 128 of the largest stacks, as many as in a second in which all programs of a host are new. A stack
+# that does not fit is sent again.
 ON_DEMAND: Definitions = {"STACK_PAGES": 512, "ON_DEMAND": 1, "EXIT_PAGES": _NO_EXIT_PAGES}
-# Distinct causes in one window: some 300 on an idle server, some thousand with stacks under load.
+# Distinct causes of one window: about 300 on an idle server, some thousand with stacks under load.
 CAUSES, _CAUSES_WITH_STACKS = 8192, 32768
-# Up to 20,000 switch-outs and wakings a second and CPU all are looked at, or 8,000 where it idles less than a tenth of
-# the time; above that one in SAMPLE_1_IN.
+# Every switch-out and waking is examined up to 20,000 per second and CPU, or 8,000 if the CPU idles less than a tenth
+# of the time. Above that rate, one in SAMPLE_1_IN is examined.
 LOADED_PER_100MS = 2000
 SAMPLE_1_IN = 64
-# What one thread may send in a window: 256 sites.
+# Sites that one thread may send in a window.
 THREAD_STACKS = 256
 
 
 def build_idle_definitions(btf: Btf) -> Definitions:
-    """What the program needs to know of the running kernel. Without stacks."""
+    """Return the definitions of the idle-exit program for this kernel, without stacks."""
     values: Definitions = {
         **build_cpu_definitions(count_possible_cpus()),
         "EXIT_PAGES": EXIT_PAGES,
@@ -294,12 +387,17 @@ def build_idle_definitions(btf: Btf) -> Definitions:
 
 
 def build_stack_definitions(btf: Btf, machine: Machine, joining: JoinedProcesses, *, system: bool) -> Definitions:
-    """The same where stacks are copied: of a window, every sleep's."""
+    """Return the definitions of the idle-exit program with stacks: of a window, at every sleep."""
+    # An interpreter knows a thread by pthread_self. Only on x86-64 that is the thread pointer itself.
+    thread_pointer: Definitions = {}
+    if machine is X86_64:
+        offset = btf.field_offset("task_struct", "thread") + btf.field_offset("thread_struct", "fsbase")
+        thread_pointer = {"OFFSET_task_struct_thread_pointer": offset}
     return {
         **build_idle_definitions(btf),
         **joining.definitions(btf),
         **build_register_definitions(btf, machine),
-        **_thread_pointer(btf, machine),
+        **thread_pointer,
         "STACKS": 1,
         "CAUSE_SLOTS": _CAUSES_WITH_STACKS,
         "LOADED_PER_100MS": LOADED_PER_100MS,
@@ -312,23 +410,15 @@ def build_stack_definitions(btf: Btf, machine: Machine, joining: JoinedProcesses
     }
 
 
-def _thread_pointer(btf: Btf, machine: Machine) -> Definitions:
-    """By which an interpreter knows the thread (pthread_self): on x86-64 alone that is the thread pointer itself."""
-    if machine is not X86_64:
-        return {}
-    offset = btf.field_offset("task_struct", "thread") + btf.field_offset("thread_struct", "fsbase")
-    return {"OFFSET_task_struct_thread_pointer": offset}
-
-
 def load_idle_program(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedProgram:
-    """The program, loaded and running. Raises CapabilityError where this host or user may not."""
+    """Load and attach the idle-exit program. Raises CapabilityError if this host or user may not."""
     cpus = int(definitions["NR_CPUS"])
-    # Beside the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
-    with ThreadPoolExecutor(1) as beside:
-        handler = beside.submit(find_tick_handler, btf)
+    # Next to the kernel's verifier, which takes as long: the kernel makes its list of names while it is read.
+    with ThreadPoolExecutor(1) as executor:
+        handler = executor.submit(find_tick_handler, btf)
         program = LoadedProgram("idle.bpf.c", {**definitions, **build_cpu_definitions(cpus)}, btf=btf)
     try:
-        # Not a definition: the kernel lies elsewhere after each boot.
+        # Not a definition, because the kernel's addresses change with each boot.
         write_shared(program, Shared.TICK_HANDLER, handler.result())
     except BaseException:
         program.close()
@@ -337,7 +427,7 @@ def load_idle_program(btf: Btf, definitions: Mapping[str, int | str]) -> LoadedP
 
 
 def _tracing_btf() -> Btf:
-    """Of the running kernel. A recorded host cannot be traced."""
+    """Return the types of the running kernel. Raises CapabilityError if it cannot be traced."""
     if not is_this_host():
         raise CapabilityError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
     features.require(features.RING_BUFFER)
@@ -347,48 +437,53 @@ def _tracing_btf() -> Btf:
 
 @contextmanager
 def trace_exits(more: Mapping[str, int | str] | None = None) -> Iterator[IdleTracer]:
-    """Idle exits alone. `more`: definitions beside the kernel's. Raises CapabilityError, PowerprofError."""
+    """Trace idle exits without stacks. `more`: further definitions. Raises CapabilityError, PowerprofError."""
     btf = _tracing_btf()
     with load_idle_program(btf, {**build_idle_definitions(btf), **(more or {})}) as program:
-        yield IdleTracer(program, IdleSums(program), PeriodSample(program), name_kernel_functions)
+        yield IdleTracer(program, IdleSums(program), PeriodSample(program))
 
 
 @contextmanager
 def trace_stacks(target: Target, stack_pages: int = _STACK_PAGES) -> Iterator[tuple[IdleTracer, WindowStacks]]:
-    """Idle exits, and every sleep of a target's threads; its processes are looked at. For windows.
-
-    Raises CapabilityError, PowerprofError.
-    """
-    with _with_stacks(target, keep_every_program, {"STACK_PAGES": stack_pages}) as (program, sums, stacks, members):
-        looks = WindowStacks(program, stacks, members)
+    """Trace idle exits and every sleep of a target's threads, for windows. Raises CapabilityError, PowerprofError."""
+    with _load_with_stacks(target, keep_every_program, {"STACK_PAGES": stack_pages}) as loaded:
+        program, members, machine, direct = loaded
+        sums = IdleSums(program, members)
+        tracer = IdleTracer(program, sums, PeriodSample(program))
+        tracer.stacks = stacks = WindowStacks(
+            program, members, machine, direct=direct, take_wakings=sums.take_wakings, drain=tracer.drain_if_woken
+        )
         members.add_all()
-        yield IdleTracer(program, sums, PeriodSample(program), name_kernel_functions, looks), looks
+        yield tracer, stacks
 
 
 @contextmanager
 def trace_on_demand(target: Target) -> Iterator[tuple[IdleTracer, DemandStacks]]:
-    """Idle exits without single periods, and the sleeps that idle exits are blamed on. For `TraceMonitor`.
+    """Trace idle exits without single periods, and the sleeps that idle exits are blamed on, for `TraceMonitor`.
 
     Raises CapabilityError, PowerprofError.
     """
-    with _with_stacks(target, keep_latest_program, ON_DEMAND) as (program, sums, stacks, members):
-        looks = DemandStacks(program, sums, stacks, members)
+    with _load_with_stacks(target, keep_latest_program, ON_DEMAND) as (program, members, machine, direct):
+        members.counts_wakings = False
+        sums = IdleSums(program, members)
+        tracer = IdleTracer(program, sums, PeriodSample(program, wanted=False))
+        tracer.stacks = stacks = DemandStacks(
+            program, members, machine, direct=direct, take_wakings=sums.take_wakings, drain=tracer.drain_if_woken
+        )
         if not target.system:
             members.add_all()
-        yield IdleTracer(program, sums, PeriodSample(program, wanted=False), name_kernel_functions, looks), looks
+        yield tracer, stacks
 
 
 @contextmanager
-def _with_stacks(
-    target: Target, remember: ImageRetention, more: Mapping[str, int | str]
-) -> Iterator[tuple[LoadedProgram, IdleSums, StackReader, TargetMembers]]:
-    """The program with stacks, and the parts that keep what it gives. No process is looked at yet."""
+def _load_with_stacks(
+    target: Target, retain: ImageRetention, more: Mapping[str, int | str]
+) -> Iterator[tuple[LoadedProgram, TargetMembers, Machine, bool]]:
+    """Load the program with stacks. Yield it, an empty set of members, the machine and `direct` of StackReader."""
     btf, machine, joining = _tracing_btf(), this_machine(), JoinedProcesses(target)
     definitions = {**build_stack_definitions(btf, machine, joining, system=target.system), **more}
     with (
         load_idle_program(btf, definitions) as program,
-        closing(TargetMembers(program, target, joining, remember)) as members,
+        closing(TargetMembers(program, target, joining, retain)) as members,
     ):
-        sums = IdleSums(program, members)
-        stacks = StackReader(program, sums, members, machine, direct=bool(definitions["DIRECT"]))
-        yield program, sums, stacks, members
+        yield program, members, machine, bool(definitions["DIRECT"])

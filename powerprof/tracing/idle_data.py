@@ -1,29 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: idle exits summed by what caused them, as the kernel sums them (probes/bpf/causes.h), line by line.
+"""The records and sums of the idle-exit program as numpy types, and pure functions over them.
 
-What tracing makes are sums; this makes the same of single records: those that are still open at a window's end, and
-those of captures that were saved before the kernel summed.
+The layouts are those of probes/bpf/idle_period.h, causes.h, looks.bpf.h, running.bpf.h and filled.bpf.h. The kernel
+sums idle exits by cause (causes.h). `aggregate_exits` does the same for single records: periods that are open at the
+end of a window, and captures that were saved before the kernel summed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from powerprof.model.records import StateResidency, Window
 from powerprof.stacks.interpreter import CHAIN_BYTES
+from powerprof.system.paths import procfs
+from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import (
     CAUSE_STATES,
     COMM_BYTES,
     IDLE_LIFE,
     INTERPRETER_FRAMES,
-    FilledTable,
     Flag,
     RunKind,
     Shared,
@@ -33,29 +35,27 @@ from powerprof.tracing.bpf.shared_numbers import (
 from powerprof.tracing.bpf.types import Btf, build_struct_definitions
 from powerprof.tracing.captures import Array, CpuEdge
 
-# Records and sums of the BPF programs as numpy types: probes/bpf/idle_period.h, causes.h and looks.bpf.h in Python.
-
-# What names a cause, in the order in which both a record and a key hold it.
+# The fields that name a cause, in the order of both a record and a key.
 _PLACES = ("timer_function", "work_function", "site_ip", "site_sp", "site_code")
 _WAKER_PLACES = ("waker_timer_function", "waker_ip", "waker_sp", "waker_code")
-_LAYOUT_WHO = ("evidence", "irq", "flags", "next_tid", "next_tgid", "waker_tid", "waker_tgid")
+_THREADS = ("evidence", "irq", "flags", "next_tid", "next_tgid", "waker_tid", "waker_tgid")
 _WAKING = ("waker_context", "waker_irq", "woken_tid")
 
 
 def _struct(words: tuple[str, ...], halves: tuple[str, ...], *others: tuple[str, str]) -> np.dtype[np.void]:
-    """Of u64, then u32, then others."""
+    """Return a type of u64 fields, then u32 fields, then others."""
     return np.dtype([*((name, "<u8") for name in words), *((name, "<u4") for name in halves), *others])
 
 
 IDLE_EXIT = _struct(
     ("enter_ns", "exit_ns", "next_ns", *_PLACES, "waking_ns", *_WAKER_PLACES),
-    ("cpu", "state", *_LAYOUT_WHO, "waker_cpu", *_WAKING, "sequence"),
+    ("cpu", "state", *_THREADS, "waker_cpu", *_WAKING, "sequence"),
     ("next_comm", f"S{COMM_BYTES}"),
     ("waker_comm", f"S{COMM_BYTES}"),
 )
 
 # struct cause_key and struct cause_sum, one after the other: probes/bpf/causes.h.
-CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_LAYOUT_WHO, *_WAKING))
+CAUSE_KEY = _struct((*_PLACES, *_WAKER_PLACES), (*_THREADS, *_WAKING))
 CAUSE_SUM = np.dtype(
     [(name, "<u8") for name in ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns")]
     + [(name, "<u8") for name in ("last_ns", "period_ns", "fitting_ns")]
@@ -63,9 +63,9 @@ CAUSE_SUM = np.dtype(
     + [("states", "<u4", (CAUSE_STATES,)), ("next_comm", f"S{COMM_BYTES}"), ("waker_comm", f"S{COMM_BYTES}")]
 )
 CAUSE = np.dtype([*((name, CAUSE_KEY[name]) for name in CAUSE_KEY.names or ()), *CAUSE_SUM.descr])
-# As saved captures have them that did not know how long threads ran.
+# In captures saved before the running time of threads was traced.
 CAUSE_BEFORE = np.dtype([field for field in CAUSE.descr if field[0] not in ("own_ns", "kernel_ns")])
-# What grows: the rest of a sum tells of regularity and names.
+# The fields that only grow. The others hold regularity and names.
 SUMS = ("count", "running_ns", "idle_ns", "own_ns", "kernel_ns", "states")
 
 # struct woken_key of sites.bpf.h, and its count.
@@ -86,11 +86,11 @@ CPU_TOTAL = np.dtype(
     ]
 )
 
-# How long a thread ran, and struct run_time of running.bpf.h, where `who` is its number and above it its process.
+# Running time of a thread, and struct run_time of running.bpf.h: `who` is the tid and, above it, the pid.
 RUN_TIME = np.dtype([("tid", "<u4"), ("pid", "<u4"), ("ns", "<u8"), ("kind", "<u8")])
 RUN_SLOT = np.dtype([("who", "<u8"), ("ns", "<u8"), ("kind", "<u8"), ("gap", "V40")])
 
-# struct cpu_state begins with the period that is still open.
+# struct cpu_state. It begins with the open period.
 CPU_STATE = np.dtype(
     [("period", IDLE_EXIT)]
     + [(name, "<u4") for name in ("phase", "hardirq", "softirq", "softirq_by_irq")]
@@ -102,31 +102,28 @@ CPU_STATE = np.dtype(
     + [("is_own", "<u4"), ("unmarked", "<u4"), ("down_ns", "<u8"), ("gap", "V128")]
 )
 
-# struct stack_record: registers, as many as the machine has, the frames of an interpreter and the stack's bytes follow.
+# struct stack_record. The machine's registers, the frames of an interpreter and the stack follow.
 STACK_HEADER = np.dtype(
     [(name, "<u8") for name in ("at_ns", "ip", "sp", "code")]
     + [(name, "<u4") for name in ("tid", "tgid", "kind", "bytes")]
 )
 
-# How many words of frames there are, and these.
+# The number of words of frames, and these words.
 FRAMES_BYTES = 8 * (1 + 2 * (INTERPRETER_FRAMES + 1))
 
 # What a table got since it was emptied, or a ring buffer ever: struct filled of filled.bpf.h, one for each Filling.
 FILL_LEVEL = np.dtype([(name, "<u8") for name in ("amount", "limit", "is_called")])
 
-TABLES = (FilledTable.CAUSES, FilledTable.WOKEN)
-
 SOFTIRQS = ("HI", "TIMER", "NET_TX", "NET_RX", "BLOCK", "IRQ_POLL", "TASKLET", "SCHED", "HRTIMER", "RCU")
 
 
-AggregateArray = npt.NDArray[Any]
 _FLAGS = Flag.TICK | Flag.NO_TASK | Flag.WAKER | Flag.TIMER_WHEEL | Flag.SITE | Flag.WAKER_SITE | Flag.RUNNABLE
 _WHO = Flag.KERNEL | Flag.WAKER_KERNEL | IDLE_LIFE
 _MASK = (1 << 32) - 1
 
 
-def build_cause_keys(exits: AggregateArray) -> AggregateArray:
-    """The cause of each record, as layout.CAUSE_KEY."""
+def build_cause_keys(exits: Array) -> Array:
+    """Return the cause (CAUSE_KEY) of each record (IDLE_EXIT)."""
     keys = np.zeros(len(exits), dtype=CAUSE_KEY)
     for name in ("timer_function", "work_function", "evidence", "irq", "next_tid", "next_tgid"):
         keys[name] = exits[name]
@@ -151,13 +148,13 @@ def build_cause_keys(exits: AggregateArray) -> AggregateArray:
 
 
 def count_periods(gap: int, period: int) -> int:
-    """How many periods an interval is: 1 to 3, or 0 where it is no multiple within a tenth of a period."""
+    """Return the number of periods in an interval: 1 to 3, or 0 if it is not a multiple within a tenth of a period."""
     tenth = period // 10
     return next((number for number in (1, 2, 3) if number * period - tenth <= gap <= number * period + tenth), 0)
 
 
-def _interval(entry: Any, at_ns: int) -> None:
-    """One more interval: the candidate is the one that a majority votes for."""
+def _add_interval(entry: Any, at_ns: int) -> None:
+    """Add an interval to a cause, in place. A majority vote of the intervals chooses the candidate period."""
     last = int(entry["last_ns"])
     if at_ns <= last:
         return
@@ -181,11 +178,11 @@ def _interval(entry: Any, at_ns: int) -> None:
         entry["votes"] = entry["fitting_gaps"] = entry["fitting_periods"] = 1
 
 
-def aggregate_exits(exits: AggregateArray, base: AggregateArray | None = None) -> AggregateArray:
-    """Records in the order in which their periods ended → layout.CAUSE, added to the entries of `base`."""
+def aggregate_exits(exits: Array, base: Array | None = None) -> Array:
+    """Return the sums by cause (CAUSE) of `base` and of these records, which are in order of their ends."""
     known = np.zeros(0, dtype=CAUSE) if base is None else base
     keys = build_cause_keys(exits)
-    # Of several entries of one cause (a double buffer was turned between them) the last.
+    # A cause has several entries if the double buffer was turned between them. The last one grows.
     places = {key.tobytes(): place for place, key in enumerate(_keys_of(known))}
     where, size = [], len(known)
     for key in keys:
@@ -195,63 +192,178 @@ def aggregate_exits(exits: AggregateArray, base: AggregateArray | None = None) -
     entries = np.concatenate([known, np.zeros(size - len(known), dtype=CAUSE)])
     for number, place in enumerate(where):
         if place >= len(known) and not entries["count"][place]:
-            entries[place] = _fresh(keys[number])
+            for name in CAUSE_KEY.names or ():
+                entries[name][place] = keys[number][name]
         entries["count"][place] += 1
-        _name(entries[place], exits[number])
+        _set_names(entries[place], exits[number])
     running = np.where(exits["next_ns"] > exits["exit_ns"], exits["next_ns"] - exits["exit_ns"], 0)
     np.add.at(entries["running_ns"], where, running)
     np.add.at(entries["idle_ns"], where, exits["exit_ns"] - exits["enter_ns"])
     np.add.at(entries["states"], (where, np.minimum(exits["state"], CAUSE_STATES - 1)), 1)
     for place, at_ns in zip(where, exits["exit_ns"].tolist(), strict=True):
-        _interval(entries[place], at_ns)
+        _add_interval(entries[place], at_ns)
     return entries
 
 
-def _keys_of(entries: AggregateArray) -> AggregateArray:
+def _keys_of(entries: Array) -> Array:
     keys = np.zeros(len(entries), dtype=CAUSE_KEY)
     for name in CAUSE_KEY.names or ():
         keys[name] = entries[name]
     return keys
 
 
-def _fresh(key: Any) -> Any:
-    entry = np.zeros((), dtype=CAUSE)
-    for name in CAUSE_KEY.names or ():
-        entry[name] = key[name]
-    return entry
-
-
-def _name(entry: Any, exit_: Any) -> None:
-    """The latest name of its threads."""
+def _set_names(entry: Any, exit_: Any) -> None:
+    """Store the latest names of the threads of a cause, in place."""
     entry["next_comm"] = exit_["next_comm"]
     if int(exit_["flags"]) & Flag.WAKER and int(exit_["waker_context"]) == WakerContext.TASK:
         entry["waker_comm"] = exit_["waker_comm"]
 
 
-def hash_periods(cpus: AggregateArray, sequences: AggregateArray) -> AggregateArray:
-    """Which periods are sent as records: those whose hash is 0 under the mask. The choice of a longer mask is an even
-    sample of a shorter one's."""
+def hash_periods(cpus: Array, sequences: Array) -> Array:
+    """Return a hash of each period. A period is sampled if its hash is 0 under the mask.
+
+    The choice of a longer mask is an even sample of the choice of a shorter one.
+    """
     hashed = (sequences.astype(np.uint64) ^ (cpus.astype(np.uint64) * 0x9E3779B1 & _MASK)) * 0x85EBCA6B & _MASK
     hashed ^= hashed >> np.uint64(13)
     hashed = hashed * 0xC2B2AE35 & _MASK
-    hashed_twice: AggregateArray = hashed ^ hashed >> np.uint64(16)
+    hashed_twice: Array = hashed ^ hashed >> np.uint64(16)
     return hashed_twice
 
 
-# The numbers that the idle-exit program and its reader tell each other while it runs.
-
-
 def write_shared(program: LoadedProgram, which: Shared, value: int) -> None:
-    """Tell the program."""
+    """Set a number that the program reads while it runs."""
     program.put("shared", which, value.to_bytes(8, "little"))
 
 
 def read_shared(program: LoadedProgram, which: Shared) -> int:
-    """The value that the program or we wrote last."""
+    """Return the number that the program or powerprof wrote last."""
     return int.from_bytes(program.get("shared", which), "little")
 
 
-# How long each thread of the host ran, as the program sums it at its switches (probes/bpf/running.bpf.h).
+# Names that have groups of their own. Programs choose the names of their threads, so the number is limited.
+_MOST_NAMES = 1000
+_SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp", "waker_code")
+
+
+def sum_causes(entries: Array) -> Array:
+    """Return one entry (CAUSE) per key. Regularity comes from the entry with the most intervals."""
+    return sum_by_key(entries, CAUSE_KEY.names or (), SUMS, "gaps")
+
+
+def sum_wakings(entries: Array) -> Array:
+    """Return one entry (WOKEN) per key."""
+    return sum_by_key(entries, WOKEN_KEY.names or (), ("count",), "count")
+
+
+def sum_by_key(entries: Array, names: Sequence[str], sums: Sequence[str], best: str) -> Array:
+    """Return one entry per key (the fields `names`).
+
+    The fields `sums` are added up. All other fields come from the entry with the largest field `best`.
+    """
+    if not len(entries):
+        return entries
+    keys = np.zeros(len(entries), dtype=[(name, entries.dtype[name]) for name in names])
+    for name in names:
+        keys[name] = entries[name]
+    _, group = np.unique(keys.view(f"V{keys.dtype.itemsize}").ravel(), return_inverse=True)
+    order = np.lexsort((entries[best], group))
+    last = np.flatnonzero(np.diff(group[order], append=-1))
+    whole: Array = entries[order[last]]
+    for name in sums:
+        total = np.zeros_like(whole[name])
+        np.add.at(total, group, entries[name])
+        whole[name] = total
+    return whole
+
+
+def _is_there(tid: int) -> bool:
+    return os.path.exists(f"{procfs()}/{tid}")  # noqa: PTH110 - thousands at once, and a Path takes four times as long
+
+
+class EndedThreads:
+    """Groups of ended threads with the same name. Each group has a number from `ENDED` on.
+
+    A short-lived thread is a cause of its own, by its number. A host on which a thousand threads start per second
+    would make millions of causes in an hour. Their names and wakers are enough.
+    """
+
+    def __init__(self, is_there: Callable[[int], bool] = _is_there) -> None:
+        self._is_there = is_there
+        self._numbers: dict[tuple[bytes, int, int], int] = {}
+        # Names of threads that ended recently: the rest of their records comes a moment later.
+        self._recent_names: dict[int, bytes] = {}
+
+    def fold(
+        self, causes: Array, wakings: Array, kept: Collection[int] = (), target: Collection[int] = ()
+    ) -> tuple[Array, Array]:
+        """Return causes (CAUSE) and wakings (WOKEN) with ended threads grouped by name.
+
+        A living process keeps its number. So does a process of `kept`, together with the places where its threads
+        slept, because its stacks are known. For other ended processes only the name stays, and whether the process was
+        one of `target`.
+        """
+        seen: dict[int, bool] = {0: True}
+
+        def is_there(tid: int) -> bool:
+            if tid not in seen:
+                seen[tid] = tid >= ENDED or self._is_there(tid)
+            return seen[tid]
+
+        names: dict[int, bytes] = {}
+        for who in ("waker", "next"):
+            names.update(zip(causes[f"{who}_tid"].tolist(), causes[f"{who}_comm"].tolist(), strict=True))
+        before, self._recent_names = self._recent_names, {}
+
+        def number(tid: int, tgid: int, own: bytes = b"") -> tuple[int, int]:
+            """Return the numbers that represent a thread and its process."""
+            if is_there(tid):
+                return tid, tgid
+            name = self._recent_names[tid] = own or names.get(tid) or before.get(tid, b"")
+            stays = tgid if tgid in kept or is_there(tgid) else 0
+            first = ENDED_IN_TARGET if tgid in target else ENDED
+            if (name, stays, first) not in self._numbers and len(self._numbers) >= _MOST_NAMES:
+                name = b""
+            folded = self._numbers.setdefault((name, stays, first), first + len(self._numbers))
+            return folded, stays or folded
+
+        causes, wakings = causes.copy(), wakings.copy()
+        _renumber(causes, "next_tid", "next_tgid", number, (_SITE, Flag.SITE))
+        _renumber(causes, "waker_tid", "waker_tgid", number, (_WAKER_SITE, Flag.WAKER_SITE))
+        causes["woken_tid"] = [number(tid, 0)[0] for tid in causes["woken_tid"].tolist()]
+        _renumber(wakings, "tid", "pid", number)
+        _renumber(wakings, "waker_tid", "waker_pid", number)
+        return sum_causes(causes), sum_wakings(wakings)
+
+
+def _renumber(
+    entries: Array,
+    thread: str,
+    process: str,
+    number: Callable[[int, int, bytes], tuple[int, int]],
+    site: tuple[Sequence[str], int] | None = None,
+) -> None:
+    """Replace the numbers of threads and processes, in place.
+
+    `site`: the fields of the thread's place and their flag, which are cleared if the process has ended.
+    """
+    if not len(entries):
+        return
+    comm = thread.replace("_tid", "_comm")
+    names = entries[comm].tolist() if site is not None else [b""] * len(entries)
+    trios = list(zip(entries[thread].tolist(), entries[process].tolist(), names, strict=True))
+    folded = {trio: number(*trio) for trio in set(trios)}
+    entries[thread] = [folded[trio][0] for trio in trios]
+    entries[process] = [folded[trio][1] for trio in trios]
+    if site is not None:
+        if thread == "next_tid":
+            # Threads of one name share a number whenever they started.
+            entries["flags"][entries[thread] >= ENDED] &= ~np.uint32(IDLE_LIFE)
+        gone = entries[process] >= ENDED
+        for name in site[0]:
+            entries[name][gone] = 0
+        entries["flags"][gone] &= ~np.uint32(site[1])
+
 
 _FIELDS = {
     "task_struct_flags": ("task_struct", "flags"),
@@ -261,7 +373,7 @@ _FIELDS = {
 
 
 def run_time_definitions(btf: Btf) -> dict[str, int]:
-    """What running.bpf.h is compiled with."""
+    """Return the definitions of running.bpf.h."""
     state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
     return {
         **build_struct_definitions(btf, _FIELDS),
@@ -271,40 +383,21 @@ def run_time_definitions(btf: Btf) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class RunTimes:
-    """Running time in a window, in ns: of each thread that lives (layout.RUN_TIME), and the sums of all that ended or
-    found no slot, by whether they are the target's."""
+    """Running time in a window, in ns: of each living thread (RUN_TIME), and the sums of all other threads.
+
+    `target_ns`: threads of the target that ended or found no slot. `others_ns`: such threads of other processes.
+    """
 
     threads: Array
     others_ns: int = 0
     target_ns: int = 0
 
 
-class RunTimeReader:
-    """Reads one program's sums again and again; each call returns what came since the one before."""
-
-    def __init__(self, program: LoadedProgram) -> None:
-        self._program = program
-        self._last = np.zeros(program.slots("run_times"), dtype=RUN_SLOT)
-
-    def clear(self) -> None:
-        """Forget everything: while no CPU's window is open, so that nothing is added meanwhile."""
-        empty = bytes(RUN_SLOT.itemsize)
-        for slot in np.flatnonzero(self._read()["who"]).tolist():
-            self._program.put("run_times", slot, empty)
-        self._last = np.zeros_like(self._last)
-
-    def since(self, totals: Array) -> RunTimes:
-        """What came since the last call. `totals`: what the CPUs' sums (layout.CPU_TOTAL) grew by, read before."""
-        last, self._last = self._last, self._read()
-        return subtract_run_times(last, self._last, totals["unplaced_ns"].sum(axis=0).tolist())
-
-    def _read(self) -> Array:
-        return np.frombuffer(self._program.table_bytes("run_times"), dtype=RUN_SLOT)
-
-
 def subtract_run_times(last: Array, now: Array, unplaced_ns: Sequence[int]) -> RunTimes:
-    """Pure: what threads ran between two looks at their slots (layout.RUN_SLOT), and what was added to the sums of
-    others and the target's meanwhile."""
+    """Return the running time between two readings of the threads' slots (RUN_SLOT).
+
+    `unplaced_ns`: the growth of the sums of others and of the target in the same time.
+    """
     same = now["who"] == last["who"]
     before = np.where(same, last["ns"], 0)
     ran = np.where(now["ns"] > before, now["ns"] - before, 0)
@@ -312,17 +405,15 @@ def subtract_run_times(last: Array, now: Array, unplaced_ns: Sequence[int]) -> R
     threads = np.zeros(np.count_nonzero(chosen), dtype=RUN_TIME)
     threads["tid"], threads["pid"] = now["who"][chosen] & np.uint64(0xFFFFFFFF), now["who"][chosen] >> np.uint64(32)
     threads["ns"], threads["kind"] = ran[chosen], now["kind"][chosen]
-    # A thread that ended took all that it ever ran to the sums: what it had run at the last look was counted then.
+    # A thread that ends adds all its running time to the sums. The part until the last reading was counted then.
     ended, is_target = (last["who"] != 0) & ~same, last["kind"] == RunKind.TARGET
     counted_ns = [int(last["ns"][ended & (is_target == of_target)].sum()) for of_target in (False, True)]
     others_ns, target_ns = (max(0, int(sum_ns) - ns) for sum_ns, ns in zip(unplaced_ns, counted_ns, strict=True))
     return RunTimes(threads, others_ns, target_ns)
 
 
-# Pure: residency from traced idle periods, where no cpuidle driver counts them.
-
-# What the idle loop says to the cpu_idle tracepoint without a driver: 0 from cpu_idle_poll() (idle=poll), 1 from
-# default_idle_call() (kernel/sched/idle.c).
+# Arguments of the cpu_idle tracepoint without a driver: 0 from cpu_idle_poll() (idle=poll), 1 from default_idle_call()
+# (kernel/sched/idle.c).
 DRIVERLESS_STATES = ("poll", "idle")
 _POLLING = frozenset({0})
 
@@ -330,8 +421,10 @@ _POLLING = frozenset({0})
 def compute_traced_residency(
     totals: Array, edges: Mapping[int, CpuEdge], *, stat_idle_percent: float | None, own_pid: int, started_at: str
 ) -> Window:
-    """The idle time of a window from its CPUs' sums (layout.CPU_TOTAL). No idle period is open at a CPU's edges: those
-    that our own coming onto a CPU ended at the last edge (`own_pid` ran there) are in no rate.
+    """Return the residency of a window from its CPUs' sums (CPU_TOTAL), if no cpuidle driver counts.
+
+    No idle period is open at a CPU's edges. Periods that powerprof itself ended by moving to a CPU at the last edge
+    (`own_pid` ran there) are in no rate. `started_at`: RFC 3339.
     """
     mine = totals[sorted(edges)]
     wall_ns = sum(edge.end_ns - edge.start_ns for edge in edges.values())
@@ -378,13 +471,11 @@ def _states(totals: Array, wall_ns: int, window_s: float) -> list[StateResidency
     return states
 
 
-# What was seen of threads where they sleep: the records that a trace fills and a capture keeps.
-
-
 class SavedSite(msgspec.Struct, frozen=True, array_like=True):
-    """Where a thread slept or woke another; `kind`: a StackKind. `stack` is empty if only registers are known.
+    """The place where a thread slept or woke another.
 
-    `chain` are the frames of its interpreter, as interpreter.bpf.h has them.
+    `kind` is a StackKind. `stack` is empty if only registers are known. `chain`: the frames of its interpreter in the
+    layout of interpreter.bpf.h.
     """
 
     at_ns: int
@@ -400,7 +491,7 @@ class SavedSite(msgspec.Struct, frozen=True, array_like=True):
 
 
 def decode_site(data: bytes, register_bytes: int) -> SavedSite:
-    """A record of the ring buffer of stacks: the header, so many bytes of registers, and the stack."""
+    """Decode a record of the ring buffer of stacks. `register_bytes`: the size of the machine's registers."""
     header = np.frombuffer(data, dtype=STACK_HEADER, count=1)[0]
     frames_at = STACK_HEADER.itemsize + register_bytes
     stack_at = frames_at + FRAMES_BYTES
@@ -421,7 +512,7 @@ def decode_site(data: bytes, register_bytes: int) -> SavedSite:
 
 
 class SiteWakings(msgspec.Struct, frozen=True, array_like=True):
-    """How often sleeps of one thread at one site were ended by one thing; the fields are those of struct woken_key."""
+    """The number of wakings of one thread at one site by one waker. The fields are those of struct woken_key."""
 
     tid: int
     pid: int
@@ -437,7 +528,7 @@ class SiteWakings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SleepingStack(msgspec.Struct, frozen=True, array_like=True):
-    """Stack bytes of a blocked thread from `sp` up; its registers are not known yet."""
+    """The stack of a blocked thread from `sp` up. Its registers are not known yet."""
 
     pid: int
     tid: int

@@ -1,272 +1,400 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the program copies of a target's threads where they sleep, and how often they were woken there."""
+"""The target's processes in the idle-exit program, the stacks of their sleeping threads, and their wakings.
+
+`WindowStacks` looks at every sleep of the target, for one short window. `DemandStacks` is for a monitor, which would
+otherwise copy the stacks of every program that ever ran on the host: a sleep is looked at only if the thread's last
+sleep ended an idle period, a process only on request, and wakings are counted only of judged processes.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
+import msgspec
 import numpy as np
-import numpy.typing as npt
 
-from powerprof.stacks.interpreter import PythonFrame
+from powerprof.measure.procfs import process_cpu_ns
+from powerprof.measure.window import WindowPart
+from powerprof.stacks.image import ElfCache, ProcessGoneError, ProcessImage, merge_images, snapshot
+from powerprof.stacks.interpreter import Interpreter, InterpreterFinder, PythonFrame, read_frames
 from powerprof.stacks.registers import Machine
-from powerprof.system.paths import procfs
-from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
+from powerprof.stacks.time_budget import Budget
+from powerprof.system.caller import is_system_account
+from powerprof.system.errors import PowerprofError
+from powerprof.system.processes import Target, has_ended, processes, uids_of
+from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.bpf.maps import DoubleBufferedTable
-from powerprof.tracing.bpf.shared_numbers import CAUSE_HALF, IDLE_LIFE, Count, FilledTable, Flag, Shared, StackKind
-from powerprof.tracing.idle_data import (
-    CAUSE,
-    CAUSE_KEY,
-    CAUSE_SUM,
-    SUMS,
-    WOKEN,
-    WOKEN_COUNT,
-    WOKEN_KEY,
-    SavedSite,
-    SiteWakings,
-    SleepingStack,
-    decode_site,
-    read_shared,
-    write_shared,
-)
-from powerprof.tracing.idle_members import ProcessImages, TargetMembers
+from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Count, Shared, StackKind
+from powerprof.tracing.bpf.types import Btf, build_argument_definitions, build_struct_definitions
+from powerprof.tracing.captures import Array
+from powerprof.tracing.idle_data import SavedSite, SiteWakings, SleepingStack, decode_site, read_shared, write_shared
 
-# Sums by cause that stay few on a host where threads come and go: those that have ended are grouped by name.
-#
-# A thread that lives for an instant is a cause of its own, with its number. A host on which a thousand are born a
-# second makes millions of them in an hour; what is worth knowing of them is what they are called, and what woke them.
-
-# Causes that are kept as they are: 1 MB of a saved run, and more threads than anybody reads.
-MOST_CAUSES = 4096
-# Most names that have groups of their own; programs may call their threads what they want.
-_MOST_NAMES = 1000
-_SITE, _WAKER_SITE = ("site_ip", "site_sp", "site_code"), ("waker_ip", "waker_sp", "waker_code")
+_FIELDS = {
+    "task_struct_real_parent": ("task_struct", "real_parent"),
+    "task_struct_signal": ("task_struct", "signal"),
+    "signal_struct_live": ("signal_struct", "live"),
+}
 
 
-def sum_causes(entries: Array) -> Array:
-    """Entries of layout.CAUSE, one for each key. What regularity needs is that of the one with the most intervals."""
-    return sum_by_key(entries, CAUSE_KEY.names or (), SUMS, "gaps")
+def _count_of_processes(count: int) -> str:
+    return f"{count:,} process{'' if count == 1 else 'es'}"
 
 
-def sum_wakings(entries: Array) -> Array:
-    """The same of WOKEN_KEY with its count."""
-    return sum_by_key(entries, WOKEN_KEY.names or (), ("count",), "count")
+class JoinedProcesses:
+    """Processes that join a target while it is traced: the kernel reports their start, or they are found later."""
 
+    def __init__(self, target: Target) -> None:
+        self._grows = 0
+        if not target.system:
+            self._grows = GROWS_GROUP if target.cgroup is not None else GROWS_FAMILY * bool(target.roots)
+        self.children = set[int]()
+        self.late_count = self.unjoined_count = 0
 
-def sum_by_key(entries: Array, names: Sequence[str], sums: Sequence[str], best: str) -> Array:
-    """One entry for each distinct key (the fields `names`): `sums` added up, all else of the one with most `best`."""
-    if not len(entries):
-        return entries
-    keys = np.zeros(len(entries), dtype=[(name, entries.dtype[name]) for name in names])
-    for name in names:
-        keys[name] = entries[name]
-    _, group = np.unique(keys.view(f"V{keys.dtype.itemsize}").ravel(), return_inverse=True)
-    order = np.lexsort((entries[best], group))
-    last = np.flatnonzero(np.diff(group[order], append=-1))
-    whole: Array = entries[order[last]]
-    for name in sums:
-        total = np.zeros_like(whole[name])
-        np.add.at(total, group, entries[name])
-        whole[name] = total
-    return whole
+    def reset_counts(self) -> None:
+        """Start counting for a new window."""
+        self.late_count = self.unjoined_count = 0
 
+    def definitions(self, btf: Btf) -> dict[str, int | str]:
+        """Return the definitions of joins.bpf.h."""
+        if not self._grows:
+            return {"GROWS": 0}
+        arguments = build_argument_definitions(btf, "sched_process_fork", ("parent", "child"))
+        return {"GROWS": self._grows, **build_struct_definitions(btf, _FIELDS), **arguments}
 
-def _is_there(tid: int) -> bool:
-    return os.path.exists(f"{procfs()}/{tid}")  # noqa: PTH110 - thousands at once, and a Path takes four times as long
+    def take(self, program: LoadedProgram, images: Mapping[int, list[ProcessImage]]) -> dict[int, list[ProcessImage]]:
+        """Return images of the processes that joined since the last call. Each starts with its parent's memory.
 
-
-class EndedThreads:
-    """Gives threads that have ended their common numbers, from `ENDED` on, the same for a name all the time."""
-
-    def __init__(self, is_there: Callable[[int], bool] = _is_there) -> None:
-        self._is_there = is_there
-        self._numbers: dict[tuple[bytes, int, int], int] = {}
-        # Of threads that ended lately: the rest of their records comes a moment later.
-        self._known: dict[int, bytes] = {}
-
-    def fold(
-        self, causes: Array, wakings: Array, kept: Collection[int] = (), target: Collection[int] = ()
-    ) -> tuple[Array, Array]:
-        """Causes (layout.CAUSE) and wakings (WOKEN_KEY, count) with the threads that have ended grouped by name.
-
-        A thread's process stays what it is while it lives, and so does one of `kept`, together with where the thread
-        slept: there somebody knows its stacks. Of a process that has ended the name is left, and whether it was one of
-        `target`.
+        If the parent joined in the same time, the memory of the child is unknown until the child is looked at.
         """
-        seen: dict[int, bool] = {0: True}
+        if not self._grows:
+            return {}
+        keys, values = program.hash_bytes("joined")
+        program.delete("joined", keys)
+        parents = dict(zip(np.frombuffer(keys, "<u4").tolist(), np.frombuffer(values, "<u4").tolist(), strict=True))
+        joined: dict[int, list[ProcessImage]] = {}
+        for child in parents:
+            line = [child]
+            while parents.get(line[-1], 0) and parents[line[-1]] not in line:
+                line.append(parents[line[-1]])
+            oldest = line[-1]
+            if oldest in parents:
+                unknown = ProcessImage(pid=child, started_ticks=0, executable="", mappings=())
+                joined[child] = [*images.get(child, []), unknown]
+            elif parent_images := images.get(oldest):
+                joined[child] = [msgspec.structs.replace(parent_images[-1], pid=child)]
+        self.children |= joined.keys()
+        return joined
 
-        def is_there(tid: int) -> bool:
-            if tid not in seen:
-                seen[tid] = tid >= ENDED or self._is_there(tid)
-            return seen[tid]
+    def drop_ended(self, referenced: Collection[int]) -> set[int]:
+        """Forget and return the joined processes that have ended and are not `referenced`."""
+        ended = {pid for pid in self.children - set(referenced) if has_ended(pid)}
+        self.children -= ended
+        return ended
 
-        names: dict[int, bytes] = {}
-        for who in ("waker", "next"):
-            names.update(zip(causes[f"{who}_tid"].tolist(), causes[f"{who}_comm"].tolist(), strict=True))
-        before, self._known = self._known, {}
-
-        def number(tid: int, tgid: int, own: bytes = b"") -> tuple[int, int]:
-            """What stands for a thread and its process."""
-            if is_there(tid):
-                return tid, tgid
-            name = self._known[tid] = own or names.get(tid) or before.get(tid, b"")
-            stays = tgid if tgid in kept or is_there(tgid) else 0
-            first = ENDED_IN_TARGET if tgid in target else ENDED
-            if (name, stays, first) not in self._numbers and len(self._numbers) >= _MOST_NAMES:
-                name = b""
-            folded = self._numbers.setdefault((name, stays, first), first + len(self._numbers))
-            return folded, stays or folded
-
-        causes, wakings = causes.copy(), wakings.copy()
-        _renumber(causes, "next_tid", "next_tgid", number, (_SITE, Flag.SITE))
-        _renumber(causes, "waker_tid", "waker_tgid", number, (_WAKER_SITE, Flag.WAKER_SITE))
-        causes["woken_tid"] = [number(tid, 0)[0] for tid in causes["woken_tid"].tolist()]
-        _renumber(wakings, "tid", "pid", number)
-        _renumber(wakings, "waker_tid", "waker_pid", number)
-        return sum_causes(causes), sum_wakings(wakings)
-
-
-def _renumber(
-    entries: Array,
-    thread: str,
-    process: str,
-    number: Callable[[int, int, bytes], tuple[int, int]],
-    site: tuple[Sequence[str], int] | None = None,
-) -> None:
-    """In place. `site`: the fields that say where the thread was, and their flag, for those whose process has ended."""
-    if not len(entries):
-        return
-    comm = thread.replace("_tid", "_comm")
-    names = entries[comm].tolist() if site is not None else [b""] * len(entries)
-    trios = list(zip(entries[thread].tolist(), entries[process].tolist(), names, strict=True))
-    folded = {trio: number(*trio) for trio in set(trios)}
-    entries[thread] = [folded[trio][0] for trio in trios]
-    entries[process] = [folded[trio][1] for trio in trios]
-    if site is not None:
-        if thread == "next_tid":
-            # One number for all that had this name, whenever they began.
-            entries["flags"][entries[thread] >= ENDED] &= ~np.uint32(IDLE_LIFE)
-        gone = entries[process] >= ENDED
-        for name in site[0]:
-            entries[name][gone] = 0
-        entries["flags"][gone] &= ~np.uint32(site[1])
-
-
-# What the program sums: idle exits by their cause and, where stacks are copied, wakings by where the woken slept.
-
-Array = npt.NDArray[Any]
-_FUNCTIONS = ("timer_function", "work_function", "waker_timer_function")
-
-
-class IdleSums:
-    """Keeps the sums of one program, also beyond what its tables have room for."""
-
-    def __init__(self, program: LoadedProgram, members: TargetMembers | None = None) -> None:
-        """`members`: whose wakings the program counts; their processes stay what they are in what is kept."""
-        self._members = members
-        self._causes = DoubleBufferedTable(
-            program,
-            "causes",
-            (CAUSE_KEY, CAUSE_SUM),
-            ("flags", CAUSE_HALF),
-            sums=SUMS,
-            turn=lambda half: write_shared(program, Shared.CAUSE_HALF, half * CAUSE_HALF),
-        )
-        self._woken: DoubleBufferedTable | None = None
-        if members is not None:
-            self._woken = DoubleBufferedTable(
-                program,
-                "woken",
-                (WOKEN_KEY, WOKEN_COUNT),
-                ("context", CAUSE_HALF),
-                sums=("count",),
-                turn=lambda half: write_shared(program, Shared.WOKEN_HALF, half * CAUSE_HALF),
+    def notes(self) -> list[str]:
+        """Return notes about missing figures."""
+        notes = []
+        if late := self.late_count:
+            notes.append(
+                f"{_count_of_processes(late)} joined the target without being started by it: wake-ups "
+                "before they were found are not in the figures"
             )
-        # Whether wakings are counted, or were since they were read.
+        if lost := self.unjoined_count:
+            notes.append(f"the tracer had no room for {_count_of_processes(lost)} that the target started")
+        return notes
+
+
+def read_sleeping_stacks(
+    pid: int, reader: ReaderProcess, drain: Callable[[], object] = lambda: None, frames: Sequence[int] = ()
+) -> list[SleepingStack]:
+    """Return the stacks of all threads of a process that are blocked now, without stopping them.
+
+    /proc/PID/task/TID/syscall names the stack pointer and pc of a blocked thread, and its memory does not change while
+    it sleeps. The same answer before and after the copy shows that it slept throughout. The registers follow when the
+    trace sees the thread woken. Threads that run or cannot be read are left out. `drain` is called after each thread,
+    because thousands of threads take a second. `frames`: the addresses of an interpreter's frames.
+    """
+    try:
+        stacks = reader.stacks(pid, drain, frames)
+    except Unreadable:
+        return []
+    return [SleepingStack(pid, tid, ip, sp, stack, chain) for tid, ip, sp, chain, stack in stacks]
+
+
+_TARGET = struct.Struct("=6Q8I")
+_NO_INTERPRETER = (0,) * 9
+# The child that reads processes' maps has 10 MB and takes 30 ms to start. It ends after this time without work.
+_READER_IDLE_S = 300.0
+# One more look finds the processes that started during the first; several are needed if each starts others.
+_MAX_LOOKS = 8
+ProcessImages = list[ProcessImage]
+ImageRetention = Callable[[ProcessImages, ProcessImage], ProcessImages]
+
+
+def keep_every_program(images: ProcessImages, image: ProcessImage) -> ProcessImages:
+    """Return the images of a process with a new one. For a window: an exec starts another entry."""
+    if images and (images[-1].started_ticks, images[-1].executable) == (image.started_ticks, image.executable):
+        return [*images[:-1], merge_images(images[-1], image)]
+    return [*images, image]
+
+
+def keep_latest_program(images: ProcessImages, image: ProcessImage) -> ProcessImages:
+    """Return only the latest image of a process. For a monitor: idle exits before an exec were reported before."""
+    return [merge_images(images[-1], image) if images else image]
+
+
+def _pack_entry(image: ProcessImage, judged: bool, interpreter: Interpreter | None) -> bytes:
+    """Return `struct target`: the process's code ranges, whether it is judged, and its interpreter."""
+    own = [mapping for mapping in image.mappings if mapping.path == image.executable]
+    others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.inode]
+    ranges = []
+    for mappings in (own, others):
+        first = min((mapping.start for mapping in mappings), default=0)
+        ranges += [first, max((mapping.end for mapping in mappings), default=0) - first]
+    return _TARGET.pack(*ranges, judged, *(interpreter.packed() if interpreter else _NO_INTERPRETER))
+
+
+class TargetMembers:
+    """The processes of one target as the program knows them, with the images that name their stacks.
+
+    `counts_wakings`: whether the program counts wakings of these processes.
+    """
+
+    def __init__(
+        self, program: LoadedProgram, target: Target, joining: JoinedProcesses, retain: ImageRetention
+    ) -> None:
+        """Start without any process. `retain` merges a new image into those of the same process."""
+        self.target, self.images = target, dict[int, ProcessImages]()
         self.counts_wakings = True
-        self._ended = EndedThreads()
-        self.forget()
+        self._program, self._joining, self._retain = program, joining, retain
+        self._budget, self._elf_cache, self._reader = Budget(), ElfCache(), shared()
+        self._interpreters, self._interpreted = InterpreterFinder(), dict[int, Interpreter | None]()
+        self._admitted, self._not_admitted = set[int](), set[int]()
+        self._refused: PowerprofError | None = None
+        self._judged = frozenset[int]()
+        # Entry 0 is for the processes that are not listed.
+        self._capacity = program.slots("targets") - 1
+        write_shared(program, Shared.OWN_PID, os.getpid())
+        if target.system:
+            # Without code ranges, call paths of these processes are not distinguished.
+            program.put("targets", 0, bytes(_TARGET.size))
 
-    def forget(self) -> None:
-        """What is kept here."""
-        self._kept, self._wakings = np.zeros(0, dtype=CAUSE), np.zeros(0, dtype=WOKEN)
-        self._had_many = False
+    def close(self) -> None:
+        """End the child that reads processes."""
+        self._reader.close()
 
-    def clear(self) -> None:
-        """What the kernel's tables hold, and what of it was read."""
-        self._causes.clear()
-        if self._woken is not None:
-            self._woken.clear()
-        self.forget()
+    def notes(self) -> list[str]:
+        """Return the processes that were left out, and why."""
+        left = len(self._not_admitted)
+        full = [f"the tracer had no room for {left:,} of the target's processes: they have no stacks"] if left else []
+        return [
+            *self._reader.notes(),
+            *self._budget.notes(),
+            *self._interpreters.notes(),
+            *full,
+            *self._joining.notes(),
+        ]
 
-    def living(self) -> dict[FilledTable, int]:
-        """What fills in this program; of tables, how many entries that are kept here are of threads that live."""
-        living = {FilledTable.CAUSES: int(np.sum(self._kept["next_tid"] < ENDED)), FilledTable.EXITS: 0}
-        if self._woken is not None:
-            woken = (self._wakings["tid"] < ENDED) & (self._wakings["waker_tid"] < ENDED)
-            living |= {FilledTable.WOKEN: int(np.sum(woken)), FilledTable.STACKS: 0}
-        return living
+    def add_all(self) -> None:
+        """Add the processes that the target names, or every process of this host except powerprof."""
+        # Processes of user accounts come last, because they may keep their readers waiting.
+        by_trust = sorted(processes(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
+        self.add(self.target.pids or [pid for pid in by_trust if pid != os.getpid()])
 
-    def gather(self, *, emptied: bool = True) -> None:
-        """Keep here what the kernel's tables hold, and empty these."""
-        if self._woken is not None and self.counts_wakings:
-            self._wakings = np.concatenate([self._wakings, self._woken.since(emptied=emptied)])
-        self._kept = np.concatenate([self._kept, self._causes.since(emptied=emptied)])
-        self._fold()
+    def add(self, pids: Iterable[int]) -> None:
+        """Add these processes as they are now. Skip processes that have ended and kernel threads."""
+        for pid in pids:
+            images = self.images.get(pid, [])
+            try:
+                image = snapshot(
+                    pid, self._budget, self._reader, seen=self._elf_cache, before=images[-1] if images else None
+                )
+            except PowerprofError as error:
+                if not isinstance(error, ProcessGoneError):
+                    self._refused = error
+                continue
+            self.images[pid] = self._retain(images, image)
+            self._set_only_target()
+            self._interpreted[pid] = self._interpreters.find(image, self._reader, self._budget)
+            self._admit(pid, _pack_entry(image, pid in self._judged, self._interpreted[pid]))
 
-    def take_causes(self) -> Array:
-        """Idle exits by cause (layout.CAUSE) since `clear` or the last call."""
-        self.gather(emptied=False)
-        causes, self._kept, self._had_many = self._kept, self._kept[:0], False
-        return causes
+    def ended_groups(self) -> dict[int, int]:
+        """Return the control groups, by number, of recently ended processes by pid. Only for a whole system."""
+        if not self.target.system:
+            return {}
+        keys, values = self._program.hash_bytes("ended_groups")
+        return dict(zip(np.frombuffer(keys, "<u4").tolist(), np.frombuffer(values, "<u8").tolist(), strict=True))
 
-    def functions_in(self, causes: Array) -> set[int]:
-        """Addresses of the kernel's functions in these causes and in the wakings that are kept."""
-        found = {int(value) for name in _FUNCTIONS for value in np.unique(causes[name])}
-        return (found | set(self._wakings["timer_function"].tolist())) - {0}
-
-    def take_wakings(self) -> Array:
-        """Wakings (layout.WOKEN) since `clear` or the last call, up to the last `take_causes`."""
-        wakings, self._wakings = self._wakings, self._wakings[:0]
-        return wakings
-
-    def _fold(self) -> None:
-        """Where there are more than anybody reads, ended threads are grouped by name, in both tables at once: an
-        exit and its waking are of one thread. Threads that end later in the window join the same groups."""
-        self._kept, self._wakings = sum_causes(self._kept), sum_wakings(self._wakings)
-        self._had_many = self._had_many or max(len(self._kept), len(self._wakings)) > MOST_CAUSES
-        if not self._had_many:
+    def require_one(self) -> None:
+        """Raise PowerprofError if none of the target's processes can be looked at."""
+        if self.target.system or self.images:
             return
-        members = self._members
-        if members is None:
-            self._kept, self._wakings = self._ended.fold(self._kept, self._wakings)
-            return
-        kept = frozenset(members.target.pids)
-        self._kept, self._wakings = self._ended.fold(self._kept, self._wakings, kept, members.images)
-        named = np.concatenate([self._kept["next_tgid"], self._kept["waker_tgid"], self._wakings["pid"]])
-        members.let_go_but(set(named.tolist()))
+        raise self._refused or PowerprofError(
+            f"{self.target.label}: the process is gone, or is the kernel's",
+            "ps -e lists them; --system looks at every process",
+        )
+
+    def judge(self, pids: Collection[int]) -> None:
+        """Count the wakings of these processes and of no others."""
+        changed, self._judged = self._judged ^ set(pids), frozenset(pids)
+        self.add(changed)
+
+    def follow(self, target: Target) -> None:
+        """Change the target. Its ended processes are dropped with the next stacks."""
+        self.target = target
+        self.add(target.pids)
+
+    def prepare(self) -> None:
+        """Find the target's processes before a window. From here on the kernel reports new ones.
+
+        Looking at a process takes time, in which processes that are not yet listed start others. Repeat until no new
+        one is found.
+        """
+        for _ in range(_MAX_LOOKS):
+            count = len(self.images)
+            self.add(self._find_unlisted())
+            if len(self.images) == count:
+                break
+        self._joining.reset_counts()
+
+    def read(self) -> None:
+        """Add joined processes: those that the kernel reported, and those that are found only now."""
+        if self.is_one_program and not self._take_joined():
+            return  # other processes can join only if this one starts them
+        late = self._find_unlisted()
+        self.add(late)
+        # Not started by the target: their wake-ups before this moment are unknown.
+        self._joining.late_count += len(late)
+
+    def _find_unlisted(self) -> list[int]:
+        """Return members that the kernel did not report. List members first: it reports those started meanwhile."""
+        members = self.target.members()
+        self._take_joined()
+        return [pid for pid in members if pid not in self.images]
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether processes may join that the kernel does not report."""
+        return self.target.cgroup is not None or bool(self.target.roots)
+
+    @property
+    def is_one_program(self) -> bool:
+        """Whether the target has been one process so far. Others join only if it starts them."""
+        return bool(self.target.roots) and self.target.cgroup is None and len(self.images) == 1
+
+    def note_unjoined(self, count: int) -> None:
+        """Set the number of joined processes for which the kernel's table had no room."""
+        self._joining.unjoined_count = count
+
+    def read_sleeping(self, drain: Callable[[], object]) -> list[SleepingStack]:
+        """Return the stacks of all threads that are blocked now.
+
+        `drain` is called after each thread. It must not request processes, because the child that reads them is busy.
+        """
+        if self.target.system:
+            return []
+        stacks: list[SleepingStack] = []
+        for pid in self.images:
+            interpreter = self._interpreted.get(pid)
+            stacks += read_sleeping_stacks(pid, self._reader, drain, interpreter.chain_words() if interpreter else ())
+        return stacks
+
+    def read_frames(self, chains: Iterable[tuple[int, bytes]]) -> list[PythonFrame]:
+        """Return the functions in these (pid, chain of frames), for processes that still live."""
+        by_pid: dict[int, dict[bytes, None]] = {}
+        for pid, chain in chains:
+            if chain:
+                by_pid.setdefault(pid, {})[chain] = None
+        frames: list[PythonFrame] = []
+        for pid, of_pid in by_pid.items():
+            # A process that was started in the window has its parent's memory, and is looked at by its first stack.
+            if (interpreter := self._interpreted.get(pid)) is None:
+                continue
+            with suppress(Unreadable):
+                frames += read_frames(pid, partial(self._reader.memory, pid), interpreter, of_pid)
+        return frames
+
+    def drop_ended_joined(self, referenced: Collection[int]) -> None:
+        """Drop joined processes that have ended, except those that a figure refers to."""
+        self._drop(self._joining.drop_ended(referenced))
+
+    def drop_ended(self) -> None:
+        """Drop ended processes, except those that joined since the last call: the stacks of this time name them."""
+        # A look at the process's clock takes a microsecond. A zombie is dropped when it is reaped.
+        self._reader.rest(_READER_IDLE_S)
+        fresh, self._joining.children = self._joining.children, set()
+        ended = [pid for pid in self.images if pid not in fresh and process_cpu_ns(pid) is None]
+        if ended:
+            self._drop(ended)
+            self._delete(ended)
+            self._set_only_target()
+
+    def reset_caches(self) -> None:
+        """Drop the cached facts about files and programs."""
+        self._budget, self._elf_cache = Budget(), ElfCache()
+
+    def _admit(self, pid: int, entry: bytes) -> None:
+        """Put a process into the kernel's table. Ended processes make room if the table is full."""
+        if pid not in self._admitted and len(self._admitted) >= self._capacity:
+            ended = [admitted for admitted in self._admitted if has_ended(admitted)]
+            self._delete(ended)
+            self._admitted.difference_update(ended)
+            if len(self._admitted) >= self._capacity:
+                self._not_admitted.add(pid)
+                return
+        self._admitted.add(pid)
+        self._not_admitted.discard(pid)
+        self._program.put("targets", pid, entry)
+
+    def _delete(self, pids: Iterable[int]) -> None:
+        self._program.delete("targets", b"".join(pid.to_bytes(4, "little") for pid in pids))
+
+    def _drop(self, pids: Collection[int]) -> None:
+        for pid in pids:
+            self.images.pop(pid, None)
+            self._interpreted.pop(pid, None)
+            self._interpreters.unknown.pop(pid, None)
+        self._admitted.difference_update(pids)
+
+    def _set_only_target(self) -> None:
+        """Tell the program the pid if the target is one process. It then needs no table look-up."""
+        alone = len(self.images) == 1 and not self.target.system
+        write_shared(self._program, Shared.ONLY_TARGET, next(iter(self.images)) if alone else 0)
+        if alone and self._take_joined():
+            # A process joined before the program knew that there is only one, so the program did not reset it itself.
+            write_shared(self._program, Shared.ONLY_TARGET, 0)
+
+    def _take_joined(self) -> bool:
+        """Add the processes that the target started, with their parents' images. Return whether there are any."""
+        joined = self._joining.take(self._program, self.images)
+        self.images.update(joined)
+        self._admitted.update(joined)
+        return bool(joined)
 
 
-# What one window may keep of stacks: five thousand threads with one site of 12 KiB.
+# The most stack bytes of one window: five thousand threads with one site of 12 KiB.
 STACK_BYTES = 64 << 20
+# The kernel reports the processes that a single process starts, and each look wakes a CPU.
+_LOOK_INTERVAL_S, _LOOK_INTERVAL_OF_ONE_S = 2.0, 20.0
 
 
 @dataclass(frozen=True)
 class StackTrace:
-    """What came with the idle exits.
+    """Stacks and wakings that belong to a trace of idle exits.
 
-    `loaded_count` switch-outs and wakings were not looked at because of load, `unsent_count` stacks not copied because
-    there were too many, `uncounted_count` wakings not counted because of too many sites, `lost_count` stacks lost to a
-    full ring buffer. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
-    `frames` are those of interpreters, by the words of chains. `ended_groups` are control groups of processes that
-    ended, by pid, where the whole system is traced.
-    `registers_found` False: threads were seen going to sleep, and their registers were not where they should be.
+    `lost_count`: stacks lost to a full ring buffer. `loaded_count`: switch-outs and wakings that were not examined
+    because of load. `unsent_count`: stacks not copied because there were too many. `uncounted_count`: wakings not
+    counted because of too many sites. Wakings were counted from `counted_from_ns` to `counted_to_ns` (CLOCK_MONOTONIC).
+    `registers_found` is False if threads went to sleep and their registers were not at the expected place. `frames`:
+    interpreter frames by the words of chains. `ended_groups`: control groups of ended processes by pid, if the whole
+    system is traced.
     """
 
     sites: list[SavedSite]
@@ -284,156 +412,168 @@ class StackTrace:
     ended_groups: dict[int, int] = field(default_factory=dict)
 
 
-class StackReader:
-    """Takes them as they come, and gives what came since the last time."""
+class StackReader(WindowPart):
+    """Receives the stacks that the program copies. A part of the idle tracer; `members` are the target's processes."""
 
     def __init__(
-        self, program: LoadedProgram, sums: IdleSums, members: TargetMembers, machine: Machine, *, direct: bool
+        self,
+        program: LoadedProgram,
+        members: TargetMembers,
+        machine: Machine,
+        *,
+        direct: bool,
+        take_wakings: Callable[[], Array],
+        drain: Callable[[], object],
     ) -> None:
-        """`direct`: the kernel itself tells where registers are, and nothing has to be found."""
-        self._program, self._sums, self._members = program, sums, members
+        """Register the ring buffer of stacks.
+
+        `direct`: the kernel reports where registers are, and the program does not search for them. `take_wakings`
+        returns the wakings (WOKEN) since its last call. `drain` empties the ring buffers if they fill.
+        """
+        self.members = members
+        self._program, self._take_wakings, self._drain = program, take_wakings, drain
         self._register_bytes, self._direct = machine.register_bytes, direct
+        self._counted_from_ns = self._counted_to_ns = 0
         self._sites: list[SavedSite] = []
         self._sleeping: list[SleepingStack] = []
-        # Where threads slept that were asleep when the window began; unknown until that was looked at.
+        # Places (tid, ip, sp) of threads that were asleep when the window began; None until they have been read.
         self._asleep: set[tuple[int, int, int]] | None = None
         self._window = 0
-        self._base: Sequence[int] = program.per_cpu_sum("counters")
-        self._counters: Sequence[int] = self._base
+        self._counters = program.per_cpu_sum("counters")
+        self._counters_before = self._counters
         program.ring("stacks", self._on_stack)
 
-    def begin(self, meanwhile: Callable[[], object]) -> None:
-        """Forget the stacks seen, so that they are sent again; look at who is asleep."""
-        # Before what is counted is reset: what is not copied now would be reported as missing in this window.
-        self._allow()
-        self._base = self._counters = self._program.per_cpu_sum("counters")
-        self._members.begin()
+    def prepare(self) -> None:
+        """Drop the received stacks, let the program send all again, and read the stacks of sleeping threads."""
+        # Before the counters are read: a stack that is not copied now would be reported as missing in this window.
+        self._allow_bytes()
+        self._counters_before = self._counters = self._program.per_cpu_sum("counters")
+        self.members.prepare()
         self._sites.clear()
         self._asleep = None
-        self._allow()
-        # Last: a stack that is not new is not copied again.
+        self._allow_bytes()
+        # Last: a stack is copied only if it is new.
         self.send_again()
-        self._sleeping = self._members.sleeping(meanwhile)
+        self._sleeping = self.members.read_sleeping(self._drain)
         self._asleep = {(stack.tid, stack.ip, stack.sp) for stack in self._sleeping}
-        self._sites = [site for site in self._sites if self._is_of_use(site)]
+        self._sites = [site for site in self._sites if self._is_useful(site)]
+
+    def read(self) -> None:
+        """Find joined processes and read the program's counters, up to which the next trace reaches."""
+        self.members.read()
+        self._counters = self._program.per_cpu_sum("counters")
 
     def send_again(self) -> None:
-        """Every stack counts as new: for when there were more than are kept, or what was known of them is gone."""
+        """Let the program send every stack again, because received ones were dropped."""
         self._program.clear("seen")
-        # After it: a thread that is where it was in this window is not looked up again among those seen.
+        # After the clearing: a thread that sleeps at its place of this window is not looked up again.
         self._window += 1
         write_shared(self._program, Shared.WINDOW, self._window)
 
-    def cut(self, counters: Sequence[int]) -> None:
-        """A trace ends here, with the program's counters as they are: the next trace is of the same time."""
-        self._counters = counters
-
-    def take_sites(self) -> list[SavedSite]:
-        """Those since `begin` or the last call."""
+    def _take_sites(self) -> list[SavedSite]:
         sites, self._sites = self._sites, []
         return sites
 
-    def take_trace(self, sites: list[SavedSite], counted_from_ns: int, counted_to_ns: int) -> StackTrace:
-        """These, and all else since `begin` or the last call."""
-        wakings = self._sums.take_wakings()[list(SiteWakings.__struct_fields__)].tolist()
+    def _take_trace(self, sites: list[SavedSite], counted_from_ns: int, counted_to_ns: int) -> StackTrace:
+        """Return these sites and all other data since `prepare` or the last call."""
+        wakings = self._take_wakings()[list(SiteWakings.__struct_fields__)].tolist()
         sleeping, self._sleeping = self._sleeping, []
-        counted = [now - then for now, then in zip(self._counters, self._base, strict=True)]
-        self._base = self._counters
-        self._members.note_unjoined(counted[Count.UNJOINED])
-        self._allow()
+        counted = [after - before for after, before in zip(self._counters, self._counters_before, strict=True)]
+        self._counters_before = self._counters
+        self.members.note_unjoined(counted[Count.UNJOINED])
+        self._allow_bytes()
         return StackTrace(
-            sites,
-            sleeping,
-            self._members.images,
-            [SiteWakings(*row) for row in wakings],
-            counted[Count.LOST_STACKS],
-            counted[Count.LOADED],
-            counted[Count.UNSENT],
-            counted[Count.UNCOUNTED],
-            counted_from_ns,
-            counted_to_ns,
-            self._direct or bool(read_shared(self._program, Shared.REGS_OFFSET)) or not counted[Count.SLEEPS],
-            self._members.frames(
-                [*((site.pid, site.chain) for site in sites), *((one.pid, one.chain) for one in sleeping)]
+            sites=sites,
+            sleeping=sleeping,
+            images=self.members.images,
+            wakings=[SiteWakings(*row) for row in wakings],
+            lost_count=counted[Count.LOST_STACKS],
+            loaded_count=counted[Count.LOADED],
+            unsent_count=counted[Count.UNSENT],
+            uncounted_count=counted[Count.UNCOUNTED],
+            counted_from_ns=counted_from_ns,
+            counted_to_ns=counted_to_ns,
+            registers_found=self._direct
+            or bool(read_shared(self._program, Shared.REGS_OFFSET))
+            or not counted[Count.SLEEPS],
+            frames=self.members.read_frames(
+                [*((site.pid, site.chain) for site in sites), *((stack.pid, stack.chain) for stack in sleeping)]
             ),
-            self._members.ended_groups(),
+            ended_groups=self.members.ended_groups(),
         )
 
-    def _allow(self) -> None:
+    def _allow_bytes(self) -> None:
         write_shared(self._program, Shared.STACK_BYTES, STACK_BYTES)
 
     def _on_stack(self, data: bytes) -> None:
-        # At once: whoever kept the bytes for later would hold most of them twice then.
+        # Decoded at once: keeping the bytes for later would hold most of them twice.
         site = decode_site(data, self._register_bytes)
-        if self._is_of_use(site):
+        if self._is_useful(site):
             self._sites.append(site)
 
-    def _is_of_use(self, site: SavedSite) -> bool:
-        """Registers alone are joined with the stack of one who slept before the trace began; others' are of no use."""
+    def _is_useful(self, site: SavedSite) -> bool:
+        """Return whether a record can be used.
+
+        Registers without a stack are joined with the stack of a thread that slept before the trace began.
+        """
         asleep = self._asleep
         return site.kind != StackKind.REGISTERS or asleep is None or (site.tid, site.ip, site.sp) in asleep
 
 
-# Stacks for a reader that stays: no more is looked at than what idle exits are blamed on.
-#
-# `attribute` looks at every sleep of its target, because a window is short and all of it counts. A monitor of a host
-# would copy the stacks of every program that ever ran there. Here a thread's sleep is looked at only where its last one
-# ended an idle period, a process only where somebody asks for it, and wakings are counted of judged processes alone.
-
-
-class DemandStacks:
-    """Beside idle exits (`tracer.TracePart`) that `TraceMonitor` reads: `members` are those that were looked at."""
-
-    def __init__(self, program: LoadedProgram, sums: IdleSums, stacks: StackReader, members: TargetMembers) -> None:
-        self.members = members
-        self._program, self._sums, self._stacks = program, sums, stacks
-        self._counted_from_ns = self._counted_to_ns = 0
-        sums.counts_wakings = False
-
-    def begin(self, meanwhile: Callable[[], object]) -> None:
-        self._stacks.begin(meanwhile)
-
-    def start(self) -> None:
-        """Wakings count from `judge` on."""
-
-    def read(self) -> None:
-        self.members.read()
+class WindowStacks(StackReader):
+    """Stacks of one window: every sleep of the target counts, from before the first CPU's edge until after the last."""
 
     @property
     def read_interval_s(self) -> float:
-        """Whoever reads it looks for the target's processes with each read."""
-        return math.inf
+        """The interval between looks for joined processes, in seconds."""
+        if not self.members.may_grow:
+            return math.inf
+        return _LOOK_INTERVAL_OF_ONE_S if self.members.is_one_program else _LOOK_INTERVAL_S
+
+    def begin(self) -> None:
+        """Count wakings from here on."""
+        write_shared(self._program, Shared.COUNTING, 1)
+        self._counted_from_ns = time.monotonic_ns()
 
     def end(self) -> None:
-        """It goes on."""
+        """Stop counting wakings."""
+        write_shared(self._program, Shared.COUNTING, 0)
+        self._counted_to_ns = time.monotonic_ns()
 
-    def cut(self, counters: Sequence[int]) -> None:
-        self._stacks.cut(counters)
+    def collect(self) -> StackTrace:
+        """Return all data about stacks since `prepare` or the last call. Call the tracer's `finish` before."""
+        sites = self._take_sites()
+        # Libraries may have been loaded and programs executed since; processes of the system may be new.
+        self.members.add({site.pid for site in sites} | set(self.members.images))
+        return self._take_trace(sites, self._counted_from_ns, self._counted_to_ns)
+
+
+class DemandStacks(StackReader):
+    """Stacks for a monitor (`TraceMonitor`): `members` are the processes that were looked at."""
+
+    def read(self) -> None:
+        super().read()
         self._counted_to_ns = time.monotonic_ns()
 
     def judge(self, pids: Collection[int]) -> None:
-        """From now on every waking of these processes is counted, and of no others."""
+        """Count every waking of these processes from now on, and of no others."""
         self.members.judge(pids)
-        self._sums.counts_wakings = bool(pids)
+        self.members.counts_wakings = bool(pids)
         write_shared(self._program, Shared.COUNTING, int(bool(pids)))
         self._counted_from_ns = self._counted_to_ns = time.monotonic_ns()
 
     def look_at(self, pids: Iterable[int]) -> None:
-        """Take these processes in as they are now."""
+        """Add these processes as they are now."""
         self.members.add(pid for pid in pids if pid != os.getpid())
 
-    def send_again(self) -> None:
-        """Every stack counts as new: there were more than are kept."""
-        self._stacks.send_again()
-
-    def forget(self) -> None:
-        """What is known of programs and stacks is reset."""
-        self.members.forget_programs()
-        self._stacks.send_again()
+    def reset(self) -> None:
+        """Drop the cached facts about programs and let the program send all stacks again."""
+        self.members.reset_caches()
+        self.send_again()
 
     def collect(self) -> StackTrace:
-        """What came about stacks since the call before; to be called after the tracer's `snapshot`."""
-        sites = self._stacks.take_sites()
-        self.members.let_go_ended()
+        """Return all data about stacks since the last call. Call the tracer's `snapshot` before."""
+        sites = self._take_sites()
+        self.members.drop_ended()
         counted_from_ns, self._counted_from_ns = self._counted_from_ns, self._counted_to_ns
-        return self._stacks.take_trace(sites, counted_from_ns, self._counted_to_ns)
+        return self._take_trace(sites, counted_from_ns, self._counted_to_ns)

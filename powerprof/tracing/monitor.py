@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Traces on and on, and says of each interval what a window says of itself: nothing stops, and no CPU is woken.
+"""Read a tracer that runs all day. Each interval gives the same figures as a window, and no CPU is woken for it.
 
-A window's edges move us onto every CPU. A monitor that did so every few seconds would be a waker itself; what it needs
-of an edge is how long the CPUs that idle now have idled, and that the tracer knows. The counters of such a CPU are read
-between two looks at it that agree.
+The edges of a window move powerprof onto every CPU. A monitor that did so every few seconds would be a waker itself.
+It needs the idle time of CPUs that idle now, and the tracer knows it: the idle counters of such a CPU are valid if the
+CPU's state is the same before and after they are read.
 """
 
 from __future__ import annotations
@@ -22,22 +22,21 @@ from powerprof.measure.sampling import format_now
 from powerprof.system.closeable import Closeable
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.captures import Array, CpuEdge
-from powerprof.tracing.idle import TracedWindow
+from powerprof.tracing.idle import IdleTracer, TracedWindow
 from powerprof.tracing.idle_data import CPU_TOTAL, compute_traced_residency
-from powerprof.tracing.idle_tracer import IdleTracer
 
-_LOOKS = 4
+_MAX_TRIES = 4
 
 
 def add_open_period(reading: CpuReading, before: Array, after: Array) -> CpuReading:
-    """A CPU's counters with the period that is open in them, from two looks at it (layout.CPU_STATE).
+    """Return a CPU's counters with the period that is open in them, from two readings of its state (CPU_STATE).
 
-    Unresolved where the CPU left or entered idle between the looks.
+    The result is unresolved if the CPU left or entered idle between the readings.
     """
     if before["phase"] != after["phase"] or before["period"]["enter_ns"] != after["period"]["enter_ns"]:
         return reading
     if before["phase"] != CpuPhase.IDLE:
-        # One that was not seen to idle yet has been running since the first edge, where it ran us.
+        # A CPU of unknown phase has been running since the first edge, when powerprof ran on it.
         return replace(reading, resolved=True)
     state, enter_ns = int(before["period"]["state"]), int(before["period"]["enter_ns"])
     at_ns = reading.at_ns or 0
@@ -47,29 +46,20 @@ def add_open_period(reading: CpuReading, before: Array, after: Array) -> CpuRead
     return replace(reading, time_us=tuple(times), resolved=True)
 
 
-def _not_before(old: CpuReading | None, new: CpuReading) -> CpuReading:
-    # The driver's clock and the tracer's differ by some microseconds: no counter goes back for that.
+def _prevent_decrease(old: CpuReading | None, new: CpuReading) -> CpuReading:
+    """Return `new` with no counter below `old`: the clocks of driver and tracer differ by some microseconds."""
     if old is None or len(old.time_us) != len(new.time_us):
         return new
     return replace(new, time_us=tuple(max(pair) for pair in zip(old.time_us, new.time_us, strict=True)))
 
 
-def _since(before: Array, now: Array) -> Array:
-    """What came between two readings of `CpuWindows.idle_until_now`."""
-    since = now.copy()
-    for name in ("count", "idle_ns"):
-        # A period whose state was read in one look and its sum in another.
-        since[name] -= np.minimum(before[name], now[name])
-    return since
-
-
 class TraceMonitor(Closeable):
-    """Reads one tracer again and again. A context manager: the trace runs while it is open."""
+    """Reads one tracer repeatedly. A context manager: the trace runs while it is open."""
 
     def __init__(self, tracer: IdleTracer) -> None:
         self._tracer = tracer
         self._reader = CpuidleReader()
-        tracer.cpus.tell_polls(self._reader.polls())
+        tracer.cpus.set_polling_states(self._reader.polls())
         self._edges: dict[int, int] = {}
         self._snapshot = Snapshot({})
         self._stat, self._cpu_s = read_stat(), time.process_time()
@@ -77,15 +67,15 @@ class TraceMonitor(Closeable):
         self._read_ns = kernel_ns()
 
     def _open(self) -> None:
-        """The only edge at which CPUs are woken: the first."""
+        """Read the first edge, the only one at which CPUs are woken."""
+        self._tracer.prepare()
         self._tracer.begin()
-        self._tracer.start()
         edges = read_edge(
             self._reader, every_cpu=True, at_edge=lambda edge: self._tracer.cpus.open(edge.cpu, edge.at_ns or 0)
         )
         self._edges = {cpu: reading.at_ns or 0 for cpu, reading in edges.cpus.items()}
         self._snapshot = replace(edges, cpus={cpu: edge for cpu, edge in edges.cpus.items() if edge.states})
-        # At a CPU's edge we run on it: nothing of it is open, and nothing summed.
+        # powerprof runs on a CPU at its edge, so no period is open and nothing is summed.
         self._idle = np.zeros(len(self._tracer.cpus.states()), dtype=CPU_TOTAL)
         self._stat, self._cpu_s, self._started_at = read_stat(), time.process_time(), format_now()
         self._read_ns = kernel_ns()
@@ -99,35 +89,34 @@ class TraceMonitor(Closeable):
         return self._stat.context_switches_count
 
     def read(self) -> TracedWindow:
-        """What came since the last read.
+        """Return the interval since the last read.
 
-        The residency is exact on every CPU. A period that is not whole yet (its CPU has not idled again) is in the
-        causes of a later read: over all reads the sums are those of one long window.
+        The residency is exact on every CPU. A period that is not complete (its CPU has not idled again) is in the
+        causes of a later read. Over all reads the sums are those of one long window.
         """
-        began, began_at, stat, cpu_s = self._snapshot, self._started_at, self._stat, self._cpu_s
-        self._snapshot, self._started_at = self._now(), format_now()
+        began, started_at, stat, cpu_s = self._snapshot, self._started_at, self._stat, self._cpu_s
+        self._snapshot, self._started_at = self._read_counters(), format_now()
         self._stat, self._cpu_s = read_stat(), time.process_time()
         trace = self._tracer.snapshot()
         spent = compute_accounting(stat, self._stat)
-        idle_percent = None if spent is None else spent.idle_percent
-        at_ns: Array | None = None
-        if not self._reader.cpus:
-            before, (self._idle, at_ns) = self._idle, self._tracer.cpus.idle_until_now()
-        edges = self._interval(began, trace.totals, at_ns)
+        stat_idle_percent = None if spent is None else spent.idle_percent
         if self._reader.cpus:
-            residency = compute_residency(began, self._snapshot, started_at=began_at)
+            edges = self._compute_edges(began, trace.totals, None)
+            residency = compute_residency(began, self._snapshot, started_at=started_at)
         else:
+            before, (self._idle, at_ns) = self._idle, self._tracer.cpus.read_idle_until_now()
+            edges = self._compute_edges(began, trace.totals, at_ns)
+            growth = self._idle.copy()
+            for name in ("count", "idle_ns"):
+                # The state of a period may have been read at one try and its sum at another.
+                growth[name] -= np.minimum(before[name], growth[name])
             residency = compute_traced_residency(
-                _since(before, self._idle),
-                edges,
-                stat_idle_percent=idle_percent,
-                own_pid=os.getpid(),
-                started_at=began_at,
+                growth, edges, stat_idle_percent=stat_idle_percent, own_pid=os.getpid(), started_at=started_at
             )
         spans = [edge.end_ns - edge.start_ns for edge in edges.values()]
-        read_ns, self._read_ns = self._read_ns, kernel_ns()
-        # Where every CPU that counts went away meanwhile, other rates are over the time that passed.
-        window_s = (sum(spans) / len(spans) if spans else self._read_ns - read_ns) / 1e9
+        last_read_ns, self._read_ns = self._read_ns, kernel_ns()
+        # If every counted CPU went offline, other rates are over the time that passed.
+        window_s = (sum(spans) / len(spans) if spans else self._read_ns - last_read_ns) / 1e9
         total_s = trace.run_time_s
         run_time_s = None if total_s is None else total_s - self._run_time_s
         self._run_time_s = total_s or 0.0
@@ -138,12 +127,12 @@ class TraceMonitor(Closeable):
             residency,
             self._reader.state_names(),
             self._cpu_s - cpu_s,
-            stat_idle_percent=idle_percent,
+            stat_idle_percent=stat_idle_percent,
             counters=(began, self._snapshot),
         )
 
-    def _interval(self, began: Snapshot, totals: Array, at_ns: Array | None) -> dict[int, CpuEdge]:
-        """`at_ns`: where no driver counts, when what was traced on each CPU was read."""
+    def _compute_edges(self, began: Snapshot, totals: Array, at_ns: Array | None) -> dict[int, CpuEdge]:
+        """Return each CPU's interval. `at_ns`: times of reading the trace of each CPU, if no driver counts."""
         edges, now_ns = {}, kernel_ns()
         online = set(began.cpus) & set(self._snapshot.cpus) if self._reader.cpus else set(online_cpus())
         for cpu, start_ns in self._edges.items():
@@ -156,12 +145,12 @@ class TraceMonitor(Closeable):
             self._edges[cpu] = end_ns
         return edges
 
-    def _now(self) -> Snapshot:
-        """All CPUs' counters, with what is open in them."""
+    def _read_counters(self) -> Snapshot:
+        """Return the idle counters of all CPUs with their open periods."""
         readings: dict[int, CpuReading] = {}
         missing = set(self._reader.cpus)
         notes: tuple[str, ...] = ()
-        for _ in range(_LOOKS):
+        for _ in range(_MAX_TRIES):
             before = self._tracer.cpus.states()
             snapshot = self._reader.snapshot()
             after = self._tracer.cpus.states()
@@ -169,7 +158,7 @@ class TraceMonitor(Closeable):
             missing &= set(snapshot.cpus)
             for cpu in sorted(missing):
                 reading = add_open_period(snapshot.cpus[cpu], before[cpu], after[cpu])
-                readings[cpu] = _not_before(self._snapshot.cpus.get(cpu), reading)
+                readings[cpu] = _prevent_decrease(self._snapshot.cpus.get(cpu), reading)
                 if reading.resolved:
                     missing.discard(cpu)
             if not missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sums sleeps, waits for a CPU and wakings of threads in the kernel; read once, when the window is over."""
+"""Sum sleeps, waits for a CPU and wakings of threads in the kernel, and read the sums at the end of a window."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _WAKER = np.dtype([("count", "<u8"), ("comm", "S16")])
 
 
 def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
-    """What the program needs to know of the running kernel."""
+    """Return the definitions of offcpu.bpf.c for this kernel."""
     state = "__state" if btf.has_field("task_struct", "__state") else "state"  # renamed by 2f064a59a11f
     fields = {name: ("task_struct", name) for name in ("pid", "tgid", "comm")} | {"state": ("task_struct", state)}
     return {
@@ -53,12 +53,12 @@ def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int 
 
 
 class OffCpuTracer(Closeable, WindowPart):
-    """The summing program, loaded; a context manager that removes it."""
+    """The loaded program that sums sleeps. A context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
-        """`pids` None is every process. Threads born in the window count.
+        """Load the program for these processes, or for every process if `pids` is None. New threads count.
 
-        Raises CapabilityError where this host or user may not.
+        Raises CapabilityError if this host or user may not.
         """
         self._pids = list(pids) if pids is not None else None
         btf = read_kernel_btf()
@@ -78,14 +78,14 @@ class OffCpuTracer(Closeable, WindowPart):
         self._sums.end()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
-        """Sum for `duration_s`; an interrupt ends the window early, and the trace says so.
+        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
 
-        `settle`: give up what root may do once nothing is left to open.
+        `settle`: give up root's privileges once nothing is left to open.
         """
         return self.collect(run_window(duration_s, self, settle=settle))
 
     def collect(self, passed: PassedWindow) -> OffCpuTrace:
-        """What was summed in the window."""
+        """Return the sums of the window."""
         began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()
         bpf_s = self._sums.bpf_s()

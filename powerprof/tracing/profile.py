@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples where CPUs run, or counts where page faults are taken, and keeps what is needed to name it offline."""
+"""Sample the call paths of running CPUs, or count page faults by call path, and keep the data to name them offline."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from powerprof.tracing.symbols import locate_kernel_addresses
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000
 _MOST_LOOKS = 20  # at one process: an address in none of its mappings has it looked at again
-# Processes are looked at when their first stack arrives: one that is gone by then cannot be named.
+# Processes are looked at when their first stack arrives. One that has ended by then cannot be named.
 _DRAIN_S = 0.2
 _MAX_CAPTURE_BYTES = 256 << 20
 _TARGET = struct.Struct("<4Q")
@@ -50,9 +50,9 @@ _KERNEL_HEADER = struct.Struct("<IIQ")
 
 
 class OnCpuTracer(Closeable, WindowPart):
-    """The sampling program, loaded; a context manager that removes it.
+    """The loaded sampling program. A context manager that removes it.
 
-    With cpu-clock it wakes every CPU `frequency_hz` times a second: never part of an energy window.
+    With cpu-clock it wakes every CPU `frequency_hz` times a second, so it is never part of an energy window.
     """
 
     def __init__(
@@ -64,10 +64,12 @@ class OnCpuTracer(Closeable, WindowPart):
         ring_pages: int = STACK_RING_PAGES,
         beside: LoadedProgram | None = None,
     ) -> None:
-        """`pids` None is every process. Threads born in the window count. `beside`: a program of another tracer, which
-        has the paths' part by `path_definitions` and stays that tracer's.
+        """Load the program for these processes, or for every process if `pids` is None. New threads count.
 
-        Raises CapabilityError where this host or user may not, PowerprofError where a process is gone.
+        `beside`: a program of another tracer, which has the paths' part by `build_path_definitions` and is closed by
+        that tracer.
+
+        Raises CapabilityError if this host or user may not, PowerprofError if a process has ended.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(
@@ -125,11 +127,14 @@ class OnCpuTracer(Closeable, WindowPart):
 
     @property
     def read_interval_s(self) -> float:
-        """Until processes of which a stack came may be gone."""
+        """The interval of reading, in seconds, after which processes with a new stack may have ended."""
         return _DRAIN_S
 
     def open(self) -> None:
-        """The event on every CPU, with nothing of a window before. Its counters tell what the program missed."""
+        """Open the event on every CPU and drop earlier data.
+
+        The event's counters show the samples that the program missed.
+        """
         for name in ("samples", "seen"):
             self.program.clear(name)
         self._records.clear()
@@ -142,7 +147,7 @@ class OnCpuTracer(Closeable, WindowPart):
                 self._sampler.open(event, period=1)
 
     def begin(self) -> None:
-        # The kernel's own count is read within the program's, so that what it has more was missed for certain.
+        # The kernel's own count is read inside the program's. If it is larger, events were missed for certain.
         self._seen = self.program.per_cpu_sum("path_counters")[PathCount.EVENTS]
         self._counted = _read_counts(self._sampler.descriptors)
 
@@ -152,19 +157,19 @@ class OnCpuTracer(Closeable, WindowPart):
         self._sampler.close()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OnCpuCapture:
-        """Collect for `duration_s`. An interrupt ends the window early; the capture says so.
+        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
 
-        `settle`: give up what root may do once nothing is left to open.
+        `settle`: give up root's privileges once nothing is left to open.
         """
         return self.collect(run_window(duration_s, self, settle=settle))
 
     def collect(self, passed: PassedWindow) -> OnCpuCapture:
-        """What was sampled in the window."""
+        """Return the samples of the window."""
         began_s = time.process_time()
         self.read()
         tool_cpu_s = passed.tool_cpu_s + time.process_time() - began_s
         moved = [now - then for then, now in zip(self._moved, self.program.per_cpu_sum("path_counters"), strict=True)]
-        # The clock's counter is in ns, the faults' in faults.
+        # The clock counts in ns, the fault counters in faults.
         missed = self._counted - self._seen if self._event == "page-faults" else 0
         users, kernel, comms = self._stacks()
         rows = self._rows(comms)
@@ -202,7 +207,7 @@ class OnCpuTracer(Closeable, WindowPart):
         self._records.append((data, None))
 
     def read(self) -> None:
-        """Take what the ring buffer holds, and look at processes while they live."""
+        """Read the ring buffer, and look at the processes of its stacks while they live."""
         first = len(self._records)
         self.program.consume()
         for at in range(first, len(self._records)):
@@ -215,7 +220,10 @@ class OnCpuTracer(Closeable, WindowPart):
         self._fill_targets()
 
     def _image_of(self, pid: int, ip: int) -> int | None:
-        """The image that knows `ip`: looked up again where a library was loaded or another program was executed."""
+        """Return the index of the image that maps `ip`, or None.
+
+        The process is looked at again if it loaded a library or executed another program.
+        """
         index = self._by_pid.get(pid)
         if pid in self._by_pid and (index is None or self._images[index].mapping_at(ip)):
             return index
@@ -235,7 +243,7 @@ class OnCpuTracer(Closeable, WindowPart):
         return self._by_pid[pid]
 
     def _stacks(self) -> tuple[list[UserStack], dict[int, list[int]], dict[int, str]]:
-        """Stacks of threads, the kernel's stacks, and names of the threads."""
+        """Return the stacks of threads, the kernel's stacks by hash, and the names of the threads."""
         users: list[UserStack] = []
         kernel: dict[int, list[int]] = {}
         comms: dict[int, str] = {}
@@ -250,7 +258,7 @@ class OnCpuTracer(Closeable, WindowPart):
         return users, kernel, comms
 
     def _rows(self, comms: dict[int, str]) -> list[SampleRow]:
-        """The sums by stack and thread; a thread's name that is not in `comms` is put there."""
+        """Return the sums by stack and thread. Add the missing names of threads to `comms`."""
         keys, counts = self.program.hash_bytes("samples")
         rows = [
             SampleRow(
@@ -266,7 +274,7 @@ class OnCpuTracer(Closeable, WindowPart):
 
 
 def _names(addresses: set[int]) -> tuple[dict[int, tuple[str, str, int]], list[str]]:
-    """The kernel's functions at these addresses, and why there are none."""
+    """Return the kernel's functions at these addresses, and the reason if there are none."""
     try:
         return locate_kernel_addresses(addresses), []
     except CapabilityError as error:
@@ -278,7 +286,7 @@ def _read_counts(descriptors: Sequence[int]) -> int:
 
 
 def find_code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, int]]:
-    """[start, end) of the executable's own code, and the hull of its libraries' code."""
+    """Return [start, end) of the executable's own code and of all its libraries' code."""
     own = [mapping for mapping in image.mappings if mapping.path == image.executable]
     others = [mapping for mapping in image.mappings if mapping.path != image.executable and mapping.start < 1 << 47]
 
@@ -288,11 +296,8 @@ def find_code_ranges(image: ProcessImage) -> tuple[tuple[int, int], tuple[int, i
     return hull(own), hull(others)
 
 
-# The functions of sampled call paths, from the bytes and addresses that were kept of them.
-
-
 class OnCpuFrame(msgspec.Struct, frozen=True):
-    """One function of a stack; `function` is None where no symbol covers the address."""
+    """One function of a stack; `function` is None if no symbol covers the address."""
 
     function: str | None
     module: str
@@ -305,12 +310,12 @@ class OnCpuFrame(msgspec.Struct, frozen=True):
 
     @property
     def placed(self) -> str:
-        """The label with the source file's name and line, where they are known."""
+        """The label with the source file and line, if they are known."""
         return text.label_with_source(self.label, self.source)
 
 
 class PathNames:
-    """The frames of each distinct user and kernel path, each resolved once."""
+    """The frames of each distinct user and kernel path. Each path is resolved once."""
 
     def __init__(self, capture: OnCpuCapture) -> None:
         self._store = TableStore()
@@ -321,7 +326,7 @@ class PathNames:
         self._known: dict[tuple[int, int], tuple[list[OnCpuFrame], str]] = {}
 
     def of(self, row: SampleRow) -> tuple[list[OnCpuFrame], str]:
-        """The kernel's frames and then the program's, innermost first, and what became of the user stack."""
+        """Return the kernel's and then the program's frames, innermost first, and the state of the user stack."""
         frames = self._kernel(row.kernel) if row.kernel else []
         if not row.user:
             return frames, "kernel"
@@ -375,7 +380,7 @@ class PathNames:
 
     @property
     def notes(self) -> list[str | Note]:
-        """What could not be read, and how missing names can be had."""
+        """Notes about unreadable files, and ways to get missing names."""
         unread = dict.fromkeys(note for symbolizer in self._symbolizers.values() for note in symbolizer.notes)
         frames = [frame for known, _ in self._known.values() for frame in known]
         missing = missing_names([(frame.module, frame.function is not None) for frame in frames], self._capture.images)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a PostgreSQL server says what it executes, and which of its messages says so from where.
+"""Find the places to probe in PostgreSQL, and the messages that report a statement from there.
 
-Every process of a server calls pgstat_report_activity(state, text) when it begins a message of its client, with the
-statement's text, and again when all is done, with none. The function is exported, so that a stripped server has it in
-.dynsym; the functions that call it are not. Which is which follows from what each does next: a call's return address is
-followed through the code, by both ways of a branch, to the first thing that only one of them does.
+Every process calls pgstat_report_activity(state, text) when it begins a message of its client, with the statement's
+text, and again when it is done, without one. The function is exported, so a stripped server has it in .dynsym; its
+callers are not. A caller is recognised by its next actions: the code after the call's return address is followed, by
+both ways of a branch, to the first mark that only one message has.
 """
 
 from __future__ import annotations
@@ -34,21 +34,23 @@ _MOST_STEPS = 400
 _MOST_SITES = 200
 
 
-# What set_ps_display is called with after the report (postgres.c, since 7.4), and which exported function comes first.
+# Arguments of set_ps_display after the report (postgres.c, since 7.4), and the first exported function called.
 _TITLES = {b"PARSE\0": Message.PARSE, b"BIND\0": Message.BIND}
 _CALLS = {"pg_parse_query": Message.WHOLE, "CreateDestReceiver": Message.EXECUTE}
-# Processes that work for a statement of another one report that one's text.
+# Worker processes report the statement's text of their leader.
 _WORKERS = ("ParallelQueryMain", "parallel_vacuum_main", "_bt_parallel_build_main", "_brin_parallel_build_main",
             "_gin_parallel_build_main")  # fmt: skip
-# It is a whole one also where it answers like an Execute.
+# The statement is a whole one even if it answers like an Execute.
 _WHOLE = ("exec_replication_command",)
 _VERSION = re.compile(rb"PostgreSQL (\d{1,3}[.a-z0-9]{1,10})[^\0]{0,100} on [^\0]+, compiled by ")
 _EXTENDED = frozenset((Message.PARSE, Message.BIND, Message.EXECUTE))
 
 
 def find_activity(image: ProcessImage) -> Dispatch:
-    """Where to probe, and return addresses by what they mean. Raises CapabilityError where the program has no such
-    function."""
+    """Return the places to probe, and the meaning of return addresses.
+
+    Raises CapabilityError if the function is missing.
+    """
     with open_program(image, "restart the server after an upgrade") as (elf, mapping):
         return _in(elf, mapping)
 
@@ -84,7 +86,10 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
 
 
 def read_running_texts(pids: Sequence[int], address: int) -> dict[int, str]:
-    """Process id → what it executes at this moment; one that executes nothing, or keeps us waiting, is absent."""
+    """Return the texts that processes execute now, by pid.
+
+    Processes without one, or that delay the reader, are left out.
+    """
     texts: dict[int, str] = {}
     for pid in pids:
         with suppress(Unreadable):
@@ -96,7 +101,7 @@ def read_running_texts(pids: Sequence[int], address: int) -> dict[int, str]:
 
 
 def _version(elf: Elf) -> str | None:
-    """What version() answers begins so, and lies in the program as it is."""
+    """Return the version in the program: the beginning of the text that version() returns."""
     for segment in elf.loads():
         if segment.file_bytes > MOST_SEGMENT_BYTES:
             continue
@@ -107,8 +112,11 @@ def _version(elf: Elf) -> str | None:
 
 
 def classify_report_sites(elf: Elf, symbols: SymbolTable, report: int) -> dict[int, Message]:
-    """Link-time return address → what calls `report` there. Where Parse, Bind and Execute are not all found, every site
-    that could be one of them is UNSURE. What is in none is WHOLE."""
+    """Return the message that calls `report` by link-time return address.
+
+    If Parse, Bind and Execute are not all found, every site that could be one of them is UNSURE. All other sites are
+    WHOLE.
+    """
     known = {Message.WORKER: symbols.ranges_of(_WORKERS), Message.WHOLE: symbols.ranges_of(_WHOLE)}
     marks = {start: kind for name, kind in _CALLS.items() for start, _ in symbols.ranges_of([name])}
     sites: dict[int, Message] = {}
@@ -125,7 +133,7 @@ def classify_report_sites(elf: Elf, symbols: SymbolTable, report: int) -> dict[i
 
 
 def _next_mark(elf: Elf, site: int, calls: dict[int, Message]) -> Message | None:
-    """The first mark that is reached from an address, by the fewest instructions; None where none is near."""
+    """Return the mark reached from an address by the fewest instructions, or None if none is near."""
     left, seen = deque([site]), {site}
     for _ in range(_MOST_STEPS):
         if not left:
@@ -163,7 +171,7 @@ def _instruction(elf: Elf, vaddr: int) -> tuple[int, str, str] | None:
 
 
 def _pointed(elf: Elf, following: int, operands: str) -> bytes:
-    """The bytes that `lea register, [rip + distance]` leads to, as many as a title has."""
+    """Return the bytes that `lea register, [rip + distance]` points to, at most as many as a title has."""
     match = re.search(r"\[rip ([+-]) (0x[0-9a-f]+|\d+)\]", operands)
     if not match:
         return b""

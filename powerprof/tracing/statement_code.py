@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a few instructions of arm64 return: followed register by register, as far as they add and load."""
+"""Follow a few instructions of arm64 register by register, and find the calls of functions in x86-64 programs."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from powerprof.stacks.effects import decode_instructions
 from powerprof.stacks.elf import PF_X, Elf
 from powerprof.system.errors import DataError
 
-# What a register holds: the name of what it was made from ("" for a plain number, "[x]" for what lies in memory there)
-# and what was added to it.
+# The content of a register: the name of its origin ("" for a plain number, "[x]" for memory at x) and an addend.
 _Value = tuple[str, int]
 _ARGUMENT, _THREAD = "argument", "thread"
-# Landing marks, signatures of return addresses, and what makes and removes a frame.
+# Landing marks, signatures of return addresses, and instructions that make and remove a frame.
 _FRAME = re.compile(r"(nop|bti|paciasp|autiasp|xpaclri) .*|(stp|ldp) x29, .*\[sp.*|mov x29, sp")
 _ADDRESS = re.compile(r"(?:(x\d+|xzr), )?(x\d+), \[(x\d+)(?:, (?:#(-?\w+)|(x\d+)))?\]")
 
 
 def find_text_offset(code: Sequence[tuple[str, str]]) -> int | None:
-    """N where `argument + N` is returned, or the two words that lie there."""
+    """Return N if `argument + N` or the two words at that address are returned, else None."""
     registers = _returned(code)
     name, offset = registers.get("x0", ("", 0))
     if name == _ARGUMENT:
@@ -33,14 +32,14 @@ def find_text_offset(code: Sequence[tuple[str, str]]) -> int | None:
 
 
 def find_connection_offset(code: Sequence[tuple[str, str]]) -> int | None:
-    """N where what lies at the thread's pointer + N is returned."""
+    """Return N if the word at the thread pointer + N is returned, else None."""
     name, offset = _returned(code).get("x0", ("", 0))
     found = re.fullmatch(rf"\[{_THREAD} (-?\d+)\]", name)
     return int(found[1]) if found and not offset else None
 
 
 def _returned(code: Sequence[tuple[str, str]]) -> dict[str, _Value]:
-    """The registers where the code returns; none where an instruction is not one of those few."""
+    """Return the registers at the return of the code; empty if an instruction is unknown."""
     registers: dict[str, _Value] = {"x0": (_ARGUMENT, 0)}
     for word, operands in code:
         if word == "ret":
@@ -53,7 +52,7 @@ def _returned(code: Sequence[tuple[str, str]]) -> dict[str, _Value]:
 
 
 def _follow(registers: dict[str, _Value], word: str, operands: str) -> bool:
-    """Whether the instruction is one of those that are known; the registers are as it leaves them then."""
+    """Apply an instruction to the registers, in place. Return whether it is a known one."""
     if word in ("ldr", "ldp"):
         return _load(registers, word, operands)
     into, *rest = operands.split(", ")
@@ -101,14 +100,12 @@ def _load(registers: dict[str, _Value], word: str, operands: str) -> bool:
 
 
 def _value(registers: dict[str, _Value], operand: str, shift: int) -> _Value | None:
-    """Of a register or a number; None for what is neither or not known."""
+    """Return the value of a register or number, or None if unknown."""
     if operand.startswith("#"):
         number = int(operand[1:], 0) << shift
         return "", number - (1 << 64) if number >> 63 else number
     return registers.get(operand)
 
-
-# Where a program calls its own functions: found in its code, and held against how the code decodes.
 
 MOST_SEGMENT_BYTES = 128 << 20  # MySQL 9.7 has 42 MB of code
 CALL_BYTES = 5
@@ -118,8 +115,10 @@ _MOST_BEFORE = 8
 
 
 def find_call_returns(elf: Elf, functions: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(link-time address that a call returns to, function that it calls), of these functions. Bytes that only look like
-    a call would have to hit one by chance."""
+    """Yield (return address, called function) of each call of these functions, as link-time addresses.
+
+    Other bytes that look like a call would have to contain the exact distance by chance.
+    """
     import numpy as np
 
     for segment in elf.loads():
@@ -134,7 +133,7 @@ def find_call_returns(elf: Elf, functions: Collection[int]) -> Iterator[tuple[in
 
 
 class ProgramFunctions:
-    """The functions of a program by its unwind table, to tell an instruction from bytes that look like one."""
+    """The functions of a program by its unwind table, to distinguish instructions from other bytes."""
 
     def __init__(self, elf: Elf) -> None:
         self._elf = elf
@@ -148,8 +147,10 @@ class ProgramFunctions:
                 self._table = None
 
     def before(self, vaddr: int) -> list[tuple[str, str]] | None:
-        """The instructions (word, operands) before the one at `vaddr`, at most _MOST_BEFORE of them; None where none is
-        known to begin there: a breakpoint within one would break the program."""
+        """Return up to _MOST_BEFORE instructions (word, operands) before the one at `vaddr`.
+
+        Return None if no instruction is known to begin there, because a breakpoint inside one would break the program.
+        """
         if self._table is None:
             return None
         starts, ends = self._table.starts, self._table.ends

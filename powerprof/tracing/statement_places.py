@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a MariaDB or MySQL server begins a command: the function that every packet of every client goes through.
+"""Find the places to probe in MariaDB and MySQL, and read the tables that the programs count statements in.
 
-It has had one name since MySQL 4.1 and three lists of parameters, which its mangled name tells. Plugins need its
-neighbours, so servers export their functions: a stripped one has it in .dynsym.
+Every packet of every client goes through one function. It has had one name since MySQL 4.1 and three lists of
+parameters, which its mangled name shows. Plugins need its neighbours, so servers export their functions: a stripped
+server has it in .dynsym.
 """
 
 from __future__ import annotations
@@ -48,12 +49,11 @@ from powerprof.tracing.symbols import (
     read_function_symbols,
 )
 
-# What a statement waits for: by the system call in which it waits, and where the server says so, by that.
+# Waits of statements are named by the system call, or by the server's own report.
 #
-# MariaDB and MySQL call thd_wait_begin(THD *, int) before they wait for a lock, or for others to commit with them, and
-# thd_wait_end behind it. The functions are exported, since plugins call them. They are reached for each wait for a
-# client as well, by a jump from another function. What is probed are the calls: a statement that waits for nothing pays
-# nothing.
+# MariaDB and MySQL call thd_wait_begin(THD *, int) before they wait for a lock or for a group commit, and thd_wait_end
+# after it. The functions are exported, because plugins call them. A jump from another function reaches them for each
+# wait for a client as well. Therefore the calls are probed: a statement without waits pays nothing.
 
 _BEGIN = ("thd_wait_begin", "_Z14thd_wait_beginP3THDi")
 _END = ("thd_wait_end", "_Z12thd_wait_endP3THD")
@@ -74,7 +74,7 @@ WAIT_OF_TYPE = {
     10: Wait.SYNC,
     11: Wait.CLIENT,
 }
-"""enum thd_wait_type of include/mysql/service_thd_wait.h, the same in MariaDB and MySQL."""
+"""The waits of enum thd_wait_type (include/mysql/service_thd_wait.h), the same in MariaDB and MySQL."""
 
 _CALLS = {
     Wait.LATCH: (202, 449, 455, 64, 65, 220),  # futex, futex_waitv, futex_wait, semget's
@@ -109,13 +109,17 @@ _CALLS = {
     Wait.SLEEP: (35, 230),  # nanosleep, clock_nanosleep
 }
 WAIT_OF_SYSCALL = {number: wait for wait, numbers in _CALLS.items() for number in numbers}
-"""System calls of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl); what is not here is OTHER. Reads and writes of files
-are uninterruptible, so that read and write stand for sockets and pipes."""
+"""The waits in system calls of x86-64 (arch/x86/entry/syscalls/syscall_64.tbl); all others are OTHER.
+
+Reads and writes of files are uninterruptible, so read and write stand for sockets and pipes.
+"""
 
 
 def find_wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple[str, int], ...]:
-    """(program of queries.bpf.c, offset in the file) of each call that says what is waited for; none where one of them
-    is not known, for a wait that does not end would name all that follow."""
+    """Return (program of queries.bpf.c, file offset) of each call that reports a wait.
+
+    The result is empty if one of them is unknown, because a wait without an end would name all later waits.
+    """
     functions = {name: vaddr for vaddr, name in symbols if name in (*_BEGIN, *_END)}
     begin = next((functions[name] for name in _BEGIN if name in functions), None)
     end = next((functions[name] for name in _END if name in functions), None)
@@ -136,15 +140,15 @@ def find_wait_sites(elf: Elf, symbols: Iterable[tuple[int, str]]) -> tuple[tuple
 
 
 def pack_waits(waits: Mapping_abc[int, Wait]) -> dict[int, bytes]:
-    """Of the program's tables."""
+    """Return the entries of a table of the program."""
     return {number: int(wait).to_bytes(4, "little") for number, wait in waits.items()}
 
 
 _DISPATCH = "_Z16dispatch_command"
 _WAITS = "_Z10do_commandP3THD"
-# CALL and events execute a procedure; an event's has no packet before it.
+# CALL and events execute a procedure. An event has no packet before it.
 _PROCEDURE, AT_PROCEDURE = "_ZN7sp_head17execute_procedureEP3THD", "uprobe__procedure"
-# What is passed → the LAYOUT of queries.bpf.c.
+# The parameters by mangled name, and the LAYOUT of queries.bpf.c.
 LAYOUTS = {"19enum_server_commandP3THDPc": 0, "P3THDPK8COM_DATA19enum_server_command": 1}
 _ENDBR64 = bytes.fromhex("f30f1efa")
 EXPORTING = "a build that exports its functions"
@@ -152,14 +156,13 @@ EXPORTING = "a build that exports its functions"
 
 @dataclass(frozen=True)
 class Dispatch:
-    """The place to probe. Offsets are in the file of `mapping`.
+    """The places to probe in a server. Offsets are in the file of `mapping`.
 
-    `waits_offset`: where the function that waits for the next packet begins, None where it is not known. `stepped`: the
-    kernel needs a second trap for a probe there. `sites`: what a call means by the address that it returns to, where a
-    server's processes have one function for all (`activity`); `is_sure`: each of a client's messages is recognised;
-    `text_address`: where each process has the address of the text that it executes. `within`: function of queries.bpf.c
-    → where else it is to run: what is executed without a packet, or is another's. `waits`: where the server says what
-    it waits for (`waitplaces`), `event_address`: where PostgreSQL's processes have the address of what they wait for.
+    `waits_offset`: the function that waits for the next packet, None if unknown. `stepped`: a probe needs a second
+    trap. `sites`: the meaning of calls by return address, if a server's processes have one function for all
+    (statement_activity). `is_sure`: each of a client's messages is recognised. `text_address`: the pointer to the text
+    that a process executes. `within`: further probes, offsets by function of queries.bpf.c. `waits`: the calls that
+    report a wait. `event_address`: the pointer to the wait of a PostgreSQL process.
     """
 
     mapping: Mapping
@@ -179,8 +182,10 @@ class Dispatch:
 
 @contextmanager
 def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mapping]]:
-    """A process's own program and its mapping, which has a bias. Raises CapabilityError where it cannot be read, with
-    `remedy` where what it holds is damaged."""
+    """Open a process's own program and yield it with its mapping, which has a bias.
+
+    Raises CapabilityError if it cannot be read, with `remedy` if its content is damaged.
+    """
     mapping = next((one for one in image.mappings if one.path == image.executable and one.bias is not None), None)
     if mapping is None:
         raise CapabilityError(f"the program of process {image.pid} cannot be read", "run as root")
@@ -189,7 +194,7 @@ def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mappin
         raise CapabilityError(f"{mapping.module} cannot be read ({opened})", "restart the server after an upgrade")
     with opened:
         try:
-            # What is made of the file while it is open as well: addresses and sizes are whatever it says.
+            # Users of the open file are covered too, because its addresses and sizes are untrusted.
             with reading(mapping.path):
                 yield read_elf(opened.fd, mapping.path), mapping
         except DataError as error:
@@ -197,7 +202,7 @@ def open_program(image: ProcessImage, remedy: str) -> Iterator[tuple[Elf, Mappin
 
 
 def find_dispatch(image: ProcessImage) -> Dispatch:
-    """Raises CapabilityError where the process has no such function, or one that is not known."""
+    """Return the places to probe in MariaDB or MySQL. Raises CapabilityError if the function is missing or unknown."""
     with open_program(image, EXPORTING) as (elf, mapping):
         return _in(elf, mapping)
 
@@ -213,7 +218,7 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
             (number for mangled, number in LAYOUTS.items() if name[len(_DISPATCH) :].startswith(mangled)), None
         )
         offset = find_file_offset(elf, vaddr)
-        # A clone (.constprop, .isra, .part) is passed other things than its name says.
+        # The parameters of a clone (.constprop, .isra, .part) differ from its name.
         if layout is None or offset is None or "." in name:
             others.append(name)
             continue
@@ -237,19 +242,17 @@ def _in(elf: Elf, mapping: Mapping) -> Dispatch:
 
 
 def find_probe_offsets(elf: Elf, functions: Table[str, int | None]) -> dict[str, int]:
-    """Program → where in the file its function is probed; those that the server does not have are left out."""
+    """Return the file offsets to probe by program, for the functions that the server has."""
     offsets = {name: find_file_offset(elf, vaddr) for name, vaddr in functions.items() if vaddr is not None}
     return {name: skip_landing_mark(elf, offset) for name, offset in offsets.items() if offset is not None}
 
 
 def skip_landing_mark(elf: Elf, offset: int) -> int:
-    """Behind the landing mark of indirect branches, which the kernel would have to step over by a second trap."""
+    """Return the offset after the landing mark of indirect branches, which would need a second trap."""
     if elf.read(offset, 4) == _ENDBR64 and not is_stepped(elf.read(offset + 4, 2)):
         return offset + 4
     return offset
 
-
-# The tables that programs in the kernel count statements in, and what their entries say when a window ends. Pure.
 
 Entries = Iterable[tuple[bytes, bytes]]
 
@@ -265,7 +268,7 @@ _TEXT_BIT = 256  # of identities: those below are commands, which have no text
 
 
 class ThreadCounters(NamedTuple):
-    """`struct thread` of queries.bpf.c, its fields in that order; CPU times are the scheduler's counts."""
+    """The fields of `struct thread` of queries.bpf.c, in that order. CPU times are the scheduler's counts."""
 
     first_ns: int
     last_ns: int
@@ -298,18 +301,18 @@ class ThreadCounters(NamedTuple):
     is_over: int
 
     def ran_until(self, at_ns: int) -> int:
-        """Its CPU time at that moment of the clock: that of its last switch, and what it ran since it was let in."""
+        """Return the CPU time at a moment: until the last switch, plus the time since the thread was switched in."""
         return self.last_ns + (max(at_ns - self.in_at, 0) if self.in_at else 0)
 
     def waited_until(self, at_ns: int) -> list[int]:
-        """By `StatementWait`, of its open statement; what it waits for at that moment as well."""
+        """Return the waits of the open statement by `StatementWait` in ns, including the present wait."""
         waits = list(struct.unpack(_WAITS_FORMAT, self.waits))
         if self.ended_at:
             waits[StatementWait.RUN_QUEUE] = max(self.ended_delay - self.began_delay, 0)
             return waits
         if self.why < len(waits):
             waits[self.why] += self.slept + (max(at_ns - self.out_at, 0) if self.out_at else 0)
-        # What is left of its time: the scheduler counts a wait for a CPU when it is over, and this one may not be.
+        # The remaining time: the scheduler counts a wait for a CPU when it is over, and this one may not be.
         ran = self.ran_until(at_ns) - self.began_ns
         waits[StatementWait.RUN_QUEUE] = max(at_ns - self.began_at - ran - sum(waits), 0)
         return waits
@@ -317,7 +320,7 @@ class ThreadCounters(NamedTuple):
 
 @dataclass(frozen=True)
 class StatementSums:
-    """What was counted of statements: by identity and thread, their texts, and identity → class of time → calls."""
+    """The sums of statements by (identity, thread), their texts, and identity → class of time → calls."""
 
     uses: dict[tuple[int, int], StatementUse]
     texts: dict[int, RecordedText]
@@ -325,7 +328,7 @@ class StatementSums:
 
 
 def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entries = ()) -> StatementSums:
-    """The tables of what has ended. `add_open` adds the threads' last statements."""
+    """Return the sums of ended statements. `add_open_statement` adds the threads' last statements."""
     uses = {}
     for key, value in totals:
         calls, wakeups, faults, wall, cpu, waits, squares = _TOTAL.unpack(value)
@@ -341,7 +344,7 @@ def read_sums(totals: Entries, texts: Entries, latencies: Entries, pieces: Entri
 
 
 def read_texts(texts: Entries, pieces: Entries) -> Iterator[RecordedText]:
-    """The table of texts (texts.bpf.h), and that of the pieces of long ones (whole.bpf.h)."""
+    """Yield the texts (texts.bpf.h), with the pieces of long ones (whole.bpf.h)."""
     parts = {_PAIR.unpack(key): value for key, value in pieces}
     for key, data in texts:
         id = int.from_bytes(key, "little")
@@ -360,14 +363,17 @@ def _cut(text: bytes, length: int) -> bytes:
 
 
 def read_threads(entries: Entries) -> Iterator[tuple[int, ThreadCounters, bytes]]:
-    """Its number, what was counted of it, and the text of its last statement."""
+    """Yield each thread's number, its counters, and the text of its last statement."""
     for key, value in entries:
         thread = ThreadCounters(*_THREAD.unpack_from(value))
         yield int.from_bytes(key, "little"), thread, _cut(value[_THREAD.size :], thread.length)
 
 
 def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int | None, ended_at: int) -> ThreadUse:
-    """What a thread used in a window that ended then; `base_ns` is its CPU time at the beginning, if it was there."""
+    """Return the resources that a thread used in a window.
+
+    `base_ns`: its CPU time at the beginning, if it was there.
+    """
     begin = thread.first_ns
     if thread.first_seen_running and base_ns is not None:
         begin = min(base_ns, begin)
@@ -377,14 +383,14 @@ def compute_thread_use(tid: int, comm: str, thread: ThreadCounters, base_ns: int
 
 
 def read_ended_threads(values: bytes) -> Iterator[ThreadUse]:
-    """All threads that had ended and were let go (ended.bpf.h): those without a statement, and those with some."""
+    """Yield the sums of ended threads (ended.bpf.h): those without a statement, and those with some."""
     for threads, cpu, wakeups, statements, before in _PAST.iter_unpack(values):
         if threads:
             yield ThreadUse(0, "ended threads", cpu, wakeups, statements, before, threads)
 
 
 def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, text: bytes, ended_at: int) -> None:
-    """The last statement of a thread, which no other followed: it has ended, or goes on beyond the window."""
+    """Add the last statement of a thread: it has ended, or continues beyond the window."""
     id, counts = thread.id, thread.command != COM_PART
     if not id:
         return
@@ -413,15 +419,14 @@ def add_open_statement(sums: StatementSums, tid: int, thread: ThreadCounters, te
         sums.texts[id] = RecordedText(id, thread.command, thread.length, text)
 
 
-# Where a server's memory has the text of the statement that a thread executes: found in its program, without a login.
+# The text of the statement that a thread executes is found through the program, without a login.
 #
-# PostgreSQL exports it: debug_query_string, set while a process executes something. MariaDB and MySQL keep it in an
-# object of each connection (THD), and plugins have to come by both: there is a function that returns the thread's
-# connection, or a variable of the thread (thread_local), and one that returns where a connection has its text. Both are
-# a few instructions long, and what they add to an address is read there, on x86-64 and arm64.
+# PostgreSQL exports debug_query_string. MariaDB and MySQL keep the text in an object of each connection (THD). Plugins
+# need both: a function or thread-local variable has the thread's connection, and a function returns the text of a
+# connection. Both functions have a few instructions, from which the offsets are read, on x86-64 and arm64.
 
 POSTGRESQL_TEXT, POSTGRESQL_CLIENT = "debug_query_string", "MyProcPort"
-# MariaDB's function and MySQL's variable; MariaDB's since 5.1 and MySQL's to 5.6, MySQL's since 5.7.
+# MariaDB's function since 5.1 and MySQL's until 5.6, and MySQL's variable since 5.7.
 _CONNECTIONS, _CONNECTION = ("_current_thd", "_Z12_current_thdv", "_Z11current_thdv"), "current_thd"
 _TEXTS = ("thd_query_string", "thd_query_unsafe", "_Z16thd_query_unsafeP3THD")
 _MOST_BYTES, _MOST_INSTRUCTIONS = 64, 16
@@ -434,7 +439,7 @@ Code = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True)
 class TextPlace:
-    """`text` and `client` are those of struct place in place.bpf.h; numbers below zero count backwards."""
+    """The addresses of struct place in place.bpf.h. Negative numbers count backwards."""
 
     text: int
     client: int
@@ -444,12 +449,12 @@ _PLACE = struct.Struct("<2Q")
 
 
 def pack_text_place(place: TextPlace) -> bytes:
-    """As the programs in the kernel have it."""
+    """Return struct place."""
     return _PLACE.pack(place.text % (1 << 64), place.client % (1 << 64))
 
 
 def find_text(image: ProcessImage, family: Family) -> TextPlace:
-    """Raises CapabilityError where the program does not tell."""
+    """Return the place of statement texts. Raises CapabilityError if the program does not show it."""
     with open_program(image, EXPORTING) as (elf, mapping):
         return _postgresql(elf, mapping) if family == "postgresql" else _mysql(elf, mapping)
 
@@ -480,7 +485,7 @@ def _mysql(elf: Elf, mapping: Mapping) -> TextPlace:
 
 
 def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterator[Code]:
-    """The instructions of those functions that there are, to where they return."""
+    """Yield the instructions of the present functions, up to their return."""
     for name in names:
         offset = find_file_offset(elf, symbols[name]) if name in symbols else None
         if offset is None:
@@ -495,7 +500,7 @@ def _code_of(elf: Elf, symbols: dict[str, int], names: Sequence[str]) -> Iterato
 
 
 def find_text_offset(code: Code, machine: Machine = X86_64) -> int | None:
-    """Of the text's address, the length behind it, in what is passed: `lea rax, [rdi + N]`, or both are returned."""
+    """Return the offset of the text in the argument: `lea rax, [rdi + N]`, or text and length are returned."""
     if machine is AARCH64:
         return statement_code.find_text_offset(code)
     body = _body(code)
@@ -510,7 +515,7 @@ def find_text_offset(code: Code, machine: Machine = X86_64) -> int | None:
 
 
 def find_connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
-    """Of the connection's address from the thread's pointer on: `mov rax, fs:[0]; mov rax, [rax - N]`, or at once."""
+    """Return the connection's offset from the thread pointer: `mov rax, fs:[0]; mov rax, [rax - N]`, or in one step."""
     if machine is AARCH64:
         return statement_code.find_connection_offset(code)
     body = _body(code)
@@ -523,7 +528,7 @@ def find_connection_offset(code: Code, machine: Machine = X86_64) -> int | None:
 
 
 def _body(code: Code) -> Code:
-    """Without what makes and removes a frame."""
+    """Return the code without instructions that make and remove a frame."""
     return [
         (word, operands)
         for word, operands in code

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counts, in the kernel, what each statement of a server uses: from where a command is dispatched to its next wait."""
+"""Count in the kernel the resources of each statement of a server, from the dispatch of a command to its next wait."""
 
 from __future__ import annotations
 
@@ -64,20 +64,18 @@ from powerprof.tracing.statement_places import (
     read_threads,
 )
 
-# The processes and threads that a server works in, and what the kernel itself counts of them.
-
 _MOST_PROCESSES = 65_536
 
 
 @dataclass(frozen=True)
 class ServerProcesses:
-    """A server that is one process; with `is_family` one that works in processes, which it and they start."""
+    """The processes of a server. With `is_family` the server works in several processes, which it and they start."""
 
     pid: int
     is_family: bool
 
     def pids(self) -> list[int]:
-        """The processes that there are now."""
+        """Return the present processes."""
         found = [self.pid]
         for pid in found:
             if self.is_family and len(found) < _MOST_PROCESSES:
@@ -85,13 +83,13 @@ class ServerProcesses:
         return found
 
     def tids(self) -> list[int]:
-        """The threads that there are now."""
+        """Return the present threads."""
         return [tid for pid in self.pids() for tid in _tids(pid)]
 
     def cpu_ns(self) -> int | None:
-        """CPU time of all, living and ended; None where the server has gone.
+        """Return the CPU time of all processes in ns, living and ended, or None if the server has ended.
 
-        Of what a family's ended processes used the kernel tells in steps of 10 ms.
+        The kernel reports the time of a family's ended processes in steps of 10 ms.
         """
         own = process_cpu_ns(self.pid)
         if own is None or not self.is_family:
@@ -101,13 +99,13 @@ class ServerProcesses:
 
 
 def read_run_ns(tid: int) -> int | None:
-    """The scheduler's count of a thread; None where it is gone."""
+    """Return the scheduler's running time of a thread in ns, or None if it has ended."""
     words = (try_text(procfs() / str(tid) / "schedstat") or "").split()
     return int(words[0]) if words and words[0].isdigit() else None
 
 
 def read_comm(tid: int) -> str:
-    """What the kernel calls a thread."""
+    """Return the kernel's name of a thread."""
     return clean(try_text(procfs() / str(tid) / "comm") or "") or "ended threads"
 
 
@@ -118,30 +116,28 @@ def _tids(pid: int) -> list[int]:
         return []
 
 
-# What queries.bpf.c and moments.bpf.c have to know of the running kernel and of the server.
-
 Definitions = dict[str, int | str]
 
 _TOTALS, _TEXTS, _PIECES, _PREPARED, _MOMENTS = 131_072, 16_384, 8_192, 65_536, 65_536
 _MOST_MEMBERS = 65_536
 _FASTPATH_FROM_18, _FASTPATH_TO_17 = 5, 4  # BackendState: one came before it in PostgreSQL 18
-# Where the kernel keeps what a thread finds its own variables by: fs's base, and tpidr_el0, the first word of `uw`
-# (arch/arm64/include/asm/processor.h). It saves them as it switches; threads have theirs from clone(2) on.
+# The field with the base of a thread's own variables: fs's base, and tpidr_el0, the first word of `uw`
+# (arch/arm64/include/asm/processor.h). The kernel saves it at a switch; clone(2) sets it for new threads.
 POINTERS = {"x86_64": "fsbase", "aarch64": "uw"}
 
 
 def has_run_queue(btf: Btf) -> bool:
-    """Whether the kernel sums how long a thread waits for a CPU."""
+    """Return whether the kernel sums the time that a thread waits for a CPU."""
     return btf.has_field("sched_info", "run_delay")
 
 
 def build_query_definitions(
     btf: Btf, layout: int, version: str | None, threads: int, *, sends: bool, stacks: bool
 ) -> Definitions:
-    """Of queries.bpf.c.
+    """Return the definitions of queries.bpf.c.
 
     `layout`, `version`: of the server (`Dispatch`). `threads`: the size of its tables of threads. `sends`: the kernel
-    shows what sockets send. `stacks`: samples are counted by statement as well.
+    shows data sent by sockets. `stacks`: samples are counted by statement as well.
     """
     fields = {
         "task_struct_pid": ("task_struct", "pid"),
@@ -188,13 +184,13 @@ def _of_postgresql(btf: Btf, version: str | None) -> Definitions:
         **build_argument_definitions(btf, "sched_process_fork", ("parent", "child")),
         "FAMILY": _MOST_MEMBERS,
         "STATE_FASTPATH": _FASTPATH_FROM_18 if major >= 18 else _FASTPATH_TO_17,
-        # PortalData: createLevel came before it in PostgreSQL 14. Of an unknown version nothing is read.
+        # PortalData: createLevel was inserted in PostgreSQL 14. With an unknown version nothing is read.
         "PORTAL_TEXT": 56 if major >= 14 else 48 if major else 0,
     }
 
 
 def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Definitions:
-    """Of moments.bpf.c, on a machine of POINTERS."""
+    """Return the definitions of moments.bpf.c, on a machine of POINTERS."""
     fields = {
         "task_struct_pid": ("task_struct", "pid"),
         "task_struct_tgid": ("task_struct", "tgid"),
@@ -215,9 +211,9 @@ def build_moment_definitions(btf: Btf, machine: str, *, postgresql: bool) -> Def
 
 _LEAST_THREADS, _MOST_THREADS = 2048, 65_536
 _MEMBER = (1).to_bytes(8, "little")
-# What is read as a window begins is read again where that took longer than so, and so long for each thread.
+# The readings at the beginning of a window are repeated if they took longer than this, plus the time per thread.
 _TOGETHER_NS, _EACH_NS, _TRIES = 2_000_000, 100_000, 5
-# What hashes long texts (whole.bpf.h); without these the beginning of each stands for it.
+# Programs that hash long texts (whole.bpf.h). Without them the beginning of each text represents it.
 WALKS, WALKS_SENT = ("uprobe__walk", "uprobe__walked"), ("called__walk", "called__walked")
 _TABLES = ("threads", "totals", "latencies", "texts", "pieces")
 _PAST = ("deaths", "pasts")
@@ -226,18 +222,22 @@ _NUMBERED = ("prepared", "connections")  # of statements that are executed by nu
 
 
 class QueryTracer(Closeable, WindowPart):
-    """The probes of one server; a context manager that removes them. The server outlives every ending of ours: a
-    uprobe's breakpoint is the kernel's, and goes with our descriptor."""
+    """The probes of one server. A context manager that removes them.
+
+    The server survives however powerprof ends: a uprobe's breakpoint belongs to the kernel and is removed with our
+    descriptor.
+    """
 
     def __init__(
         self, pid: int, family: Family = "mysql", *, multi: bool = True, sends: bool = True, stacks: bool = False
     ) -> None:
-        """Find the function, load the program, measure what a probe costs. Nothing of the server is probed yet.
+        """Find the function, load the program and measure the cost of a probe. The server is not probed yet.
 
-        `pid` of PostgreSQL is the process that started all the others.
-        `stacks`: the program has a part for an OnCpuTracer beside, whose samples are counted by statement.
-        `multi`, `sends`: use uprobe_multi links (Linux 6.6), and the tracepoint of sockets (6.3), where there are any.
-        Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
+        `pid` of PostgreSQL is the process that started all others. `stacks`: add the part for an OnCpuTracer, whose
+        samples are counted by statement. `multi`, `sends`: use uprobe_multi links (Linux 6.6) and the tracepoint of
+        sockets (6.3) if the kernel has them.
+
+        Raises CapabilityError if this host or server cannot be probed, PowerprofError if the process has ended.
         """
         if os.uname().machine != "x86_64":
             raise CapabilityError(f"statements are probed on x86_64, not on {os.uname().machine}", "--method samples")
@@ -263,7 +263,7 @@ class QueryTracer(Closeable, WindowPart):
             raise CapabilityError(
                 "neither the kernel nor do_command shows where a statement ends", "Linux 6.3 or newer"
             )
-        # A power of two: where it is compiled here each size is a program of its own.
+        # A power of two, because each size compiles to a separate program.
         threads = min(max(1 << (4 * len(self.members.tids())).bit_length(), _LEAST_THREADS), _MOST_THREADS)
         how = choose_attach_type(multi=multi)
         self._has_run_queue = has_run_queue(btf)
@@ -294,7 +294,7 @@ class QueryTracer(Closeable, WindowPart):
         self._switch(0)
         seen = self._hits() - hits
         if not seen and self._probes.multi:
-            # Before Linux 6.10 the pid filter of uprobe_multi meant one thread instead of a process.
+            # Before Linux 6.10 the pid filter of uprobe_multi selected one thread instead of a process.
             self._stack.close()
             self._load(False, sends)
             return
@@ -308,20 +308,20 @@ class QueryTracer(Closeable, WindowPart):
         self._clear()
 
     def _place(self) -> TextPlace | None:
-        """Where the server's memory has texts; None where its program does not show that."""
+        """Return the place of texts in the server's memory, or None if its program does not show it."""
         try:
             return find_text(self._image, self.family)
         except CapabilityError:
             return None
 
     def _switch(self, pid: int) -> None:
-        """Count what this process does, and those that belong to it; 0: nothing."""
+        """Count this process and its family; 0 stops counting."""
         if self.members.is_family and pid:
             self.program.put("members", pid, _MEMBER)
         self.program.put("target", 0, pid.to_bytes(8, "little"))
 
     def _gather(self) -> None:
-        """Who belongs to the server. What they start from then on joins by itself."""
+        """Set the server's processes. The kernel adds the processes that they start from then on."""
         self.program.clear("members")
         self.program.put("members", self.pid, _MEMBER)
         for _ in range(2):  # one that was started while the first look went on by one that was not known yet
@@ -332,7 +332,7 @@ class QueryTracer(Closeable, WindowPart):
         return self.program.per_cpu_sum("counters")
 
     def _hits(self) -> int:
-        """How often the probe was met."""
+        """Return the number of hits of the probe."""
         moved = self._counters()
         return _hits_of(moved)
 
@@ -349,7 +349,7 @@ class QueryTracer(Closeable, WindowPart):
         self._stack.close()
 
     def attach(self) -> None:
-        """Place the probe, where it is not yet. Raises PowerprofError where the kernel refuses it."""
+        """Place the probe unless it is placed. Raises PowerprofError if the kernel refuses it."""
         if self._probes.attached:
             return
         dispatch = self.dispatch
@@ -360,7 +360,7 @@ class QueryTracer(Closeable, WindowPart):
             )
         ends = () if self._has_send or dispatch.waits_offset is None else (dispatch.waits_offset,)
         with opened:
-            # A server's processes come and go: the probe is every process's that runs this file.
+            # A server's processes come and go, so every process that runs this file is probed.
             whose = EVERY_PROCESS if self.members.is_family else self.pid
             within = (*dispatch.within.items(), *dispatch.waits)
             sites = [Site(offset, 0, (), name) for name, offset in within]
@@ -372,17 +372,17 @@ class QueryTracer(Closeable, WindowPart):
             )
 
     def detach(self) -> None:
-        """Count nothing, and take the probe away."""
+        """Stop counting and remove the probe."""
         self._switch(0)
         self._probes.close()
 
     def running(self) -> dict[int, str]:
-        """Thread → the text that it executes now, as far as the server's memory tells."""
+        """Return the texts that threads execute now, as far as the server's memory contains them."""
         address = self.dispatch.text_address
         return {} if address is None else read_running_texts(self.members.pids(), address)
 
     def begin(self, *, timed: bool = True) -> None:
-        """A window begins, with nothing of the last one. `timed`: the time of the programs is asked for."""
+        """Begin a window without data of the last one. `timed`: measure the CPU time of the programs."""
         self._clear()
         self._price = None
         if timed:
@@ -397,7 +397,7 @@ class QueryTracer(Closeable, WindowPart):
             self._cpu_ns = self.members.cpu_ns()
             self._started_ns = kernel_ns()
             self._switch(self.pid)
-            # Else others ran in our place meanwhile, the server's threads for some.
+            # A longer time means that other threads ran in between, some of them the server's.
             if not left or kernel_ns() - looked_ns < _TOGETHER_NS + len(self._base) * _EACH_NS:
                 break
             self._switch(0)
@@ -405,25 +405,25 @@ class QueryTracer(Closeable, WindowPart):
         self.gap_before_s = (self._started_ns - self._ended_ns) / 1e9 if self._ended_ns else None
 
     def end(self) -> None:
-        """The window ends; the probe stays, for another."""
+        """End the window. The probe stays for another one."""
         looked_ns, cpu_ns = kernel_ns(), self.members.cpu_ns()
         self._switch(0)
         self._ended_ns = kernel_ns()
         after_ns, over_ns = self.members.cpu_ns(), kernel_ns()
         if self._cpu_ns is not None and cpu_ns is not None and after_ns is not None:
-            # What it ran between the two looks, it is taken to have run evenly.
+            # Assume that the server's CPU time between the two readings is evenly distributed.
             part = (self._ended_ns - looked_ns) / max(over_ns - looked_ns, 1)
             self._cpu_ns = cpu_ns + round((after_ns - cpu_ns) * part) - self._cpu_ns
         else:
             self._cpu_ns = None
         if self._cpu_ns is not None and not self.members.is_family:
-            # A process that has ended is whole on its parent's clock; a thread is not on its process's.
+            # The parent's clock contains all time of an ended process. A process's clock misses time of ended threads.
             self._cpu_ns += _OFF_CLOCK.unpack(self.program.get("off_clock", 0))[0]
         self._ran = {tid: ran for tid in self._base if (ran := read_run_ns(tid)) is not None}
         self._run_s = None if self._price is None else self._price.spent_s()
 
     def collect(self) -> StatementTrace:
-        """What was counted between `begin` and `end`."""
+        """Return the counts between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self._counters(), strict=True)]
         entries = self.program.entries
         sums = read_sums(entries("totals"), entries("texts"), entries("latencies"), entries("pieces"))
@@ -433,7 +433,7 @@ class QueryTracer(Closeable, WindowPart):
             add_open_statement(sums, tid, thread, text, self._ended_ns)
         seen = {thread.tid for thread in threads}
         for tid, ran in self._ran.items():
-            # One that was never switched ran all the time, or not at all.
+            # A thread that was never switched ran all the time, or not at all.
             if tid not in seen and ran > self._base[tid]:
                 threads.append(ThreadUse(tid, read_comm(tid), ran - self._base[tid], 0, 0, 0))
         return StatementTrace(
@@ -459,21 +459,22 @@ class QueryTracer(Closeable, WindowPart):
 
 
 def _hits_of(counters: list[int]) -> int:
-    """How often a probe was met."""
+    """Return the number of hits in these counters."""
     return counters[StatementCount.DISPATCHES] + counters[StatementCount.ENDINGS]
 
-
-# Samples which statement the threads of a server are at, by the text in the server's own memory, without a probe.
 
 SAMPLE_HZ = 149  # no divisor of timers' usual rates, or samples would run in step with them
 _WALKS = ("sample__walk", "sample__walked")
 _MOMENT, _MET = struct.Struct("<Q2I"), struct.Struct("<Q16s")
-# An interrupt is a hole in a loop that reads the clock.
+# An interrupt shows as a gap in a loop that reads the clock.
 _TRIED_HZ, _TRIED_S, _HOLE = 1_999, 0.05, 4
 
 
 class SampledThread(msgspec.Struct, frozen=True):
-    """How often a thread was met at a statement; `id` 0 is none. `is_client`: its process says that it serves one."""
+    """The number of samples of a thread at a statement; `id` 0 is no statement.
+
+    `is_client`: its process serves a client.
+    """
 
     id: int
     tid: int
@@ -483,8 +484,11 @@ class SampledThread(msgspec.Struct, frozen=True):
 
 
 class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of samples. `events_count`: all of the host's, most of which met something else. `cost_s`: CPU time in
-    the programs (`bpf_s`) and in the interrupts that they came by; None where it is not known."""
+    """A window of samples.
+
+    `events_count`: all samples of the host, most of which met something else. `bpf_s`: CPU time of the programs.
+    `cost_s`: with the interrupts that start them. None if unknown.
+    """
 
     family: Family
     met: list[SampledThread]
@@ -498,13 +502,16 @@ class StatementSamples(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MomentSampler(Closeable, WindowPart):
-    """The sampler of one server; a context manager that removes it. It wakes every CPU `SAMPLE_HZ` times a second."""
+    """The sampler of one server: it reads the statement of each thread in the server's own memory, without a probe.
+
+    A context manager that removes the sampler. It wakes every CPU `SAMPLE_HZ` times a second.
+    """
 
     def __init__(self, pid: int, family: Family = "mysql") -> None:
-        """Find where the texts are, load the program, measure what a sample costs.
+        """Find the texts, load the program and measure the cost of a sample.
 
-        `pid` of PostgreSQL is the process that started all the others.
-        Raises CapabilityError where this host or this server cannot, PowerprofError where the process is gone.
+        `pid` of PostgreSQL is the process that started all others. Raises CapabilityError if this host or server cannot
+        be sampled, PowerprofError if the process has ended.
         """
         machine = os.uname().machine
         if machine not in POINTERS:
@@ -531,7 +538,7 @@ class MomentSampler(Closeable, WindowPart):
         self.program.close()
 
     def _tried(self) -> float | None:
-        """What a sample of something else takes from a CPU."""
+        """Return the CPU time in ns of a sample that meets no statement, or None if no sample was seen."""
         steps: list[int] = []
         with self._sampler:
             self._sampler.open(CPU_CLOCK, frequency_hz=_TRIED_HZ)
@@ -547,7 +554,7 @@ class MomentSampler(Closeable, WindowPart):
         return float(longest[len(longest) // 2]) if longest else None
 
     def begin(self, frequency_hz: int = SAMPLE_HZ, *, timed: bool = True) -> None:
-        """Sample from now on, with nothing of the window before. `timed`: the time of the programs is asked for.
+        """Begin to sample without data of the last window. `timed`: measure the CPU time of the programs.
 
         Raises CapabilityError, PowerprofError.
         """
@@ -564,7 +571,7 @@ class MomentSampler(Closeable, WindowPart):
         self._sampler.close()
 
     def collect(self) -> StatementSamples:
-        """What was sampled between `begin` and `end`."""
+        """Return the samples between `begin` and `end`."""
         moved = [now - then for then, now in zip(self._before, self.program.per_cpu_sum("counters"), strict=True)]
         run_s = self.program.run_time_s()
         bpf_s = None if run_s is None or self._run_s is None else run_s - self._run_s

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which functions of a process a pattern means, and which of them must not be probed.
+"""Find the functions that match a pattern, and the names of kernel functions and interrupts.
 
-A return probe replaces the return address on the stack. That breaks code that looks at return addresses itself:
-setjmp (a later longjmp leads nowhere), Go (its runtime moves stacks and refuses unknown addresses), and fragments
-that are jumped to rather than called, where no return address lies at the stack pointer at all. Where an exception can
-pass (`unwinding`), the places that leave a function are probed instead (`stacks.exits`).
+A return probe replaces the return address on the stack. That breaks code that looks at return addresses itself: setjmp
+(a later longjmp fails), Go (its runtime moves stacks and refuses unknown addresses), and fragments that are jumped to
+and have no return address. If an exception can pass, the exits of a function are probed instead.
 """
 
 from __future__ import annotations
@@ -33,21 +32,19 @@ from powerprof.system.reader_process import Opened
 from powerprof.tracing.bpf.features import read_function_texts, read_tick_function
 from powerprof.tracing.bpf.types import Btf
 
-# Every name of a file's functions, aliases and IFUNCs too: what a pattern is matched against.
-
 MAX_SYMBOLS = 8_000_000
 _STT_OBJECT, _STT_FUNC, _STT_TLS, _STT_GNU_IFUNC = 1, 2, 6, 10
 _SYMBOL = struct.Struct("<IBBHQQ")
 
 
 def iterate_symbols(table: SymbolTable) -> Iterator[tuple[int, str]]:
-    """(link-time address, name) of every symbol."""
+    """Yield (link-time address, name) of every symbol."""
     for index, start in enumerate(struct.unpack(f"<{table.count}Q", table.starts)):
         yield start, table.name_at(index)
 
 
 def read_function_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
-    """All names of the file's functions, aliases too, and the addresses of those that are IFUNCs."""
+    """Return (address, name) of all functions of a file, aliases too, and the addresses of IFUNCs."""
     symbols: list[tuple[int, str]] = []
     indirect: set[int] = set()
     for section, strings in _tables(elf):
@@ -57,14 +54,16 @@ def read_function_symbols(elf: Elf) -> tuple[list[tuple[int, str]], set[int]]:
 
 
 def find_variable_address(elf: Elf, name: str) -> int | None:
-    """The link-time address of a variable; None where the file does not tell."""
+    """Return the link-time address of a variable, or None if the file does not contain it."""
     return _value(elf, name, _STT_OBJECT)
 
 
 def find_thread_offset(elf: Elf, name: str) -> int | None:
-    """Where a program has a variable that each thread has its own of, from the thread's pointer on; None where the file
-    does not tell. On x86-64 it lies before it, on arm64 behind two words ("ELF Handling For Thread-Local Storage",
-    variants II and I)."""
+    """Return the offset of a thread-local variable from the thread pointer, or None if the file does not contain it.
+
+    On x86-64 it is before the pointer, on arm64 after two words ("ELF Handling For Thread-Local Storage", variants II
+    and I).
+    """
     value = _value(elf, name, _STT_TLS)
     block = next((segment for segment in elf.segments if segment.kind == PT_TLS), None)
     if value is None or block is None:
@@ -86,7 +85,7 @@ def _value(elf: Elf, name: str, kind: int) -> int | None:
 
 
 def _tables(elf: Elf) -> Iterator[tuple[Section, bytes]]:
-    """Symbol tables with their names."""
+    """Yield each symbol table with its names. Raises DataError if one is damaged."""
     for section in elf.sections:
         if section.kind not in (SHT_SYMTAB, SHT_DYNSYM) or not section.size or section.entry_bytes != _SYMBOL.size:
             continue
@@ -111,7 +110,7 @@ def _functions(elf: Elf, section: Section, strings: bytes, indirect: set[int]) -
 
 MAX_PATTERN = 256
 _MODULE_PATTERN = re.compile(r"([^:]+):(?!:)(.+)", re.DOTALL)
-# They are jumped to, return twice, or are entered without a return address.
+# These functions are jumped to, return twice, or are entered without a return address.
 _NEVER = re.compile(
     r"_*(?:sig)?setjmp|_*longjmp(?:_chk)?|_*siglongjmp|(?:get|set|swap|make)context|__start_context|_*vfork|_*clone3?|"
     r"_start|_init|_fini|_dl_start_user|_dl_runtime_\w+|_dl_tlsdesc_\w+|__restore_rt|__morestack"
@@ -123,8 +122,8 @@ _FRAGMENT = re.compile(r"\.cold(?:\.\d+)*$|\.unlikely(?:\.\d+)*$")
 class Function:
     """One function of one file. `offset` is its place in the file, `vaddr` its link-time address.
 
-    `stepped`: its first instruction is none that the kernel emulates, so that a probe needs a second trap. `symbol`:
-    what the file itself calls it and nothing else (None where only a debug file knows it, or two bear the name).
+    `stepped`: the kernel does not emulate its first instruction, so a probe needs a second trap. `symbol`: a name that
+    the file itself gives to it alone (None if only a debug file knows the name, or two functions have it).
     """
 
     name: str
@@ -138,7 +137,7 @@ class Function:
 
 @dataclass(frozen=True)
 class ModuleFunctions:
-    """The functions of one mapped file that a pattern means. `starts`: where functions of the file begin at all."""
+    """The functions of one mapped file that match a pattern. `starts`: the start addresses of all its functions."""
 
     mapping: Mapping
     functions: tuple[Function, ...]
@@ -147,7 +146,10 @@ class ModuleFunctions:
 
 @dataclass(frozen=True)
 class MatchedFunctions:
-    """What a pattern means in one process. `refused`: (function, reason); `elsewhere`: other files' matches."""
+    """The functions that match a pattern in one process.
+
+    `refused`: (function, reason); `elsewhere`: matches in other files.
+    """
 
     modules: tuple[ModuleFunctions, ...]
     refused: tuple[tuple[str, str], ...]
@@ -155,14 +157,14 @@ class MatchedFunctions:
 
     @property
     def count(self) -> int:
-        """How many functions are to be probed."""
+        """The number of functions to probe."""
         return sum(len(module.functions) for module in self.modules)
 
 
 def split_pattern(pattern: str) -> tuple[str | None, str]:
-    """(module glob or None, function glob) of `handle_slave*` or `libc.so*:mem*`; `ns::name` is a function.
+    """Return (module glob or None, function glob) of `handle_slave*` or `libc.so*:mem*`; `ns::name` is a function.
 
-    Raises UsageError for a pattern that cannot mean anything.
+    Raises UsageError for an invalid pattern.
     """
     text = pattern.strip()
     if not text or len(text) > MAX_PATTERN or not text.isprintable():
@@ -172,7 +174,7 @@ def split_pattern(pattern: str) -> tuple[str | None, str]:
 
 
 def strip_parameters(name: str) -> str:
-    """A demangled name without its parameters: what a person types. `operator()` keeps its own parentheses."""
+    """Return a demangled name without its parameters, as people type it. `operator()` keeps its own parentheses."""
     depth = 0
     for at in range(len(name) - 1, -1, -1):
         if name[at] == ")":
@@ -186,7 +188,7 @@ def strip_parameters(name: str) -> str:
 
 
 def matches_symbol(pattern: str, raw: str) -> bool:
-    """Whether a glob means a symbol: by its own name, its readable one, or that without parameters."""
+    """Return whether a glob matches a symbol: its own name, the readable one, or that without parameters."""
     if fnmatchcase(raw, pattern):
         return True
     readable = demangle(raw) if raw.startswith("_") else raw
@@ -194,9 +196,9 @@ def matches_symbol(pattern: str, raw: str) -> bool:
 
 
 def find_functions(image: ProcessImage, pattern: str, store: TableStore) -> MatchedFunctions:
-    """The functions that a pattern means in a process: in its executable, or in the modules that it names.
+    """Return the functions that match a pattern in a process: in its executable, or in the modules that it names.
 
-    Raises UsageError for an impossible pattern.
+    Raises UsageError for an invalid pattern.
     """
     module_glob, glob = split_pattern(pattern)
     modules: list[ModuleFunctions] = []
@@ -296,7 +298,7 @@ def _why_not(raw: str, indirect: bool, offset: int | None, elf: Elf, vaddr: int)
 
 
 def is_stepped(code: bytes) -> bool:
-    """Whether an instruction is none that arch/x86/kernel/uprobes.c emulates: push, nop, jmp, call, jcc."""
+    """Return whether arch/x86/kernel/uprobes.c does not emulate an instruction: all but push, nop, jmp, call, jcc."""
     first, second = code[0], code[1]
     push = 0x50 <= first <= 0x57 or (first == 0x41 and 0x50 <= second <= 0x57)
     nop = first == 0x90 or (first == 0x66 and second == 0x90) or (first == 0x0F and second == 0x1F)
@@ -305,7 +307,7 @@ def is_stepped(code: bytes) -> bool:
 
 
 def find_file_offset(elf: Elf, vaddr: int) -> int | None:
-    """Where code of a link-time address lies in the file; None for what is no code."""
+    """Return the file offset of code at a link-time address, or None if there is no code."""
     for segment in elf.loads():
         if segment.flags & PF_X and segment.vaddr <= vaddr < segment.vaddr + segment.file_bytes:
             return segment.offset + vaddr - segment.vaddr
@@ -313,7 +315,7 @@ def find_file_offset(elf: Elf, vaddr: int) -> int | None:
 
 
 def refuse_too_many(of_modules: Sequence[MatchedFunctions], pattern: str, limit: int) -> None:
-    """Raises UsageError where there is nothing to probe, or more than a person can mean."""
+    """Raise UsageError if there is no function to probe, or more than `limit`."""
     total = sum(each.count for each in of_modules)
     if total > limit:
         example = next(module.functions[0] for each in of_modules for module in each.modules)
@@ -338,23 +340,21 @@ def refuse_too_many(of_modules: Sequence[MatchedFunctions], pattern: str, limit:
     raise UsageError(f"'{pattern}' means no function of the process that has a symbol", hint)
 
 
-# Kernel addresses → function names by /proc/kallsyms, where the kernel shows it and cannot be asked (before 5.13).
-
 KERNEL_MAX_SYMBOLS = 2_000_000
-# kallsyms has no sizes: a function ends at the next symbol, and the last one of a module is no longer than this.
+# kallsyms has no sizes. A function ends at the next symbol, and the last one of a module is at most this long.
 MAX_FUNCTION_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class KernelSymbols:
-    """Sorted symbols of kernel text; `modules[i]` is "" for the kernel itself."""
+    """Sorted symbols of kernel text by /proc/kallsyms; `modules[i]` is "" for the kernel itself."""
 
     addresses: tuple[int, ...]
     names: tuple[str, ...]
     modules: tuple[str, ...]
 
     def lookup(self, address: int) -> tuple[str, str, int] | None:
-        """(name, module, start) of the function at an address; None outside of known text."""
+        """Return (name, module, start) of the function at an address, or None outside of known text."""
         at = bisect_right(self.addresses, address) - 1
         if at < 0 or at + 1 >= len(self.addresses):
             return None
@@ -364,14 +364,14 @@ class KernelSymbols:
 
 
 def read_kernel_symbols() -> KernelSymbols:
-    """The running kernel's functions. Raises CapabilityError where it has or shows none."""
+    """Return the running kernel's functions. Raises CapabilityError if it has or shows none."""
     path = procfs() / "kallsyms"
     rows: list[tuple[int, str, str]] = []
     try:
         with path.open(encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 parts = line.split()
-                # Data symbols are kept as ends of the text before them, without a name of their own.
+                # Data symbols mark the end of the text before them. They get no name.
                 if len(parts) < 3 or len(rows) >= KERNEL_MAX_SYMBOLS:
                     continue
                 try:
@@ -399,16 +399,14 @@ def read_kernel_symbols() -> KernelSymbols:
     return KernelSymbols(tuple(order), tuple(best[at][0] for at in order), tuple(best[at][1] for at in order))
 
 
-# Names of what the kernel knows by numbers: its functions and its interrupts.
-
 _CHUNK = 1 << 18
 
 
 def find_kernel_address(names: Sequence[str]) -> int:
-    """Where the kernel itself has the first of these names that it has; 0 where it has none, or kallsyms is hidden.
+    """Return the address of the first of these names that the kernel itself has, or 0 if unknown or hidden.
 
-    The list is long and made while it is read: reading ends at the first name, or where the functions of modules begin.
-    Clang's link-time optimisation puts a suffix behind the names of static functions.
+    kallsyms is long and is made while it is read. Reading ends at the first name, or at the first module. Clang's
+    link-time optimisation adds a suffix to the names of static functions.
     """
     wanted = re.compile(rb"^([0-9a-f]+) \w (%s)(?:\.llvm\.\d+)?$" % "|".join(names).encode(), re.MULTILINE)
     found: dict[str, int] = {}
@@ -420,18 +418,18 @@ def find_kernel_address(names: Sequence[str]) -> int:
     return next((found[name] for name in names if name in found), 0)
 
 
-# The hrtimer's function of the scheduler tick by age of the kernel: to 6.7, in 6.8, from 6.9 on. Before 6.8
-# tick_nohz_handler was there too: the handler of a clock without high resolution, which no hrtimer calls.
+# The hrtimer function of the scheduler tick: until 6.7, in 6.8, since 6.9. Before 6.8 tick_nohz_handler was a handler
+# for clocks without high resolution, which no hrtimer calls.
 TICK_HANDLERS = ("tick_sched_timer", "tick_nohz_highres_handler", "tick_nohz_handler")
 
 
 def find_tick_handler(btf: Btf) -> int:
-    """Where the function is that the tick's hrtimer calls; 0 where that is not known."""
+    """Return the address of the function that the tick's hrtimer calls, or 0 if unknown."""
     return read_tick_function(btf) or find_kernel_address(TICK_HANDLERS)
 
 
 def _symbols() -> Iterator[bytes]:
-    """Some lines of kallsyms at a time; none where it cannot be read."""
+    """Yield kallsyms in pieces of whole lines; nothing if it cannot be read."""
     rest = b""
     try:
         with (procfs() / "kallsyms").open("rb", buffering=0) as file:
@@ -444,14 +442,14 @@ def _symbols() -> Iterator[bytes]:
         yield rest
 
 
-# A function's name, where it begins and ends, and the module that has it: printf's %pS (core-api/printk-formats.rst).
+# Name, offset, size and module of an address: printf's %pS (core-api/printk-formats.rst).
 _FUNCTION = re.compile(r"(\S+)\+0x([0-9a-f]+)/0x[0-9a-f]+(?: \[(.+)\])?")
 
 
 def locate_kernel_addresses(addresses: Collection[int]) -> dict[int, tuple[str, str, int]]:
-    """(function, module, its start) of addresses within the kernel's functions; the kernel's own module is `vmlinux`.
+    """Return (function, module, start of the function) by address; the kernel's own module is `vmlinux`.
 
-    Those that the kernel has no name for are left out. Raises CapabilityError where it gives no names at all.
+    Addresses without a name are left out. Raises CapabilityError if the kernel gives no names at all.
     """
     texts = read_function_texts(addresses) if addresses and is_this_host() else None
     if texts is None:
@@ -466,7 +464,7 @@ def locate_kernel_addresses(addresses: Collection[int]) -> dict[int, tuple[str, 
 
 
 def name_kernel_functions(addresses: Collection[int]) -> dict[int, str]:
-    """Names of the functions that begin at these addresses. Empty where the kernel gives none."""
+    """Return the names of functions that begin at these addresses. Empty if the kernel gives none."""
     try:
         places = locate_kernel_addresses(addresses)
     except CapabilityError:
@@ -475,7 +473,7 @@ def name_kernel_functions(addresses: Collection[int]) -> dict[int, str]:
 
 
 def read_interrupt_names() -> dict[int, str]:
-    """Device name by interrupt number, from /proc/interrupts: the last column, as people know it."""
+    """Return device names by interrupt number, from the last column of /proc/interrupts."""
     names: dict[int, str] = {}
     for line in (try_text(procfs() / "interrupts") or "").splitlines()[1:]:
         number, _, rest = line.partition(":")
@@ -486,14 +484,14 @@ def read_interrupt_names() -> dict[int, str]:
 
 
 class InterruptNames:
-    """Names of interrupts for who asks all day: read when a number comes that was not there before."""
+    """Names of interrupts, read again when an unknown number appears."""
 
     def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self._met: set[int] = set()
 
     def of(self, causes: npt.NDArray[np.void]) -> dict[int, str]:
-        """The names, all that these causes (layout.CAUSE) ask for among them."""
+        """Return the names, including all interrupts of these causes (CAUSE)."""
         numbers = {*causes["irq"].tolist(), *causes["waker_irq"].tolist()}
         if not numbers <= self._met:
             self._met |= numbers

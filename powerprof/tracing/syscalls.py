@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""System calls by thread and kind, and reads and writes by file, summed in the kernel (probes/bpf/syscalls.bpf.c)."""
+"""Count system calls by thread and kind, and reads and writes by file, in the kernel (probes/bpf/syscalls.bpf.c)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from powerprof.tracing.bpf.shared_numbers import NAME_BYTES, NUMBERS, CallKind
 from powerprof.tracing.bpf.types import Btf, build_struct_definitions, read_kernel_btf
 from powerprof.tracing.captures import CallSum, FileSum, SyscallTrace
 
-# Numbers of system calls, which never change, by machine: include/uapi of the kernel. @N: the next is number N.
+# Numbers of system calls by machine: include/uapi of the kernel. They never change. @N: the next number is N.
 
 _X86_64 = """
 read write open close stat fstat lstat poll lseek mmap mprotect munmap brk rt_sigaction rt_sigprocmask rt_sigreturn
@@ -86,7 +86,7 @@ timer_gettime64 timer_settime64 timerfd_gettime64 timerfd_settime64 utimensat_ti
 @416 io_pgetevents_time64 recvmmsg_time64 mq_timedsend_time64 mq_timedreceive_time64 semtimedop_time64
 rt_sigtimedwait_time64 futex_time64 sched_rr_get_interval_time64
 """
-# Since Linux 5.1 every machine has the same.
+# Since Linux 5.1 the numbers are the same on every machine.
 _EVERY = """
 @424 pidfd_send_signal io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount
 fspick pidfd_open clone3 close_range openat2 pidfd_getfd faccessat2 process_madvise epoll_pwait2 mount_setattr
@@ -111,12 +111,12 @@ _FUTEX = {
     13: "LOCK_PI2",
 }
 FUTEX_WAITS = frozenset(("WAIT", "WAIT_BITSET", "LOCK_PI", "WAIT_REQUEUE_PI", "LOCK_PI2"))
-"""What a thread sleeps in until a lock is free or a condition is signalled."""
+"""The operations in which a thread sleeps until a lock is free or a condition is signalled."""
 
 
 @cache
 def syscall_names(machine: str | None = None) -> Mapping[int, str]:
-    """Number → name on this machine, or that one; of an unknown machine those that all have."""
+    """Return the names of system calls by number on this machine or `machine`; the common ones if it is unknown."""
     found: dict[int, str] = {}
     for text in (_BY_MACHINE.get(machine or os.uname().machine, ""), _EVERY):
         number = 0
@@ -130,7 +130,7 @@ def syscall_names(machine: str | None = None) -> Mapping[int, str]:
 
 
 def name_futex_operation(number: int) -> str:
-    """futex(2)'s operation by its name."""
+    """Return the name of an operation of futex(2)."""
     return _FUTEX.get(number, f"operation {number}")
 
 
@@ -175,7 +175,7 @@ URING = {
 
 
 def _argument_offsets(btf: Btf, machine: str) -> list[int]:
-    """Where pt_regs has a call's first three arguments."""
+    """Return the offsets in pt_regs of a call's first three arguments."""
     if machine == "x86_64":
         return [btf.field_offset("pt_regs", name) for name in ("di", "si", "dx")]
     if machine == "aarch64":
@@ -185,12 +185,12 @@ def _argument_offsets(btf: Btf, machine: str) -> list[int]:
 
 
 def can_count_uring(btf: Btf) -> bool:
-    """Whether requests of io_uring can be counted: since Linux 6.3 the tracepoint passes the request."""
+    """Return whether requests of io_uring can be counted: since Linux 6.3 the tracepoint passes the request."""
     return btf.has_tracepoint("io_uring_submit_req") and all(btf.has_field(*where) for where in URING.values())
 
 
 def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int | str]:
-    """What the program needs to know of the running kernel."""
+    """Return the definitions of syscalls.bpf.c for this kernel."""
     offsets = _argument_offsets(btf, os.uname().machine)
     return {
         "EVERY_PROCESS": int(every_process),
@@ -206,12 +206,12 @@ def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int
 
 
 class SyscallTracer(Closeable, WindowPart):
-    """The counting program, loaded; a context manager that removes it."""
+    """The loaded program that counts system calls. A context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
-        """`pids` None is every process. Threads born in the window count.
+        """Load the program for these processes, or for every process if `pids` is None. New threads count.
 
-        Raises CapabilityError where this host or user may not.
+        Raises CapabilityError if this host or user may not.
         """
         self._pids = list(pids) if pids is not None else None
         self._paths: dict[tuple[int, int], str] = {}
@@ -241,14 +241,14 @@ class SyscallTracer(Closeable, WindowPart):
         self._paths |= self._open_files()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> SyscallTrace:
-        """Count for `duration_s`; an interrupt ends the window early, and the trace says so.
+        """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
 
-        `settle`: give up what root may do once nothing is left to open.
+        `settle`: give up root's privileges once nothing is left to open.
         """
         return self.collect(run_window(duration_s, self, settle=settle))
 
     def collect(self, passed: PassedWindow) -> SyscallTrace:
-        """What was counted in the window."""
+        """Return the counts of the window."""
         began_s = time.process_time()
         calls, files, waiting = self._calls(), self._files(), self._waiting()
         bpf_s = self._sums.bpf_s()
@@ -323,7 +323,7 @@ class SyscallTracer(Closeable, WindowPart):
         return sums
 
     def _open_files(self) -> dict[tuple[int, int], str]:
-        """(device, inode) → path of what the target's processes have open now."""
+        """Return the paths of the files that the target's processes have open now, by (device, inode)."""
         found: dict[tuple[int, int], str] = {}
         for pid in self._pids or ():
             found |= shared().open_files(pid)

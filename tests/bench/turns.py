@@ -26,8 +26,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.cpuidle import CpuidleReader
 from powerprof.system.processes import resolve
-from powerprof.tracing.idle import trace_stacks
-from powerprof.tracing.idle_tracer import IdleTracer
+from powerprof.tracing.idle import IdleTracer, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 from tests.bench import attribution
 from tests.bench.figures import Verdict

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from powerprof.system.programs import need
 from powerprof.tracing.bpf.types import count_possible_cpus
-from powerprof.tracing.idle import trace_exits
-from powerprof.tracing.idle_tracer import IdleTracer
+from powerprof.tracing.idle import IdleTracer, trace_exits
 
 SYNTHETIC = 64
 NAMES = ("cpu_idle", "sched_wake_idle_without_ipi")

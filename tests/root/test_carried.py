@@ -22,7 +22,7 @@ from powerprof.tracing import idle, offcpu
 from powerprof.tracing.bpf import objects, syscalls
 from powerprof.tracing.bpf.objects import Compiled
 from powerprof.tracing.bpf.types import read_kernel_btf
-from powerprof.tracing.idle_members import JoinedProcesses
+from powerprof.tracing.idle_stacks import JoinedProcesses
 from tests.conftest import Cli
 from tests.programs import ground_truth
 

@@ -141,7 +141,7 @@ def test_wakings_are_those_that_the_kernel_counts(
 ) -> None:
     target = start("sleeping_truth")
     said = working(target, monkeypatch)
-    script = render_script(read_script(dtrace, "wakeups"), pid=target.pid)
+    script = render_script(read_script("wakeups"), pid=target.pid)
     found = parse_wakeups(run_dtrace(dtrace, script, target.pid, 0.5))
     sleeper, consumer, producer = (int(word) for word in said[0].split()[2:])
     pairs: Counter[tuple[int, int]] = Counter()
@@ -165,7 +165,7 @@ def test_sleeps_are_the_programs_own_in_number_and_length(
 ) -> None:
     target = start("sleeping_truth")
     said = working(target, monkeypatch)
-    script = render_script(read_script(dtrace, "sleep-wake-latency"), pid=target.pid)
+    script = render_script(read_script("sleep-wake-latency"), pid=target.pid)
     found = parse_latency(run_dtrace(dtrace, script, target.pid, 0.5))
     mean_ns, *waits = (int(word) for word in said[0].split()[1:])
     counted = sorted((row.sleeps_count for row in found.threads), reverse=True)[:3]

@@ -17,8 +17,7 @@ from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.window import OpenWindow
 from powerprof.report.labels import word_notes
 from powerprof.system.processes import resolve
-from powerprof.tracing.idle import WindowTracer, trace_exits
-from powerprof.tracing.idle_tracer import IdleTracer
+from powerprof.tracing.idle import IdleTracer, WindowTracer, trace_exits
 
 LAST = max(online_cpus())
 SWITCH = Path(f"/sys/devices/system/cpu/cpu{LAST}/online")

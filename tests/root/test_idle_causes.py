@@ -21,13 +21,13 @@ from powerprof.model.records import Cause, Conservation
 from powerprof.system.processes import resolve
 from powerprof.system.tasks import ENDED, look_up
 from powerprof.tracing import idle as build
-from powerprof.tracing import idle_stacks, idle_tracer
+from powerprof.tracing import idle_tables
 from powerprof.tracing.bpf.shared_numbers import CpuPhase
 from powerprof.tracing.bpf.types import read_kernel_btf
 from powerprof.tracing.captures import CpuEdge
-from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_exits, trace_on_demand, trace_stacks
+from powerprof.tracing.idle import IdleTracer, TracedWindow, WindowTracer, trace_exits, trace_on_demand, trace_stacks
 from powerprof.tracing.idle_data import aggregate_exits
-from powerprof.tracing.idle_tracer import FillLimits, IdleTracer
+from powerprof.tracing.idle_tables import FillLimits
 from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions, read_interrupt_names
 from tests.balance import check_balance
 from tests.programs import injecting
@@ -234,7 +234,7 @@ def test_a_small_table_is_a_count_of_losses(root_bpf: None, monkeypatch: pytest.
 def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each `sleep` of the burst is a thread that lives for an instant: far more causes than the table has room for."""
     monkeypatch.setattr(build, "CAUSES", 256)
-    monkeypatch.setattr(idle_stacks, "MOST_CAUSES", 128)
+    monkeypatch.setattr(idle_tables, "MOST_CAUSES", 128)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 3.0)
     balance = balance_of(window)
@@ -250,7 +250,7 @@ def test_a_table_that_fills_is_emptied_in_time(root_bpf: None, monkeypatch: pyte
 
 
 def test_a_sample_within_its_limit_is_an_even_one(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(idle_tracer, "SAMPLE_LIMIT", 16)
+    monkeypatch.setattr(idle_tables, "SAMPLE_LIMIT", 16)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
     trace, total = window.trace, balance_of(window).idle_exits_count

@@ -13,8 +13,7 @@ from powerprof.attribution import causes
 from powerprof.measure.window import OpenWindow
 from powerprof.model.records import Cause
 from powerprof.system.tasks import look_up
-from powerprof.tracing.idle import WindowTracer, trace_exits
-from powerprof.tracing.idle_tracer import IdleTracer
+from powerprof.tracing.idle import IdleTracer, WindowTracer, trace_exits
 
 _LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
 _SLEEPS, _SLEEP_S, _WINDOWS = 40, 0.004, 20

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a BPF program by bcc: `python -m powerprof.tracing.bpf.compiler [HEADERS]`, source in, packed base64 out.
+"""Compile a BPF program by bcc: `python -m powerprof.tracing.bpf.compiler [HEADERS]`, source in, packed base64 out.
 
-A process of its own: clang takes 200 MB and seconds, and says what it has to say on descriptor 2. Nothing is loaded or
-attached here. Ends with 1 and one line on stderr where it cannot.
+It is a separate process, because clang takes 200 MB and seconds and prints to descriptor 2. Nothing is loaded or
+attached here. On failure it exits with 1 and one line on stderr.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, pack_c
 
 
 def _map_plan(name: str, descriptor: int) -> MapPlan:
-    """As the kernel made it: a ring buffer's pages, say, have become bytes."""
+    """Return the map as the kernel created it: the pages of a ring buffer, for example, are bytes now."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines()
     fields = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return MapPlan(
@@ -32,16 +32,16 @@ def _map_plan(name: str, descriptor: int) -> MapPlan:
 
 
 def compile_source(source: str) -> Compiled:
-    """Raises what bcc raises."""
+    """Compile a source by bcc. Raises bcc's exceptions."""
     import bcc
 
     class _Unloaded(bcc.BPF):  # type: ignore[misc]
         def _trace_autoload(self) -> None:
-            """Programs are loaded by whoever wants them."""
+            """Load nothing: the caller loads programs."""
 
     module: Any = _Unloaded(text=source, cflags=["-Wno-macro-redefined"])
     library = bcc.libbcc.lib
-    # Declared in part by bcc (libbcc.py): without this a pointer is cut to an int.
+    # bcc declares these only in part (libbcc.py), so a pointer would be cut to an int.
     library.bpf_num_tables.argtypes = [ctypes.c_void_p]
     library.bpf_table_name.argtypes = library.bpf_table_fd_id.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.bpf_table_name.restype = ctypes.c_char_p
@@ -62,7 +62,7 @@ def compile_source(source: str) -> Compiled:
 
 
 def main() -> int:
-    """Compile standard input."""
+    """Compile standard input. Return the exit status."""
     if sys.argv[1:]:
         os.environ["BCC_KERNEL_SOURCE"] = sys.argv[1]
     try:

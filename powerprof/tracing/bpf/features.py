@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this kernel's BPF can do, by trial: a map of the kind is made, a program that calls the helper is loaded.
+"""Find the BPF features of this kernel by trial: create a map of the kind, or load a program that calls the helper.
 
-Distributions carry features back to older kernels, so no version is asked. Numbers are of the kernel's interface
-(include/uapi/linux/bpf.h), which never change; the versions are those of the first Linux that had the feature.
+Distributions port features to older kernels, so the version is not tested. The numbers of the kernel's interface
+(include/uapi/linux/bpf.h) never change. The versions are those of the first Linux with the feature.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from powerprof.tracing.bpf import syscalls
 from powerprof.tracing.bpf.syscalls import INSTRUCTION, encode_instruction
 from powerprof.tracing.bpf.types import Btf
 
-# What verifiers say of a helper that they do not have, or not for this kind of program.
+# Messages of verifiers about a missing helper, or one for another kind of program.
 _NO_SUCH_HELPER = ("invalid func ", "unknown func ", "program of this type cannot use helper ")
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One feature: `number` of a map type or helper, the first Linux that had it, and what it is needed for.
+    """A feature: the `number` of a map type or helper, the first Linux with it, and its purpose.
 
-    `program` is the type of program that a helper is tried in: some are for some types only.
+    `program`: the type of program in which a helper is tried, because some helpers are only for some types.
     """
 
     name: str
@@ -49,12 +49,12 @@ _EXACT_CLOCK = 5  # bpf_ktime_get_ns, in every kernel
 
 
 def choose_coarse_clock() -> int:
-    """The helper that tells the time of the last tick, or the exact time where there is none."""
+    """Return the number of the helper for the time of the last tick, or for the exact time if there is none."""
     return _EXACT_CLOCK if has_feature(COARSE_CLOCK) is False else COARSE_CLOCK.number
 
 
 def not_permitted_error() -> CapabilityError:
-    """The error of who may not load programs."""
+    """Return the error for a user who may not load programs."""
     hint = "run as root, or: setcap cap_bpf,cap_perfmon,cap_sys_ptrace+ep on the interpreter"
     if os.geteuid() == 0:
         hint = (
@@ -65,17 +65,17 @@ def not_permitted_error() -> CapabilityError:
 
 
 def may_load_programs() -> bool:
-    """Whether this process may load programs: else none of what the kernel can do is known."""
+    """Return whether this process may load programs. Otherwise nothing is known about the kernel's features."""
     return has_feature(RING_BUFFER) is not None
 
 
 class NotPermittedError(Exception):
-    """This process may not try."""
+    """This process may not load programs."""
 
 
 def _has_map(number: int) -> bool:
     try:
-        # A ring buffer of one page has neither keys nor values.
+        # A ring buffer of one page, without keys and values.
         os.close(syscalls.create_map("trial", number, 0, 0, os.sysconf("SC_PAGESIZE"), 0))
     except PermissionError as error:
         raise NotPermittedError from error
@@ -85,7 +85,7 @@ def _has_map(number: int) -> bool:
 
 
 def _has_helper(number: int, kind: int) -> bool:
-    """A program that calls it without arguments: refused in any case, but only a missing helper for that reason."""
+    """Load a program that calls the helper without arguments. Only a missing helper is refused for that reason."""
     program = encode_instruction(0x85, value=number) + encode_instruction(0x95)
     try:
         os.close(syscalls.load_program("trial", kind, program))
@@ -98,7 +98,7 @@ def _has_helper(number: int, kind: int) -> bool:
 
 @lru_cache(maxsize=64)
 def has_feature(feature: Feature) -> bool | None:
-    """Whether this kernel has it; None where this process may not try."""
+    """Return whether this kernel has the feature, or None if this process may not try."""
     try:
         return _has_map(feature.number) if feature.kind == "map" else _has_helper(feature.number, feature.program)
     except NotPermittedError:
@@ -108,7 +108,7 @@ def has_feature(feature: Feature) -> bool | None:
 def _is_taken(
     words: Sequence[tuple[int, int, int, int]], kind: int, *, attach_type: int = 0, attach_to: int = 0
 ) -> bool:
-    """Whether the kernel loads a program of these instructions."""
+    """Return whether the kernel loads a program of these instructions."""
     code = b"".join(INSTRUCTION.pack(*word) for word in words)
     try:
         os.close(syscalls.load_program("trial", kind, code, attach_type=attach_type, attach_to=attach_to))
@@ -118,9 +118,9 @@ def _is_taken(
 
 
 def can_read_directly(btf: Btf) -> bool:
-    """Whether a program that knows its arguments' types may read a thread's number and its registers (5.15).
+    """Return whether a typed program may read a thread's number and its registers (5.15).
 
-    Tried with what the programs do: the number by a load, the registers by their helper and a load.
+    The trial does the same as the programs: it loads the number, and reads the registers by their helper.
     """
     waking, number = btf.tracepoint_id("sched_waking"), btf.field_offset("task_struct", "pid")
     words = (
@@ -136,15 +136,15 @@ def can_read_directly(btf: Btf) -> bool:
     return _is_taken(words, syscalls.PROGRAM_TRACING, attach_type=how, attach_to=waking or 0)
 
 
-# What holds the kernel's count of interrupts on x86-64, and the field in it: since 6.15 and before 6.2, and in between.
+# The variable and field of the kernel's count of interrupts on x86-64: since 6.15 and before 6.2, and in between.
 _PREEMPT_COUNTS: tuple[tuple[str, str | None], ...] = (("__preempt_count", None), ("pcpu_hot", "preempt_count"))
 _THIS_CPU_POINTER = 154
 
 
 def build_interrupt_definitions(btf: Btf) -> dict[str, int | str]:
-    """How programs ask whether their CPU is in an interrupt (reading.bpf.h); nothing where they cannot.
+    """Return the definitions for reading whether a CPU is in an interrupt (reading.bpf.h); empty if it cannot be read.
 
-    arm64 keeps the count with the running thread; x86-64 for each CPU, readable since 5.10: tried as programs do.
+    arm64 keeps the count with the running thread; x86-64 for each CPU, readable since 5.10 and tried here.
     """
     in_thread = "thread_info.preempt_count"
     if btf.has_field("task_struct", in_thread):
@@ -168,10 +168,7 @@ def build_interrupt_definitions(btf: Btf) -> dict[str, int | str]:
 
 
 def require(feature: Feature, purpose: str = "") -> None:
-    """Raises CapabilityError, which names the kernel and the feature, where it is not there.
-
-    `purpose`: what needs it here, where that is not its usual purpose.
-    """
+    """Raise CapabilityError with the kernel and the feature if it is missing. `purpose` replaces its usual purpose."""
     if has_feature(feature) is False:
         raise CapabilityError(
             f"this kernel ({os.uname().release}) has no {feature.name}, which {purpose or feature.purpose} needs",
@@ -179,9 +176,9 @@ def require(feature: Feature, purpose: str = "") -> None:
         )
 
 
-# Small programs that the kernel runs once, when asked: what it calls its functions, and what its tick's timer calls.
-#
-# The kernel answers whatever it shows in kallsyms (kptr_restrict), in microseconds; its list takes a third of a second.
+# Small programs that the kernel runs once return the names of its functions and the function of its tick's timer. The
+# kernel answers in microseconds, under the rules of kallsyms (kptr_restrict). Reading kallsyms takes a third of a
+# second.
 
 # Numbers of include/uapi/linux/bpf.h.
 _LOAD_64, _LOAD_FIELD, _STORE_FIELD, _SHIFT_RIGHT = 0x18, 0x79, 0x7B, 0x7F
@@ -190,15 +187,15 @@ _MAP_VALUE, _VARIABLE = 2, 3
 _PER_CPU_POINTER, _PRINT = 153, 165
 _READ_ONLY_TO_PROGRAMS = 1 << 7
 _FRAME = 10
-# KSYM_NAME_LEN, since Linux 6.1, and what stands behind the name.
+# KSYM_NAME_LEN since Linux 6.1, and the text after the name.
 _TEXT_BYTES = 512 + 128
 _FORMAT = b"%pS"
 
 
 def read_function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
-    """What the kernel writes for each address: `name+0x10/0x20`, and ` [module]`; a number where it knows nothing.
+    """Return the kernel's text for each address: `name+0x10/0x20` with ` [module]`, or a number if it is unknown.
 
-    None where it cannot be asked (before Linux 5.13, or not permitted).
+    Returns None if the kernel cannot be queried (before Linux 5.13, or not permitted).
     """
     with ExitStack() as held:
         try:
@@ -219,9 +216,9 @@ def read_function_texts(addresses: Iterable[int]) -> dict[int, str] | None:
 
 
 def read_tick_function(btf: Btf) -> int:
-    """Where the function is that the scheduler tick's timer calls, read from the timer itself.
+    """Return the address of the function of the scheduler tick's timer, read from the timer itself.
 
-    0 where that is not known: kernels that have no names of variables (KALLSYMS_ALL), or one that has no such timer.
+    0 if unknown: kernels without names of variables (KALLSYMS_ALL), or without such a timer.
     """
     variable = btf.variable_id("tick_cpu_sched")
     if variable is None:
@@ -249,7 +246,7 @@ def _loaded(name: str, code: bytes) -> int:
 
 
 def _names_code(pattern: int, text: int) -> bytes:
-    """Write the name of the address that is the only argument into the map `text`."""
+    """Return a program that writes the name of its address argument into the map `text`."""
     return b"".join(
         (
             encode_instruction(_LOAD_FIELD, 6, 1),
@@ -269,7 +266,7 @@ def _names_code(pattern: int, text: int) -> bytes:
 
 
 def _tick_code(variable: int, field: int) -> bytes:
-    """Return the field of the first CPU's variable, shifted by as many bits as the only argument says."""
+    """Return a program that returns the field of the first CPU's variable, shifted right by its argument."""
     return b"".join(
         (
             encode_instruction(_LOAD_FIELD, 6, 1),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel headers for bcc where /lib/modules/$(uname -r)/build is missing.
+"""Find kernel headers for bcc if /lib/modules/$(uname -r)/build is missing.
 
-bcc compiles every program against kernel headers. Those of another version serve here, because powerprof's
-programs read tracepoint arguments and call helpers only, and take every struct offset from BTF. Debian splits
-its headers in two packages (-amd64: generated files, -common: the rest), bcc wants one tree: it is made of
-symbolic links in powerprof's cache, and /lib/modules is never touched.
+bcc compiles every program against kernel headers. Headers of another version serve here, because powerprof's programs
+only read tracepoint arguments and call helpers, and take every struct offset from BTF. Debian splits its headers in two
+packages (-amd64: generated files, -common: the rest) and bcc needs one tree: it is made of symbolic links in
+powerprof's cache. /lib/modules is never changed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,9 @@ from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.files import reason_of, try_text
 from powerprof.system.folders import only_root_writes
 
-# Trees of kernel headers in the cache: links to two packages in one, or what the kernel carries, unpacked.
-
 
 def plan_links(parts: Sequence[Path], prefix: str = "") -> dict[str, Path]:
-    """Name in the merged tree → what it links to: a whole where only one part has it, else what is in both."""
+    """Return the links of a merged tree: whole folders if only one part has them, else their contents."""
     plan: dict[str, Path] = {}
     for name in sorted({entry.name for part in parts for entry in part.iterdir()}):
         holders = [part / name for part in parts if (part / name).exists()]
@@ -56,7 +54,7 @@ def make_merged_tree(plan: dict[str, Path], target: Path) -> Path:
 
 
 def _made(target: Path, fill: Callable[[Path], None]) -> Path:
-    """Make `target` whole or not at all: it is filled next to its place and renamed. Raises PowerprofError."""
+    """Fill a temporary folder next to `target` and rename it. Raises PowerprofError."""
     temporary = target.parent / f".{target.name}.{secrets.token_hex(8)}"
     try:
         temporary.mkdir(mode=0o700)
@@ -82,9 +80,9 @@ def cannot_prepare(target: Path, error: OSError | tarfile.TarError | lzma.LZMAEr
 
 
 def unpack_carried_headers(carried: Path, shelf: Path) -> Path:
-    """The headers that a CONFIG_IKHEADERS kernel carries, unpacked in the cache.
+    """Return the headers that a CONFIG_IKHEADERS kernel carries, unpacked in the cache.
 
-    bcc would unpack them itself, to /tmp/kheaders-RELEASE, a name that everybody can take first.
+    bcc would unpack them to /tmp/kheaders-RELEASE, a name that any user can take first.
     """
     try:
         packed = carried.read_bytes()
@@ -101,7 +99,7 @@ def unpack_carried_headers(carried: Path, shelf: Path) -> Path:
     return _made(target, fill)
 
 
-# What bcc's kbuild_helper.cc calls the architecture in its -I flags, and how Debian names the package.
+# The architecture in the -I flags of bcc's kbuild_helper.cc, and in Debian's package name.
 _ARCHITECTURES = {
     "x86_64": ("x86", "amd64"),
     "aarch64": ("arm64", "arm64"),
@@ -109,7 +107,7 @@ _ARCHITECTURES = {
     "s390x": ("s390", "s390x"),
     "riscv64": ("riscv", "riscv64"),
 }
-# Always this kernel's own: a recorded machine's (POWERPROF_SYSFS) are not compiled here.
+# Always this kernel's own: programs are not compiled for a recorded machine (POWERPROF_SYSFS).
 _CARRIED = Path("/sys/kernel/kheaders.tar.xz")
 _LAYOUT = "1"  # part of the fingerprint: a tree made by an older powerprof is not taken for a new one
 
@@ -132,12 +130,12 @@ def _package() -> str:
     system = try_text(Path("/etc/os-release")) or ""
     if re.search(r"^ID=\"?ubuntu", system, re.MULTILINE):
         return "linux-headers-generic"
-    # A cloud kernel has headers of its own; asking for them keeps the kernel and its headers together.
+    # A cloud kernel has separate headers. Their package keeps the kernel and its headers together.
     return f"linux-headers-{'cloud-' if '-cloud-' in release else ''}{_architecture()[1]}"
 
 
 def install_command() -> str:
-    """The command that installs headers on this host."""
+    """Return the command that installs headers on this host."""
     return f"apt install {_package()}"
 
 
@@ -156,7 +154,7 @@ def _is_complete(parts: Sequence[Path]) -> bool:
 
 
 def find_installed_headers(modules: Path = Path("/lib/modules"), sources: Path = Path("/usr/src")) -> list[HeaderTree]:
-    """Every complete set of headers on this host, in no order."""
+    """Return every complete set of headers on this host, in no order."""
     trees: dict[Path, HeaderTree] = {}
     candidates = [*sources.glob("linux-headers-*"), *sources.glob("kernels/*"), *modules.glob("*/build")]
     for build in sorted(candidates):
@@ -173,7 +171,7 @@ def find_installed_headers(modules: Path = Path("/lib/modules"), sources: Path =
 
 
 def _distance(release: str, running: str) -> tuple[int, int, str]:
-    """How far two kernel versions are apart; 6.0 follows 5.19, a major step counts as twenty minor ones."""
+    """Return a distance of two kernel versions. 6.0 follows 5.19; a major step counts as twenty minor ones."""
 
     def number(text: str) -> tuple[int, int]:
         match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text)
@@ -195,15 +193,18 @@ def _whole_plan(tree: HeaderTree) -> dict[str, Path]:
 
 
 def _may_be_compiled(tree: HeaderTree) -> str | None:
-    """Why root must not compile these headers; None where it may: whoever can write to them would be root."""
+    """Return why root must not compile these headers, or None: a user who can write them would become root."""
     if os.geteuid() != 0:
         return None
     return next((reason for part in tree.parts if (reason := only_root_writes(part)) is not None), None)
 
 
 def _is_found_by_bcc(own: Path) -> bool:
-    """Whether bcc takes this kernel's own headers. It asks for `source` where there is one, then for kconfig.h there;
-    where that is missing it goes to /tmp/kheaders-RELEASE (src/cc/frontends/clang/loader.cc of bcc 0.26)."""
+    """Return whether bcc uses this kernel's own headers.
+
+    It takes `source` if it exists, and looks for kconfig.h there. If that is missing it uses /tmp/kheaders-RELEASE
+    (src/cc/frontends/clang/loader.cc of bcc 0.26).
+    """
     build, source = own / "build", own / "source"
     folders = (build, source) if source.is_dir() else (build,)
     if not build.is_dir() or not (folders[-1] / "include/linux/kconfig.h").exists():
@@ -217,11 +218,10 @@ def find_kernel_headers(
     cache: Path | None = None,
     carried: Path = _CARRIED,
 ) -> Path | None:
-    """What BCC_KERNEL_SOURCE must be while bcc compiles; None where bcc finds this kernel's own headers.
+    """Return the value of BCC_KERNEL_SOURCE for bcc, or None if bcc finds this kernel's own headers.
 
-    Sets nothing itself. The merged tree is made once per set of installed headers and used again. Root takes only
-    headers that nobody else may write to. Raises CapabilityError where no headers are installed, PowerprofError where
-    the cache cannot be written.
+    The merged tree is made once per set of installed headers. Root uses only headers that no other user may write.
+    Raises CapabilityError if no headers are installed, PowerprofError if the cache cannot be written.
     """
     running = os.uname().release
     if _is_found_by_bcc(modules / running):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A compiled program in the kernel: loaded, attached, and its maps read and written, without bcc.
+"""Load a compiled program into the kernel, attach it, and read and write its maps, without bcc.
 
-What a function is for is the beginning of its name: `raw_tracepoint__NAME` is attached to that tracepoint at once, and
-so is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types; `sample__NAME` runs at overflows of
-perf events (`sampling.py`), `uprobe__NAME` at places in programs (`uprobes.py`). `called__NAME` runs where a raw
-tracepoint's program calls it through a table of programs (`put_programs`).
+The beginning of a function's name is its purpose. `raw_tracepoint__NAME` is attached to that tracepoint at once, and so
+is `btf_tracepoint__NAME`, whose arguments the verifier knows by their types. `sample__NAME` runs at overflows of perf
+events and `uprobe__NAME` at places in programs (`uprobes.py`). `called__NAME` runs when a raw tracepoint's program
+calls it through a table of programs (`put_programs`).
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from powerprof.tracing.bpf.features import may_load_programs, not_permitted_erro
 from powerprof.tracing.bpf.objects import Compiled, MapPlan, ProgramPlan, replace_map_numbers
 from powerprof.tracing.bpf.types import Btf, count_possible_cpus, read_kernel_btf
 
-# Takes records out of a BPF ring buffer, which is shared memory (Documentation/bpf/ringbuf.rst in the kernel).
-#
-# One page with the consumer's position, which is ours to write; one with the producer's; then the data. Positions only
-# grow. The kernel offers the data twice in a row, so that no record is cut; once is enough here, and half the memory.
-#
-# Positions and lengths are read and written as whole words: struct goes byte by byte, and a position that is read in
-# between is one that never was.
-
 _PAGE = mmap.PAGESIZE
 _HEADER, _LENGTH_BYTES = 8, 4
 _BUSY, _DISCARD = 1 << 31, 1 << 30
 
 
 class RingBuffer:
-    """One ring buffer of a map's descriptor and size; `on_bytes` gets each record."""
+    """A BPF ring buffer in shared memory; `on_bytes` gets each record (Documentation/bpf/ringbuf.rst in the kernel).
+
+    One page holds the consumer's position, which powerprof writes, one the producer's; the data follow. Positions only
+    grow. The kernel maps the data twice so that no record is cut; one mapping is enough here and needs half the memory.
+    Positions and lengths are read and written as whole words, because struct copies byte by byte and could return a
+    position that never existed.
+    """
 
     def __init__(self, descriptor: int, size_bytes: int, on_bytes: Callable[[bytes], object]) -> None:
         self._on_bytes, self._mask = on_bytes, size_bytes - 1
@@ -52,14 +50,14 @@ class RingBuffer:
         self._lengths = memoryview(self._shared).cast("I")
 
     def close(self) -> None:
-        """Unmap."""
+        """Unmap the buffer."""
         for view in (self._consumed, self._produced, self._lengths):
             view.release()
         self._consumer.close()
         self._shared.close()
 
     def consume(self) -> None:
-        """Deliver what is there; never waits."""
+        """Deliver the present records, without waiting."""
         position, end = self._consumed[0], self._produced[0]
         while position < end:
             at = _PAGE + (position & self._mask)
@@ -92,11 +90,11 @@ _VERIFIERS = 4
 
 
 def _refusal(error: OSError) -> PowerprofError:
-    """Why nothing was loaded, in one line."""
+    """Return the error for a program that the kernel refused, with its reason in one line."""
     if os.geteuid() != 0 or (error.errno in (errno.EPERM, errno.EACCES) and not getattr(error, "log", "")):
         return not_permitted_error()
     lines = [line.strip() for line in getattr(error, "log", "").splitlines() if line.strip()]
-    # The verifier ends with its statistics.
+    # The last lines of the verifier are statistics.
     lines = [line for line in lines if not line.startswith(("processed ", "verification time", "stack depth"))]
     reason = lines[-1] if lines else reason_of(error)
     return PowerprofError(
@@ -106,14 +104,14 @@ def _refusal(error: OSError) -> PowerprofError:
 
 
 def _unusable(what: str, error: OSError) -> PowerprofError:
-    """Why a table of a loaded program could not be used."""
+    """Return the error for a table that could not be used."""
     return PowerprofError(
         f"cannot {what} ({reason_of(error)})", "free memory: the host's, and its control group's (memory.max)"
     )
 
 
 class LoadedProgram(Closeable):
-    """All programs and maps of one object; leaving the context, or `close`, detaches and frees them."""
+    """The programs and maps of one object. `close` or leaving the context detaches and frees them."""
 
     def __init__(
         self,
@@ -125,13 +123,14 @@ class LoadedProgram(Closeable):
         cached: bool = True,
         optional: Collection[str] = (),
     ) -> None:
-        """Load `probes/bpf/<name>`, and attach what belongs to tracepoints.
+        """Load `probes/bpf/<name>` and attach its tracepoints.
 
-        `uprobe_type`: how its uprobe functions will be attached (`uprobes.attach_type`). `btf`: where the types of
-        tracepoints are looked up (the running kernel's). `cached` False: compile again. `optional`: functions without
-        which the others work, where the kernel's verifier has too little patience for them.
-        Raises CapabilityError where this host cannot (not permitted; no bcc or headers where no carried program fits),
-        PowerprofError where the kernel refuses the program.
+        `uprobe_type`: how its uprobe functions will be attached (`uprobes.choose_attach_type`). `btf`: the types in
+        which tracepoints are looked up, by default the running kernel's. `cached` False: compile again. `optional`:
+        functions that may be missing if the kernel's verifier gives up on them.
+
+        Raises CapabilityError if this host cannot load it (not permitted; no bcc or headers and no fitting carried
+        program), PowerprofError if the kernel refuses the program.
         """
         self._maps: dict[str, tuple[int, MapPlan]] = {}
         self._programs: dict[str, int] = {}
@@ -140,7 +139,7 @@ class LoadedProgram(Closeable):
         self._stats = -1
         self._run_time_s: float | None = None
         self._cpus = count_possible_cpus()
-        # Whether the program is one that powerprof carries, not compiled on this host.
+        # Whether the loaded program is carried by powerprof, not compiled on this host.
         self.is_carried = False
         self._load_as: tuple[int, Btf | None, Collection[str]] = (uprobe_type, btf, optional)
         # Kernels before 5.11 count maps as locked memory.
@@ -159,7 +158,7 @@ class LoadedProgram(Closeable):
             raise
 
     def _load_carried(self, name: str, definitions: Mapping[str, int | str]) -> syscalls.RefusedError | None:
-        """Load the program that powerprof carries, where there is one. Returns why the verifier refused it."""
+        """Load the carried program if there is one. Return the verifier's refusal, or None."""
         carried = objects.find_carried(name, definitions)
         if carried is None:
             return None
@@ -176,8 +175,8 @@ class LoadedProgram(Closeable):
     def _load_compiled(
         self, name: str, definitions: Mapping[str, int | str], cached: bool, refused: syscalls.RefusedError | None
     ) -> None:
-        """Load what this host's bcc makes of it. `refused`: why the carried one was refused, where there was one."""
-        # Of a kernel that may not be asked nothing is known, not even which carried program fits.
+        """Load the program that this host's bcc compiles. `refused`: the verifier's refusal of the carried one."""
+        # Without permission nothing is known about the kernel, not even which carried program fits.
         if not may_load_programs():
             raise not_permitted_error()
         try:
@@ -213,12 +212,12 @@ class LoadedProgram(Closeable):
                 if program.name not in optional:
                     raise
 
-        # The verifier takes most of a second for all of them, on one CPU each. The largest first.
+        # The verifier takes most of a second for all programs, on one CPU each. Start with the largest.
         with ThreadPoolExecutor(min(_VERIFIERS, os.cpu_count() or 1)) as pool:
             list(pool.map(load, sorted(compiled.programs, key=lambda plan: -len(plan.code))))
 
     def close(self) -> None:
-        """Detach and free."""
+        """Detach and free everything."""
         self.detach()
         for ring in self._rings:
             ring.close()
@@ -231,65 +230,65 @@ class LoadedProgram(Closeable):
         self._stats = -1
 
     def attach(self) -> None:
-        """Put programs on their tracepoints. Raises OSError."""
+        """Attach programs to their tracepoints. Raises OSError."""
         for name, program in self._programs.items():
             if name.startswith((_TRACEPOINT, _TYPED)) and name not in self._attached:
                 tracepoint = name.removeprefix(_TRACEPOINT) if name.startswith(_TRACEPOINT) else ""
                 self._attached[name] = syscalls.open_raw_tracepoint(tracepoint, program)
 
     def detach(self) -> None:
-        """Take the programs off their tracepoints; they stay loaded, with their maps."""
+        """Detach programs from their tracepoints. They stay loaded, with their maps."""
         for descriptor in self._attached.values():
             os.close(descriptor)
         self._attached.clear()
 
     def count_run_time(self) -> None:
-        """Let the kernel sum the time spent in BPF programs from now on (Linux ≥ 5.8)."""
+        """Start the kernel's sum of the time in BPF programs (Linux 5.8)."""
         if self._stats < 0:
             with suppress(OSError):
                 self._stats = syscalls.enable_run_time_stats()
 
     @property
     def is_counting(self) -> bool:
-        """Whether the kernel sums it now."""
+        """Whether the kernel sums the time in BPF programs now."""
         return self._stats >= 0
 
     def stop_counting(self) -> None:
-        """Let it stop: each run of a program then costs two looks at a clock less."""
+        """Stop that sum. Each run of a program then reads a clock two times less."""
         if self._stats >= 0:
             self._run_time_s = self.run_time_s()
             os.close(self._stats)
             self._stats = -1
 
     def run_time_s(self) -> float | None:
-        """Time spent in these programs while it was counted; None where the kernel does not tell."""
+        """Return the summed time in these programs in seconds, or None if the kernel does not report it."""
         if self._stats < 0:
             return self._run_time_s
         spent = [syscalls.read_run_time_ns(program) for program in self._programs.values()]
         return None if None in spent else sum(spent_ns for spent_ns in spent if spent_ns is not None) / 1e9
 
     def descriptor(self, program: str) -> int:
-        """Of one of the programs, by its function's name. Raises KeyError where the object has none."""
+        """Return the descriptor of a program by its function's name. Raises KeyError if the object has none."""
         return self._programs[program]
 
     def has(self, program: str) -> bool:
-        """Whether the object has such a function."""
+        """Return whether the object has such a function."""
         return program in self._programs
 
     def slots(self, name: str) -> int:
-        """How many entries a map can hold."""
+        """Return the capacity of a map."""
         return self._maps[name][1].entries
 
     def table_bytes(self, name: str) -> bytes:
-        """All values of an array, one after the other."""
+        """Return all values of an array as bytes."""
         return self._read(name)[1]
 
     def hash_bytes(self, name: str) -> tuple[bytes, bytes]:
-        """All keys and all values of a hash table."""
+        """Return all keys and all values of a hash table as bytes."""
         return self._read(name)
 
     def entries(self, name: str) -> Iterator[tuple[bytes, bytes]]:
-        """Each key of a hash table with its value."""
+        """Yield each key of a hash table with its value."""
         keys, values = self._read(name)
         plan = self._maps[name][1]
         for number in range(len(keys) // plan.key_bytes):
@@ -311,14 +310,16 @@ class LoadedProgram(Closeable):
             raise _unusable(f"write the table {name}", error) from error
 
     def put_programs(self, name: str, programs: Sequence[str]) -> None:
-        """Let the entries of a table of programs be these, in that order: what programs may call. Where one of them was
-        not loaded the table is empty, and the calls go on behind themselves."""
+        """Fill a table of programs, in this order, so that programs can call them.
+
+        If one of them was not loaded, the table stays empty and a call has no effect.
+        """
         if all(program in self._programs for program in programs):
             for number, program in enumerate(programs):
                 self.put(name, number, self._programs[program].to_bytes(4, "little"))
 
     def get(self, name: str, index: int) -> bytes:
-        """One entry of an array."""
+        """Return one entry of an array."""
         descriptor, plan = self._maps[name]
         try:
             return syscalls.read_entry(descriptor, _key(index), plan.value_bytes)
@@ -326,7 +327,7 @@ class LoadedProgram(Closeable):
             raise _unusable(f"read the table {name}", error) from error
 
     def delete(self, name: str, keys: bytes) -> None:
-        """Delete entries of a hash table by their keys, one after the other; those not there are passed over."""
+        """Delete entries of a hash table by their concatenated keys. Missing entries are skipped."""
         descriptor, plan = self._maps[name]
         try:
             syscalls.delete_entries(descriptor, keys, plan.key_bytes)
@@ -338,11 +339,11 @@ class LoadedProgram(Closeable):
         self.delete(name, self._read(name)[0])
 
     def per_cpu_sum(self, name: str) -> list[int]:
-        """Each entry of a per-CPU array of u64, summed over CPUs."""
+        """Return each entry of a per-CPU array of u64, summed over CPUs."""
         return [self.per_cpu_words(name, index)[0] for index in range(self._maps[name][1].entries)]
 
     def per_cpu_words(self, name: str, index: int) -> list[int]:
-        """The words of one entry of a per-CPU array, each summed over CPUs."""
+        """Return the words of one entry of a per-CPU array, each summed over CPUs."""
         descriptor, plan = self._maps[name]
         row = syscalls.read_entry(descriptor, _key(index), plan.value_bytes * self._cpus)
         return [int(word) for word in np.frombuffer(row, dtype="<u8").reshape(self._cpus, -1).sum(axis=0)]
@@ -353,17 +354,20 @@ class LoadedProgram(Closeable):
         self._rings.append(RingBuffer(descriptor, plan.entries, on_bytes))
 
     def map_descriptor(self, name: str) -> int:
-        """Of a ring buffer: readable while it holds something that was sent with a wake-up."""
+        """Return the descriptor of a ring buffer.
+
+        It is readable while it holds a record that was sent with a wake-up.
+        """
         return self._maps[name][0]
 
     def waits(self, name: str) -> bool:
-        """Whether a ring buffer holds something that was sent with a wake-up."""
+        """Return whether a ring buffer holds a record that was sent with a wake-up."""
         poll = select.poll()
         poll.register(self._maps[name][0], select.POLLIN)
         return bool(poll.poll(0))
 
     def consume(self) -> None:
-        """Deliver what the ring buffers hold now; never waits."""
+        """Deliver the present records of all ring buffers, without waiting."""
         for ring in self._rings:
             ring.consume()
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel table of sums that is read again and again while it is added to, and never fills with the past.
+"""Read kernel tables of sums while they grow, run summing programs, and measure the cost of programs.
 
-Every entry lies in one of two halves, by a bit of its key. A read takes all entries of the half in use and says what
-came since the read before. Threads come and go, and their entries stay, to be read and remembered: once most entries of
-the half in use are of the past, or they are a third of the table, the kernel is turned to the other half, the last of
-the old one is read when no program can be adding to it any more, and its entries are deleted. Nothing is stopped, lost
-or counted twice.
+`DoubleBufferedTable` reads a table again and again. Every entry is in one of two halves, by a bit of its key. A read
+takes all entries and returns their growth since the read before. Entries of ended threads stay until they are read. If
+most entries belong to the past, or if they fill a third of the table, the kernel is turned to the other half, and the
+old half is emptied after the last program has finished adding to it. Nothing is stopped, lost or counted twice.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.types import Btf
 
 Array = npt.NDArray[np.void]
-# A program that had read the old half's number has added to its entry long since: it takes a microsecond.
+# A program that has read the number of the old half adds to its entry within a microsecond.
 GRACE_S = 0.02
-# Fewer entries cost less to read than to start again: what regularity was seen is forgotten with them.
+# Fewer entries cost less to read than to drop: dropping them loses the regularity of their intervals.
 _FEW, _MOST_PAST = 1000, 4
 
 
 class DoubleBufferedTable:
-    """Reads one such table; `turn` makes the kernel use a half from now on."""
+    """A kernel table in two halves. `turn` makes the kernel use a half from now on."""
 
     def __init__(
         self,
@@ -44,9 +43,10 @@ class DoubleBufferedTable:
         sums: tuple[str, ...],
         turn: Callable[[int], None],
     ) -> None:
-        """`sums`: the fields of the value that only grow; of these the growth is returned, the others are as they are.
+        """Read the table `name` with these types of keys and values.
 
-        `half_of`: the field of the key that holds the half, and its bit.
+        `half_of`: the field of the key that holds the half, and its bit. `sums`: the fields of the value that only
+        grow; their growth is returned. The other fields are returned unchanged.
         """
         self._program, self._name = program, name
         self._key, self._value = dtypes
@@ -59,16 +59,18 @@ class DoubleBufferedTable:
         self._values = np.zeros(0, dtype=self._value)
 
     def clear(self) -> None:
-        """Forget everything: for a new window that nobody has opened yet."""
+        """Empty the table and forget its readings, before a window opens."""
         self._program.clear(self._name)
-        self._forget()
+        self._places, self._values = {}, np.zeros(0, dtype=self._value)
 
-    def since(self, *, emptied: bool = False) -> Array:
-        """What came since the last call, or since `clear`: entries with the half taken out of their keys.
+    def since(self, *, emptied: bool = False, after_read: Callable[[], object] = lambda: None) -> Array:
+        """Return the growth since the last call or `clear`, as entries with the half removed from their keys.
 
-        `emptied`: turn to the other half in any case.
+        A key may occur twice if the kernel was turned to the other half. `emptied`: turn in any case. `after_read` is
+        called directly after the table was read for the last time: what it reads is of the same moment.
         """
         keys, values = self._read()
+        after_read()
         parts = [self._difference(keys, values)]
         if emptied or 3 * len(keys) > self._slots or len(keys) > max(_FEW, _MOST_PAST * len(parts[0])):
             old = self._half
@@ -76,10 +78,12 @@ class DoubleBufferedTable:
             self._turn(self._half)
             time.sleep(GRACE_S)
             keys, values = self._read()
+            after_read()
+            # The new half counts too: its entries are of the time until this reading.
+            parts.append(self._difference(keys, values))
             is_old = (keys[self._field] & self._bit != 0) == bool(old)
-            parts.append(self._difference(keys[is_old], values[is_old]))
             self._program.delete(self._name, keys[is_old].tobytes())
-            self._forget()
+            self._remember(keys[~is_old], values[~is_old])
         return np.concatenate(parts)
 
     def _read(self) -> tuple[Array, Array]:
@@ -87,22 +91,26 @@ class DoubleBufferedTable:
         return np.frombuffer(keys, dtype=self._key), np.frombuffer(values, dtype=self._value)
 
     def _difference(self, keys: Array, values: Array) -> Array:
+        """Return the entries that grew since the last reading, and remember this one."""
         entries = np.zeros(len(keys), dtype=self.dtype)
         for part in (keys, values):
             for field in part.dtype.names or ():
                 entries[field] = part[field]
-        names = keys.view(f"S{self._key.itemsize}").tolist()
-        places = np.array([self._places.get(name, -1) for name in names], dtype=np.int64)
+        places = np.array([self._places.get(name, -1) for name in self._names(keys)], dtype=np.int64)
         known = places >= 0
         for field in self._sums:
             entries[field][known] -= self._values[field][places[known]]
-        self._places, self._values = dict(zip(names, range(len(names)), strict=True)), values
+        self._remember(keys, values)
         entries[self._field] &= ~np.uint32(self._bit)
         moved: Array = entries[entries[self._sums[0]] > 0]
         return moved
 
-    def _forget(self) -> None:
-        self._places, self._values = {}, np.zeros(0, dtype=self._value)
+    def _remember(self, keys: Array, values: Array) -> None:
+        self._places, self._values = {name: place for place, name in enumerate(self._names(keys))}, values
+
+    def _names(self, keys: Array) -> list[bytes]:
+        names: list[bytes] = keys.view(f"S{self._key.itemsize}").tolist()
+        return names
 
 
 # A program that sums into tables of the kernel while its window is open; each window begins with empty tables.
@@ -111,9 +119,9 @@ _MEMBER = (1).to_bytes(8, "little")
 
 
 class SummingProgram(Closeable, WindowPart):
-    """One with the tables `targets`, `is_open` and `counters`, loaded; a context manager that removes it.
+    """A loaded program that sums into tables while its window is open. A context manager that removes it.
 
-    `lost` and the like are what its `counters` rose by since the window was opened, and so is its own time.
+    The program has the tables `targets`, `is_open` and `counters`. Each window begins with empty tables.
     """
 
     def __init__(
@@ -125,10 +133,11 @@ class SummingProgram(Closeable, WindowPart):
         tables: Sequence[str],
         entries: Mapping[str, Mapping[int, bytes]] | None = None,
     ) -> None:
-        """Load `probes/bpf/<name>` for these processes, None where its definitions say every one. `tables` are emptied
-        before each window, `entries` are put into others once.
+        """Load `probes/bpf/<name>` for these processes, or for every process if its definitions request that.
 
-        Raises CapabilityError where this host or user may not, PowerprofError where the kernel refuses the program.
+        `tables` are emptied before each window. `entries` are written to other tables once.
+
+        Raises CapabilityError if this host or user may not, PowerprofError if the kernel refuses the program.
         """
         check_process_ids()
         self._tables = tables
@@ -149,39 +158,38 @@ class SummingProgram(Closeable, WindowPart):
         self._program.close()
 
     def open(self) -> None:
-        """Tables with nothing of a window before."""
+        """Empty the tables."""
         for table in self._tables:
             self._program.clear(table)
         self._ran_s, self._counted = self._program.run_time_s(), self._program.per_cpu_sum("counters")
 
     def begin(self) -> None:
-        """The program counts from here."""
+        """Start counting."""
         self._count(1)
 
     def end(self) -> None:
-        """To here."""
+        """Stop counting."""
         self._count(0)
 
     def _count(self, value: int) -> None:
         self._program.put("is_open", 0, value.to_bytes(8, "little"))
 
     def rows(self, table: str) -> tuple[bytes, bytes]:
-        """Every key and every value of a table, one after the other."""
+        """Return all keys and all values of a table as bytes."""
         return self._program.hash_bytes(table)
 
     def counters(self) -> list[int]:
-        """What each has risen by since the window was opened."""
+        """Return the growth of each counter since the window was opened."""
         return [now - then for then, now in zip(self._counted, self._program.per_cpu_sum("counters"), strict=True)]
 
     def bpf_s(self) -> float | None:
-        """The program's own CPU time in the window; None where the kernel does not count it."""
+        """Return the program's own CPU time in the window in seconds, or None if the kernel does not count it."""
         now_s = self._program.run_time_s()
         return None if now_s is None or self._ran_s is None else now_s - self._ran_s
 
 
-# What a program's runs take in a window, by the kernel's clock, which itself takes two looks at a clock in each run.
-#
-# Where events are many their price is known after a second: the clock stops, and the others are taken to cost as much.
+# The kernel's clock of programs reads a clock twice in each run. If events are frequent, the cost of one is known after
+# a second; then the clock stops, and all later events count with that cost.
 
 ENOUGH = 5_000
 _LOOK_EVERY_S = 1.0
@@ -192,15 +200,15 @@ def _context_switches() -> int:
 
 
 class RunTimeMeter(Closeable, WindowPart):
-    """The clock of one window, running from the beginning on.
+    """A meter of the CPU time that a program uses in one window.
 
-    `events` counts what the programs run for, context switches by default.
+    `events` counts the events for which the program runs, by default context switches.
     """
 
     def __init__(
         self, program: LoadedProgram, events: Callable[[], int] = _context_switches, *, every_s: float = _LOOK_EVERY_S
     ) -> None:
-        """Switch the clock on, which takes a privilege."""
+        """Switch the kernel's clock on. This needs a privilege."""
         self._program, self._events, self._every_s = program, events, every_s
         self._over = threading.Event()
         program.count_run_time()
@@ -208,13 +216,13 @@ class RunTimeMeter(Closeable, WindowPart):
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """The window begins. To be called after privileges are given up: a thread keeps those that it began with."""
-        # Where the clock is refused, what it counted before stands still: that is no time of this window.
+        """Begin the window, after privileges are given up: a thread keeps those that it starts with."""
+        # If the clock was refused, its old value is not a time of this window.
         self._run_s = self._program.run_time_s() if self._program.is_counting else None
         self._count = self._events()
         thread = threading.Thread(target=self._watch, daemon=True)
         thread.start()
-        # Not before: an interrupt in the start would leave a thread that nobody can join.
+        # After the start: an interrupt during it would leave a thread that cannot be joined.
         self._thread = thread
 
     def _watch(self) -> None:
@@ -231,13 +239,13 @@ class RunTimeMeter(Closeable, WindowPart):
         return None if run_s is None or self._run_s is None else (run_s - self._run_s, self._events() - self._count)
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the meter's thread."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
 
     def spent_s(self) -> float | None:
-        """The time of all runs until now; None where the kernel does not tell. Ends the clock."""
+        """Return the time of all runs until now in seconds, or None if the kernel does not report it. End the clock."""
         self.close()
         if self._priced is None:
             so_far = self._so_far()

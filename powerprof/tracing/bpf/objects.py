@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled programs: the one that powerprof carries where it fits (`carried.py`), else compiled here once and kept.
+"""Find compiled programs: the one that powerprof carries if it fits, else one that this host compiles and keeps.
 
-A program is kept under all that went into it: source and definitions, the kernel and its BTF, and the compiler. What
-lies there is loaded into the kernel, so it lies where only root (or the acting user) writes.
+A kept program is named by all its inputs: source and definitions, the kernel and its BTF, and the compiler. It is
+loaded into the kernel, so its folder is writable only by root (or the acting user).
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ from powerprof.tracing.bpf.features import not_permitted_error
 from powerprof.tracing.bpf.headers import find_kernel_headers, install_command
 from powerprof.tracing.bpf.syscalls import INSTRUCTION
 
-# A compiled BPF program as data: its maps and instructions, which any process may load without a compiler.
-
 _LOAD_IMMEDIATE = 0x18  # BPF_LD | BPF_IMM | BPF_DW: two slots of eight bytes
 _MAP = 1  # BPF_PSEUDO_MAP_FD
 
 
 class MapPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A map to be made."""
+    """A map to create."""
 
     name: str
     kind: int
@@ -45,21 +43,21 @@ class MapPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to be loaded. In `code` a map is its place in Compiled.maps."""
+    """A program to load. In `code` a map is its index in Compiled.maps."""
 
     name: str
     code: bytes
 
 
 class Compiled(msgspec.Struct, frozen=True, kw_only=True):
-    """What a compiler made of one source."""
+    """A compiled program as data: maps and instructions that any process may load without a compiler."""
 
     maps: list[MapPlan]
     programs: list[ProgramPlan]
 
 
 def replace_map_numbers(code: bytes, numbers: dict[int, int]) -> bytes:
-    """The instructions with each map's number replaced: descriptors by places, or places by descriptors."""
+    """Return the instructions with each map's number replaced: descriptors by indexes, or indexes by descriptors."""
     patched = bytearray(code)
     for at in range(0, len(code), INSTRUCTION.size):
         operation, registers, offset, number = INSTRUCTION.unpack_from(code, at)
@@ -71,24 +69,24 @@ def replace_map_numbers(code: bytes, numbers: dict[int, int]) -> bytes:
 
 
 def pack_compiled(compiled: Compiled) -> bytes:
-    """Return the bytes that `unpack` reads."""
+    """Return the bytes that `unpack_compiled` reads."""
     return msgspec.msgpack.encode(compiled)
 
 
 def unpack_compiled(packed: bytes) -> Compiled | None:
-    """Return the program, or None for a file that was cut."""
+    """Return the program, or None for a truncated file."""
     try:
         return msgspec.msgpack.decode(packed, type=Compiled)
     except msgspec.MsgspecError:
         return None
 
 
-# Compiled programs that powerprof carries: a host that they fit needs no compiler, no headers and no bcc.
+# Carried objects are compiled when powerprof is built (`make probes`). A host that they fit needs no compiler, headers
+# or bcc.
 #
-# An object is compiled when powerprof is built (`make probes`). What depends on the kernel that it runs on is of three
-# kinds. Numbers (offsets of fields, places of arguments, sizes of tables) are filled into the instructions. Tracepoints
-# that a kernel lacks take their functions with them. All else, what a kernel can do and what a command wants, makes
-# another text, and with it another object: the *shape*. Where no object has the shape, bcc compiles as ever.
+# Three things depend on the running kernel. Numbers (field offsets, places of arguments, sizes of tables) are filled
+# into the instructions. Functions on missing tracepoints are left out. Everything else (features of the kernel, options
+# of the command) changes the text and therefore the object: the *shape*. If no object has the shape, bcc compiles.
 
 Definitions = Mapping[str, int | str]
 
@@ -98,7 +96,7 @@ _NUMBERS = re.compile(
     r"OFFSET_\w+|ARG_\w+|ARGUMENT_\d|NR_CPUS|GROUP_CPUS|CPU_GROUPS|CAUSE_SLOTS|(EXIT|STACK)_PAGES"
     r"|PT_REGS_BYTES|PREEMPT_COUNT|COARSE_CLOCK|THREADS|ENDED_KEPT|STATE_FASTPATH|PORTAL_TEXT"
 )
-# Tracepoints that some kernels lack, each with functions of its own and nothing else (`#ifdef HAVE_…` around them).
+# Tracepoints that some kernels lack, each with its own functions (`#ifdef HAVE_…` around them).
 TRACEPOINTS = (
     "local_timer_entry",
     "reschedule_entry",
@@ -116,15 +114,15 @@ TRACEPOINTS = (
 )
 _SWITCHES = {f"HAVE_{name}": name for name in TRACEPOINTS}
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-# Two fields that one load reads where they adjoin, as they do but in kernels whose structs are shuffled.
+# Two fields that one load reads if they are adjacent, as they are in all kernels without shuffled structs.
 _PID, _TGID = "OFFSET_task_struct_pid", "OFFSET_task_struct_tgid"
 
 
 class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
-    """A number to be filled in: `base` and so many times each definition.
+    """A number to fill in: `base` plus multiples of definitions (`terms`).
 
-    `program`: its place among the programs, and `at` the instruction's; −1: the entries of the map `at`.
-    `is_offset`: the instruction's offset of 16 bits, not its number of 32.
+    `program`: the index of the program, and `at` that of its instruction; −1: the entries of the map `at`. `is_offset`:
+    the instruction's offset of 16 bits, not its number of 32.
     """
 
     program: int
@@ -135,7 +133,7 @@ class Placeholder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
-    """An object as it is carried: `compiled` has any numbers in the `places`."""
+    """A carried object. `compiled` has arbitrary numbers in the `places`."""
 
     name: str
     shape: dict[str, int | str]
@@ -145,24 +143,24 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def select_numbers(definitions: Definitions) -> dict[str, int]:
-    """The definitions that are filled in."""
+    """Return the definitions that are filled in."""
     return {name: value for name, value in definitions.items() if isinstance(value, int) and _NUMBERS.fullmatch(name)}
 
 
 def select_shape(definitions: Definitions) -> dict[str, int | str]:
-    """The definitions that make another object."""
+    """Return the definitions that select an object."""
     numbers = select_numbers(definitions)
     return {name: value for name, value in definitions.items() if name not in numbers and name not in _SWITCHES}
 
 
 def are_ids_adjacent(definitions: Definitions) -> bool:
-    """Whether a thread's number and its process's lie side by side: only such kernels have carried objects."""
+    """Return whether a thread's and its process's number are adjacent. Only such kernels have carried objects."""
     pid, tgid = definitions.get(_PID), definitions.get(_TGID)
     return tgid is None or (isinstance(pid, int) and tgid == pid + 4)
 
 
 def object_name(name: str, source: str, definitions: Definitions) -> str:
-    """The file of the object of this shape and source. Comments and empty lines are not part of a source."""
+    """Return the file name of the object of this shape and source. Comments and empty lines do not count."""
     bare = "\n".join(line.rstrip() for line in _COMMENT.sub("", source).splitlines() if line.strip())
     parts: tuple[object, ...] = (
         _CARRIED_FORMAT,
@@ -175,18 +173,18 @@ def object_name(name: str, source: str, definitions: Definitions) -> str:
 
 
 def objects_folder(machine: str | None = None) -> Path:
-    """Where a machine's objects lie; this one's, where none is named."""
+    """Return the folder of a machine's objects, by default of this machine."""
     return paths.data_dir("probes") / "compiled" / (machine or os.uname().machine)
 
 
 def pack_carried(carried: Carried) -> bytes:
-    """What a file holds."""
+    """Return the bytes of a file."""
     data = zlib.compress(msgspec.msgpack.encode(carried), 9)
     return hashlib.sha256(data).digest() + data
 
 
 def unpack_carried(packed: bytes) -> Carried | None:
-    """None for anything but what `pack` made."""
+    """Return the object of a file, or None unless `pack_carried` made it."""
     digest, data = packed[:32], packed[32:]
     if hashlib.sha256(data).digest() != digest:
         return None
@@ -197,7 +195,7 @@ def unpack_carried(packed: bytes) -> Carried | None:
 
 
 def read_carried(file: str, where: Path | None = None) -> Carried | None:
-    """The object of that file; None where there is none, or a damaged one."""
+    """Return the object of a file, or None if it is missing or damaged."""
     try:
         return unpack_carried(((where or objects_folder()) / file).read_bytes())
     except OSError:
@@ -205,7 +203,7 @@ def read_carried(file: str, where: Path | None = None) -> Carried | None:
 
 
 def find_carried_(name: str, source: str, definitions: Definitions) -> Compiled | None:
-    """The carried program, filled for these definitions; None where none fits."""
+    """Return the carried program for these definitions, or None if none fits."""
     if not are_ids_adjacent(definitions):
         return None
     carried = read_carried(object_name(name, source, definitions))
@@ -213,13 +211,13 @@ def find_carried_(name: str, source: str, definitions: Definitions) -> Compiled 
 
 
 def _lacking(definitions: Definitions) -> Collection[str]:
-    """Tracepoints that this kernel lacks. The end of one comes with its beginning."""
+    """Return the tracepoints that this kernel lacks. The end of one comes with its beginning."""
     names = {name for switch, name in _SWITCHES.items() if switch not in definitions}
     return names | {f"{name.removesuffix('_entry')}_exit" for name in names}
 
 
 def fill_carried(carried: Carried, definitions: Definitions) -> Compiled | None:
-    """The program for these definitions; None where a number does not fit into its instruction."""
+    """Return the program for these definitions, or None if a number does not fit into its instruction."""
     numbers = select_numbers(definitions)
     codes = [bytearray(program.code) for program in carried.compiled.programs]
     entries = [plan.entries for plan in carried.compiled.maps]
@@ -253,7 +251,7 @@ def fill_carried(carried: Carried, definitions: Definitions) -> Compiled | None:
 
 
 def with_entries(plan: MapPlan, entries: int) -> MapPlan:
-    """The map with another number of entries."""
+    """Return the map with another number of entries."""
     return msgspec.structs.replace(plan, entries=entries)
 
 
@@ -261,24 +259,24 @@ _FORMAT = "2"
 _BTF = Path("/sys/kernel/btf/vmlinux")
 _MOST_BYTES = 16 << 20
 _KEPT = 32
-# clang needs 4 s of CPU time here; an emulated or overloaded host takes minutes, and is no reason to fail.
+# clang needs 4 s of CPU time; an emulated or overloaded host takes minutes, which is not a failure.
 _COMPILE_AT_MOST_S = 600.0
 _NO_BCC = 3
 
 
 def read_source(name: str) -> str:
-    """A shipped program with its own headers put in: bcc translates table operations in the main text only."""
+    """Return a shipped program with its own headers inserted: bcc translates table operations only in the main text."""
     text = (paths.data_dir("probes") / "bpf" / name).read_text()
     return re.sub(r'^#include "([\w.]+)"$', lambda match: read_source(match[1]), text, flags=re.MULTILINE)
 
 
 def build_source_text(name: str, definitions: Mapping[str, int | str]) -> str:
-    """The whole text that is compiled."""
+    """Return the whole text to compile."""
     return "".join(f"#define {key} {value}\n" for key, value in definitions.items()) + read_source(name)
 
 
 def _compiler() -> str:
-    """Which bcc there is, without loading it: it maps clang into this process."""
+    """Return the identity of bcc without loading it, because it maps clang into this process."""
     spec = importlib.util.find_spec("bcc")
     if spec is None or not spec.origin:
         return "none"
@@ -314,7 +312,7 @@ def _compile(text: str) -> Compiled:
 
 
 def _explained(output: str) -> PowerprofError:
-    """Why nothing was compiled: `output` is what bcc and clang wrote, bcc's own message last."""
+    """Return the error for a failed compilation. `output`: of bcc and clang, with bcc's own message last."""
     text = output.lower()
     if os.geteuid() != 0 or "permitted" in text or "permission" in text:
         return not_permitted_error()
@@ -326,19 +324,19 @@ def _explained(output: str) -> PowerprofError:
 
 
 def uses_carried_programs() -> bool:
-    """Whether carried programs are wanted: POWERPROF_CARRIED=0 has all compiled on this host."""
+    """Return whether carried programs are used. POWERPROF_CARRIED=0 compiles all of them on this host."""
     return os.environ.get("POWERPROF_CARRIED") != "0"
 
 
 def find_carried(name: str, definitions: Mapping[str, int | str]) -> Compiled | None:
-    """The program `probes/bpf/<name>` as powerprof carries it; None where none fits, or none is wanted."""
+    """Return the carried program of `probes/bpf/<name>`, or None if none fits or none is wanted."""
     return find_carried_(name, read_source(name), definitions) if uses_carried_programs() else None
 
 
 def find_compiled(name: str, definitions: Mapping[str, int | str], *, cached: bool = True) -> Compiled:
-    """The program `probes/bpf/<name>` as this host's bcc compiles it: from the cache or, unless `cached`, now.
+    """Return `probes/bpf/<name>` compiled by this host's bcc, from the cache unless `cached` is False.
 
-    Raises CapabilityError where this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
+    Raises CapabilityError if this host cannot compile (no bcc, no headers, not permitted), PowerprofError.
     """
     text = build_source_text(name, definitions)
     if not cached:
@@ -361,7 +359,7 @@ def _kept(objects_folder: Folder, key: str) -> Compiled | None:
 
 
 def _keep(objects_folder: Folder, key: str, made: Compiled) -> Compiled:
-    """Keep it, and the latest of the others: every kernel and every setting leaves one."""
+    """Save a program and delete all but the latest others: every kernel and every setting makes one."""
     with suppress(OSError):  # nothing is kept then: the next run compiles again
         objects_folder.write(key, pack_compiled(made))
         names = sorted(objects_folder.names(), key=lambda entry: objects_folder.stat(entry).st_mtime_ns)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bpf(2) itself: maps, programs and their attachment, without a library or a compiler in this process.
+"""Call bpf(2): maps, programs and their attachment, without a library or a compiler in this process.
 
 Numbers and layouts are those of the kernel's interface (include/uapi/linux/bpf.h, union bpf_attr), which never change.
 """
@@ -17,7 +17,7 @@ _MAP_CREATE, _LOOKUP, _UPDATE, _PROG_LOAD, _RUN_ONCE, _FREEZE = 0, 1, 2, 5, 10, 
 _RAW_TRACEPOINT_OPEN, _LOOKUP_BATCH, _DELETE_BATCH, _LINK_CREATE, _ENABLE_STATS = 17, 24, 27, 28, 32
 _ATTR_BYTES = 120
 _LOG_BYTES = 1 << 20
-# Most tables hold little: to take memory for more, and to look at it, takes longer than to read them.
+# Most tables are small. Allocating and scanning memory for a large batch takes longer than reading them.
 _FIRST_BATCH, _BATCH = 256, 4096
 
 MAP_HASH, MAP_ARRAY, MAP_PERCPU_ARRAY, MAP_LRU_HASH, MAP_RING_BUFFER = 1, 2, 6, 9, 27
@@ -28,7 +28,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class RefusedError(OSError):
-    """The kernel refused a program: `log` is the output of its verifier."""
+    """A program that the kernel refused; `log` is the output of its verifier."""
 
     def __init__(self, code: int, log: str) -> None:
         super().__init__(code, os.strerror(code))
@@ -36,7 +36,7 @@ class RefusedError(OSError):
 
 
 def call_bpf(command: int, attributes: bytes | bytearray) -> int:
-    """One call. Raises OSError."""
+    """Call bpf(2). Return its result. Raises OSError."""
     number = _NUMBER.get(os.uname().machine)
     if number is None:
         raise OSError(errno.ENOSYS, "bpf(2) is not known on this machine")
@@ -51,13 +51,16 @@ def call_bpf(command: int, attributes: bytes | bytearray) -> int:
 
 
 def create_map(name: str, kind: int, key_bytes: int, value_bytes: int, entries: int, flags: int) -> int:
-    """A map's descriptor."""
+    """Create a map and return its descriptor. Raises OSError."""
     shown = name.encode()[:15]
     return call_bpf(_MAP_CREATE, struct.pack("=7I16s", kind, key_bytes, value_bytes, entries, flags, 0, 0, shown))
 
 
 def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, attach_to: int = 0) -> int:
-    """A program's descriptor. `attach_to`: a type in the kernel's BTF. Raises RefusedError with the verifier's log."""
+    """Load a program and return its descriptor.
+
+    `attach_to`: a BTF type id. Raises RefusedError with the verifier's log.
+    """
     shown = name.encode()[-15:]
     instructions, terms = ctypes.create_string_buffer(code, len(code)), ctypes.create_string_buffer(b"GPL")
 
@@ -83,7 +86,7 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
     try:
         return load(None)
     except OSError:
-        # The verifier talks only when asked, and talking takes time.
+        # The verifier writes its log only on request, because writing takes time.
         buffer = ctypes.create_string_buffer(_LOG_BYTES)
         try:
             return load(buffer)
@@ -92,7 +95,10 @@ def load_program(name: str, kind: int, code: bytes, *, attach_type: int = 0, att
 
 
 def run_program(program: int, *arguments: int) -> int:
-    """What a raw tracepoint's program returns for these arguments: its low 32 bits (BPF_PROG_TEST_RUN, Linux 5.10)."""
+    """Run a raw tracepoint's program with these arguments and return the low 32 bits of its result.
+
+    BPF_PROG_TEST_RUN, Linux 5.10. Raises OSError.
+    """
     given = ctypes.create_string_buffer(struct.pack(f"={len(arguments)}Q", *arguments), 8 * len(arguments))
     attributes = bytearray(struct.pack("=4I2Q4I2Q3I4x", program, *(0,) * 9, ctypes.addressof(given), 0, 0, 0, 0))
     struct.pack_into("=I", attributes, 40, len(given))
@@ -101,28 +107,31 @@ def run_program(program: int, *arguments: int) -> int:
 
 
 def freeze_map(descriptor: int) -> None:
-    """No value of this map changes any more."""
+    """Make a map read-only."""
     call_bpf(_FREEZE, struct.pack("=I", descriptor))
 
 
 def open_raw_tracepoint(name: str, program: int) -> int:
-    """Attach; closing the descriptor detaches. A typed program knows its tracepoint: it has no name."""
+    """Attach a program and return a descriptor; closing it detaches.
+
+    A typed program knows its tracepoint and has no name.
+    """
     text = ctypes.create_string_buffer(name.encode())
     return call_bpf(_RAW_TRACEPOINT_OPEN, struct.pack("=QI", ctypes.addressof(text) if name else 0, program))
 
 
 def create_link(program: int, target: int, attach_type: int, rest: bytes) -> int:
-    """Attach by a link: closing the descriptor detaches. `rest`: the kind's own attributes (BPF_LINK_CREATE)."""
+    """Attach by a link and return its descriptor; closing it detaches. `rest`: further attributes (BPF_LINK_CREATE)."""
     return call_bpf(_LINK_CREATE, struct.pack("=4I", program, target, attach_type, 0) + rest)
 
 
 def enable_run_time_stats() -> int:
-    """The kernel sums the time in BPF programs while the descriptor is open (Linux 5.8)."""
+    """Let the kernel sum the time in BPF programs while the returned descriptor is open (Linux 5.8)."""
     return call_bpf(_ENABLE_STATS, struct.pack("=I", 0))
 
 
 def read_run_time_ns(program: int) -> int | None:
-    """What the kernel has summed for a program; None where it does not tell."""
+    """Return the kernel's summed time of a program in ns, or None if it is not reported."""
     for line in Path(f"/proc/self/fdinfo/{program}").read_text().splitlines():
         if line.startswith("run_time_ns:"):
             return int(line.split()[1])
@@ -135,7 +144,7 @@ def _element(descriptor: int, key: bytes, value: int) -> tuple[bytes, ctypes.Arr
 
 
 def read_entry(descriptor: int, key: bytes, value_bytes: int) -> bytes:
-    """One entry's value. Raises OSError (ENOENT)."""
+    """Return the value of an entry. Raises OSError (ENOENT)."""
     value = ctypes.create_string_buffer(value_bytes)
     attributes, _held = _element(descriptor, key, ctypes.addressof(value))
     call_bpf(_LOOKUP, attributes)
@@ -143,14 +152,14 @@ def read_entry(descriptor: int, key: bytes, value_bytes: int) -> bytes:
 
 
 def write_entry(descriptor: int, key: bytes, value: bytes) -> None:
-    """Set an entry. Raises OSError (E2BIG where the map is full)."""
+    """Set an entry. Raises OSError (E2BIG if the map is full)."""
     data = ctypes.create_string_buffer(value, len(value))
     attributes, _held = _element(descriptor, key, ctypes.addressof(data))
     call_bpf(_UPDATE, attributes)
 
 
 def delete_entries(descriptor: int, keys: bytes, key_bytes: int) -> None:
-    """Delete entries, all in one call (BPF_MAP_DELETE_BATCH, Linux 5.6); those that are not there are passed over."""
+    """Delete entries in one call (BPF_MAP_DELETE_BATCH, Linux 5.6). Missing entries are skipped."""
     held, place = ctypes.create_string_buffer(keys, len(keys)), 0
     while place < len(keys):
         left = (len(keys) - place) // key_bytes
@@ -161,17 +170,19 @@ def delete_entries(descriptor: int, keys: bytes, key_bytes: int) -> None:
         except OSError as error:
             if error.errno != errno.ENOENT:
                 raise
-        # It stopped at a key that is not there.
+        # The call stopped at a missing key.
         (count,) = struct.unpack_from("=I", attributes, 32)
         place += (count + 1) * key_bytes
 
 
 def read_entries(descriptor: int, key_bytes: int, value_bytes: int, entries: int) -> tuple[bytes, bytes]:
-    """All keys and values of a hash or array of so many entries at most, some thousand a call (BPF_MAP_LOOKUP_BATCH,
-    Linux 5.6)."""
+    """Return all keys and values of a hash or array with at most `entries` entries.
+
+    Reads some thousand entries a call (BPF_MAP_LOOKUP_BATCH, Linux 5.6). Raises OSError.
+    """
     batch = 0
     found_keys, found_values = bytearray(), bytearray()
-    # Where the next batch begins: a bucket's number, in a key's place.
+    # The start of the next batch: the number of a bucket, in place of a key.
     place, begun = ctypes.create_string_buffer(max(key_bytes, 8)), False
     while True:
         if batch < min(_BATCH, entries):
@@ -205,12 +216,11 @@ def read_entries(descriptor: int, key_bytes: int, value_bytes: int, entries: int
         begun = True
 
 
-# One instruction of a BPF program as bytes: operation, registers, offset, number (kernel: instruction-set.rst).
-
-# Eight bytes. Of the registers the lower four bits are the one that is written, the upper four the one that is read.
+# Eight bytes: operation, registers, offset, number (kernel: instruction-set.rst). The lower four bits of the registers
+# are the destination, the upper four the source.
 INSTRUCTION = struct.Struct("=BBhi")
 
 
 def encode_instruction(operation: int, to: int = 0, source: int = 0, offset: int = 0, *, value: int = 0) -> bytes:
-    """The bytes of one. Raises struct.error where a number does not fit."""
+    """Return the bytes of one instruction. Raises struct.error if a number does not fit."""
     return INSTRUCTION.pack(operation, to | source << 4, offset, value)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running kernel's own type information: where a field lies, which tracepoints exist and what they pass.
+"""Read the running kernel's own type information (BTF): field offsets, tracepoints and their arguments.
 
-Headers of another kernel version give silently wrong offsets, BTF never does. Format:
-Documentation/bpf/btf.rst of the kernel. The types are walked once (about 40 ms for a distribution kernel),
-names are looked up when they are asked for.
+Headers of another kernel version give silently wrong offsets; BTF never does. Format: Documentation/bpf/btf.rst of the
+kernel. The types are walked once (about 40 ms for a distribution kernel); names are looked up on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from powerprof.system.errors import CapabilityError
 from powerprof.system.files import read_text, reading, reason_of
 from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 
-# What is asked for depends on the feature, and every feature has a line there.
+# The doctor has a line for every feature.
 _ELSEWHERE = "powerprof doctor says what works here"
 
 _PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FUNC_PROTO = (
@@ -43,16 +42,16 @@ _PER_MEMBER = {4: 3, 5: 3, 6: 2, 13: 2, 15: 3, 19: 3}
 
 
 class Btf:
-    """The types of one kernel. Names that it lacks raise CapabilityError."""
+    """The types of one kernel. Missing names raise CapabilityError."""
 
     def __init__(self, data: bytes, origin: str = "BTF") -> None:
-        """Index `data`, a BTF section in this machine's byte order, as the kernel wrote it."""
+        """Index `data`, a BTF section in this machine's byte order."""
         self._origin = origin
         _, _, _, header, type_off, type_len, str_off, str_len = struct.unpack_from("=HBBIIIII", data)
         types, strings = header + type_off, header + str_off
         self._words = memoryview(data[types : types + type_len]).cast("I")
         self._strings = data[strings : strings + str_len]
-        # By type id; id 0 is void, which has no entry in the file.
+        # By type id. Id 0 is void and has no entry in the file.
         self._positions = array("I", [0])
         self._names = array("I", [0xFFFFFFFF])
         self._index()
@@ -60,7 +59,7 @@ class Btf:
 
     def _index(self) -> None:
         words, position, name = self._words, self._positions.append, self._names.append
-        # Lists instead of the dictionaries: this loop runs for every type of the kernel.
+        # Lists are faster than dictionaries; this loop runs for every type of the kernel.
         step = [3 + _FIXED.get(kind, 0) if kind in _FIXED or kind in _PER_MEMBER else 0 for kind in range(32)]
         each = [_PER_MEMBER.get(kind, 0) for kind in range(32)]
         at, end = 0, len(words)
@@ -82,17 +81,17 @@ class Btf:
         return self._words[self._positions[type_id] + 2]
 
     def _bare(self, type_id: int) -> int:
-        """The type behind typedefs and qualifiers."""
+        """Return the type without typedefs and qualifiers."""
         while self._kind(type_id) in _QUALIFIERS:
             type_id = self._points_to(type_id)
         return type_id
 
     def _ids(self, name: str, *kinds: int) -> Iterator[int]:
-        """The types of these kinds with that name. BTF keeps each string once: its offset stands for it."""
+        """Yield the types of these kinds with a name. BTF stores each string once, so its offset identifies it."""
         offset = self._name_offset(name)
         if offset is None:
             return
-        # Looked for as bytes: a comparison of numbers, each made an object, takes ten times as long.
+        # A search in bytes is ten times as fast as a comparison of number objects.
         wanted, size = array("I", [offset]).tobytes(), self._names.itemsize
         at = self._named.find(wanted, size)
         while at >= 0:
@@ -105,7 +104,7 @@ class Btf:
         return None if place < 0 else place + 1
 
     def _members(self, type_id: int) -> Iterator[tuple[int, int, int, int]]:
-        """(name offset, type id, offset in bits, width in bits or 0) of a struct's or union's members."""
+        """Yield (name offset, type id, offset in bits, width in bits or 0) of a struct's or union's members."""
         at = self._positions[type_id]
         info = self._words[at + 1]
         for member in range(at + 3, at + 3 + (info & 0xFFFF) * 3, 3):
@@ -116,7 +115,7 @@ class Btf:
                 yield name, type_of, where, 0
 
     def _struct(self, name: str) -> int:
-        # A forward-declared or empty struct of the same name may exist beside the real one.
+        # A forward-declared or empty struct may have the same name.
         best = max(self._ids(name, _STRUCT, _UNION), key=self._points_to, default=0)
         if not best:
             typedef = next(self._ids(name, _TYPEDEF), 0)
@@ -126,7 +125,7 @@ class Btf:
         return best
 
     def _member(self, type_id: int, name: int, depth: int = 0) -> tuple[int, int, int] | None:
-        """(type id, offset in bits, width) of a member, looked for in anonymous members too."""
+        """Return (type id, offset in bits, width) of a member, also of anonymous members, or None."""
         for member, type_of, where, width in self._members(type_id):
             if member == name:
                 return type_of, where, width
@@ -137,9 +136,9 @@ class Btf:
         return None
 
     def field_offset(self, struct_name: str, field: str) -> int:
-        """Offset in bytes of a field (`a.b`: field b of the member struct a); looks into anonymous members.
+        """Return the offset in bytes of a field (`a.b`: field b of the member struct a), also in anonymous members.
 
-        Raises CapabilityError where this kernel lacks it or where it is a bit field.
+        Raises CapabilityError if this kernel lacks it or if it is a bit field.
         """
         type_id, bits = self._struct(struct_name), 0
         for part in field.split("."):
@@ -158,7 +157,7 @@ class Btf:
         return bits // 8
 
     def has_field(self, struct_name: str, field: str) -> bool:
-        """Whether `field_offset` would answer."""
+        """Return whether `field_offset` finds the field."""
         try:
             self.field_offset(struct_name, field)
         except CapabilityError:
@@ -166,25 +165,25 @@ class Btf:
         return True
 
     def struct_size(self, struct_name: str) -> int:
-        """Size in bytes of a struct, union or typedef of one. Raises CapabilityError where it is missing."""
+        """Return the size in bytes of a struct, union or typedef of one. Raises CapabilityError if it is missing."""
         return self._points_to(self._struct(struct_name))
 
     def variable_id(self, name: str) -> int | None:
-        """The entry of a variable that each CPU has its own of; None where there is none."""
+        """Return the type id of a per-CPU variable, or None if it is missing."""
         return next(self._ids(name, _VARIABLE), None)
 
     def tracepoint_id(self, name: str) -> int | None:
-        """The type that names a raw tracepoint (tracefs is not needed for it); None where there is none."""
+        """Return the type id of a raw tracepoint, or None if it is missing. tracefs is not needed."""
         return next(self._ids(f"btf_trace_{name}", _TYPEDEF), None)
 
     def has_tracepoint(self, name: str) -> bool:
-        """Whether the raw tracepoint exists."""
+        """Return whether the raw tracepoint exists."""
         return self.tracepoint_id(name) is not None
 
     def tracepoint_arguments(self, name: str) -> tuple[str, ...]:
-        """The names of a raw tracepoint's arguments in order, `argN` for those that the kernel does not name.
+        """Return the names of a raw tracepoint's arguments in order, `argN` for unnamed ones.
 
-        Raises CapabilityError where the tracepoint is missing.
+        Raises CapabilityError if the tracepoint is missing.
         """
         typedef = self.tracepoint_id(name)
         if typedef is None:
@@ -192,7 +191,7 @@ class Btf:
         proto = self._bare(typedef)
         if self._kind(proto) == _PTR:
             proto = self._bare(self._points_to(proto))
-        # The typedef's prototype is a pointer's and carries no names; the functions of the same shape do.
+        # The typedef's prototype has no names. Functions of the same shape have them.
         functions = (f"__traceiter_{name}", f"__bpf_trace_{name}")
         named = [self._points_to(function) for candidate in functions for function in self._ids(candidate, _FUNC)]
         known = self._parameters(proto)
@@ -212,7 +211,7 @@ class Btf:
 
 
 def read_kernel_btf(path: Path | None = None) -> Btf:
-    """The running kernel's types. Raises CapabilityError where the kernel offers none."""
+    """Return the running kernel's types. Raises CapabilityError if the kernel has none."""
     source = path or paths.sysfs() / "kernel/btf/vmlinux"
     try:
         with source.open("rb") as file:
@@ -226,34 +225,32 @@ def read_kernel_btf(path: Path | None = None) -> Btf:
         return Btf(data, str(source))
 
 
-# What a BPF program has to know of the running kernel, as definitions in front of its text.
-#
-# Struct offsets and the places of tracepoints' arguments come from BTF, never from headers: those of another version
-# give silently wrong ones.
+# Definitions that precede the text of a BPF program. Struct offsets and places of arguments come from BTF, because
+# headers of another version give silently wrong ones.
 
 STACK_RING_PAGES = 2048
 
 
 def count_possible_cpus() -> int:
-    """One more than the highest CPU number that this kernel may ever have (from `possible`, such as 0-63)."""
+    """Return the highest possible CPU number of this kernel plus one (from `possible`, such as 0-63)."""
     text = read_text(paths.sysfs() / "devices/system/cpu/possible")
     return int(text.replace(",", "-").split("-")[-1]) + 1
 
 
 def build_cpu_definitions(cpus: int) -> dict[str, int]:
-    """How many CPUs there may be, and the groups of them that busy.bpf.h looks at."""
+    """Return the definitions of the number of CPUs and of the groups that busy.bpf.h checks."""
     return {"NR_CPUS": cpus, "GROUP_CPUS": min(cpus, GROUP_SPAN), "CPU_GROUPS": -(-cpus // GROUP_SPAN)}
 
 
 def build_struct_definitions(btf: Btf, fields: Mapping[str, tuple[str, str]]) -> dict[str, int]:
-    """`OFFSET_<name>` for each name → (struct, field)."""
+    """Return `OFFSET_<name>` for each name → (struct, field)."""
     return {f"OFFSET_{name}": btf.field_offset(*where) for name, where in fields.items()}
 
 
 def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], *optional: str) -> dict[str, int]:
-    """`ARG_<tracepoint>_<argument>`: where a raw tracepoint passes its arguments on this kernel.
+    """Return `ARG_<tracepoint>_<argument>`: the places of a raw tracepoint's arguments on this kernel.
 
-    `usual` is their order where the kernel does not name them; those of `optional` are defined where it does.
+    `usual`: their order if the kernel does not name them. Arguments of `optional` are defined only if they exist.
     """
     named = btf.tracepoint_arguments(tracepoint)
     order = named if all(name in named for name in usual) else tuple(usual)
@@ -264,17 +261,17 @@ def build_argument_definitions(btf: Btf, tracepoint: str, usual: Sequence[str], 
 def build_path_definitions(
     every_process: bool = False, event: str = "cpu-clock", ring_pages: int = STACK_RING_PAGES
 ) -> dict[str, int | str]:
-    """What paths.bpf.h is compiled with."""
+    """Return the definitions of paths.bpf.h."""
     return {
         "EVERY_PROCESS": int(every_process),
-        # Faults are many and taken near the leaf; samples are few, and paths that differ deep down are distinguished.
+        # Faults are frequent and near the leaf. Samples are rare, and their paths may differ further up.
         "HASHED_BYTES": 4096 if event == "cpu-clock" else 2048,
         "STACK_PAGES": ring_pages,
     }
 
 
-# How to tell that a thread's registers are those it had in user space: x86-64 by its code and stack segments
-# (arch/x86/include/asm/segment.h: __USER_CS, __USER32_CS, __USER_DS), arm64 by the exception level in pstate.
+# Registers of user space are recognised on x86-64 by their code and stack segments (arch/x86/include/asm/segment.h:
+# __USER_CS, __USER32_CS, __USER_DS), on arm64 by the exception level in pstate.
 _FROM_USER = {
     "x86_64": "(((words)[17] == 0x33 || (words)[17] == 0x23) && (words)[20] == 0x2b)",
     "aarch64": "(((words)[33] & 0xf) == 0)",
@@ -282,7 +279,7 @@ _FROM_USER = {
 
 
 def build_register_definitions(btf: Btf, machine: Machine) -> dict[str, int | str]:
-    """Where registers lie in what is copied, and how they are found and recognised."""
+    """Return the definitions of register places, and of the search for saved registers."""
     return {
         "REGISTER_COUNT": len(machine.names),
         "REGISTER_IP": machine.ip,

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attaches BPF programs to functions of processes, without tracefs.
+"""Attach BPF programs to functions of processes and to software events of perf, without tracefs.
 
-One uprobe_multi link carries all functions of a file (Linux ≥ 6.6: attaching and detaching take milliseconds); where
-the kernel lacks it, one event of the uprobe PMU per function and direction. Both name the file by a descriptor of
-ours, so that containers and deleted files work, and both hand the program a cookie, the function's number.
+One uprobe_multi link carries all functions of a file (Linux ≥ 6.6: attaching and detaching take milliseconds). On older
+kernels, one event of the uprobe PMU is used per function and direction. Both name the file by a descriptor of
+powerprof, so containers and deleted files work, and both pass the function's number to the program as a cookie.
 Formats: perf_event_open(2), bpf(2) BPF_LINK_CREATE, include/uapi/linux/bpf.h.
 """
 
@@ -47,10 +47,10 @@ _RETURN_0 = encode_instruction(0xB7) + encode_instruction(0x95)
 
 @dataclass(frozen=True)
 class Site:
-    """One function to probe: its offset in a file, and the number that the program is given for it.
+    """One function to probe: its offset in a file, and the number that the program gets for it.
 
-    `exits`: offsets in the file of the instructions that leave it; None for a return probe, which changes the stack.
-    `program`: another one than that of all entries, which is to run there.
+    `exits`: file offsets of the instructions that leave it; None for a return probe, which changes the stack.
+    `program`: the program that runs at the entry.
     """
 
     offset: int
@@ -61,10 +61,10 @@ class Site:
 
 @lru_cache(maxsize=1)
 def _has_multi() -> bool:
-    """Whether the kernel has uprobe_multi links.
+    """Return whether the kernel has uprobe_multi links.
 
-    It may load a program for them without (6.1 does not look at the type): a link to a folder is refused because that
-    is no file, where links exist, and else as nonsense.
+    A kernel without them may still load such a program (6.1 ignores the type). A link to a folder is refused with EBADF
+    if links exist, and otherwise as invalid.
     """
     try:
         program = syscalls.load_program("trial", syscalls.PROGRAM_KPROBE, _RETURN_0, attach_type=_MULTI)
@@ -80,15 +80,18 @@ def _has_multi() -> bool:
 
 
 def choose_attach_type(*, multi: bool) -> int:
-    """How uprobe functions are to be loaded: for links of many where the kernel has them, unless `multi` is False."""
+    """Return the attach type of uprobe functions: for links of many if the kernel has them, unless `multi` is False."""
     return _MULTI if multi and _has_multi() else 0
 
 
 class Uprobes:
-    """The entry, return and exit functions of a loaded object, to be attached; closing detaches everything."""
+    """The entry, return and exit functions of a loaded object. Closing detaches everything."""
 
     def __init__(self, program: LoadedProgram, choose_attach_type: int) -> None:
-        """`attach_type`: with which the object was loaded. Of a function that it lacks no site may make use."""
+        """Use the functions of `program`, which was loaded with `attach_type`.
+
+        Sites may only use functions that it has.
+        """
         self._links: list[int] = []
         self._program = program
         self._fds = tuple(program.descriptor(name) if program.has(name) else -1 for name in _NAMES)
@@ -100,10 +103,10 @@ class Uprobes:
         return bool(self._links)
 
     def attach(self, file_fd: int, pid: int, sites: Sequence[Site]) -> list[tuple[Site, str]]:
-        """Probe where `sites` of an open file are entered and left, in one process or in EVERY_PROCESS that runs it.
+        """Probe the entries and exits of `sites` of an open file, in one process or in EVERY_PROCESS that runs it.
 
-        Returns the sites that the kernel refused, with the reason. Raises CapabilityError where no uprobe can be
-        attached at all for want of privileges or of kernel support.
+        Returns the sites that the kernel refused, with the reason. Raises CapabilityError if no uprobe can be attached
+        for want of privileges or kernel support.
         """
         refused: list[tuple[Site, str]] = []
         if not sites:
@@ -114,7 +117,7 @@ class Uprobes:
         return refused
 
     def _places(self, sites: list[Site]) -> list[tuple[int, bool, list[tuple[int, int]]]]:
-        """(program, is a return probe, [(offset, cookie)]), entries last: none may be seen without what ends it."""
+        """Return (program, is a return probe, [(offset, cookie)]). Entries are last: each call must be seen to end."""
         _, leave, leaving = self._fds
         returns = [(site.offset, site.cookie) for site in sites if site.exits is None]
         exits = [(offset, site.cookie) for site in sites for offset in site.exits or ()]
@@ -125,7 +128,7 @@ class Uprobes:
         return [(leave, True, returns), (leaving, False, exits), *own]
 
     def _attach_multi(self, path: Any, pid: int, sites: list[Site], refused: list[tuple[Site, str]]) -> None:
-        """All sites in a link a program; where the kernel refuses them, halves, until the site is found it means."""
+        """Attach all sites by one link per program. If the kernel refuses them, try halves to find the refused site."""
         opened: list[int] = []
         try:
             for fd, is_return, places in self._places(sites):
@@ -178,7 +181,7 @@ class Uprobes:
             os.close(event)
 
     def close(self) -> None:
-        """Detach all. Closing waits for RCU (40 to 160 ms each), so many are closed side by side."""
+        """Detach all. Closing waits for RCU (40 to 160 ms each), so many are closed in parallel."""
         links, self._links = self._links, []
         if len(links) > 2:
             with ThreadPoolExecutor(_CLOSERS) as pool:
@@ -189,7 +192,7 @@ class Uprobes:
 
 
 def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: int, pid: int) -> int:
-    """A uprobe_multi link to [(offset, cookie)] of a file. Raises OSError."""
+    """Return a uprobe_multi link to [(offset, cookie)] of a file. Raises OSError."""
     offsets = (ctypes.c_uint64 * len(places))(*(offset for offset, _ in places))
     cookies = (ctypes.c_uint64 * len(places))(*(cookie for _, cookie in places))
     addresses = (ctypes.addressof(target) for target in (path, offsets))
@@ -199,7 +202,7 @@ def _multi_link(program: int, path: Any, places: list[tuple[int, int]], flags: i
 
 
 def _raise_if_hopeless(error: OSError, pid: int) -> None:
-    """Raises where no site could fare better."""
+    """Raise an error that applies to every site."""
     if error.errno in (errno.EPERM, errno.EACCES):
         raise CapabilityError(
             "cannot attach uprobes: not permitted", "run as root, or with CAP_SYS_ADMIN, CAP_BPF and CAP_PERFMON"
@@ -218,11 +221,10 @@ def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
 
 
-# What one probed call costs on this host, measured in place by the very program that is going to probe.
-#
-# A probe whose instruction the kernel emulates costs one trap; any other instruction, `ret` too, is copied and stepped
-# over, which costs a second one (measured in a guest: 1 µs and 20 to 45 µs). Both kinds are measured on two tiny
-# functions of our own in a memory file, called by a thread of ours.
+# The cost of a probed call is measured in place, by the program that is going to probe. A probe on an instruction that
+# the kernel emulates costs one trap. Any other instruction, `ret` too, is copied and stepped over, which costs a second
+# one (in a guest: 1 µs and 20 to 45 µs). Both kinds are measured on two tiny functions in a memory file, called by a
+# thread of powerprof.
 
 _CALLS, _ROUNDS = 40, 50
 # push rbx; pop rbx; ret · mov eax, edi; ret
@@ -232,7 +234,7 @@ _RET_AT = 2
 
 
 class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one probed call costs: `inside_ns` of it falls into the call's own time, the rest into its caller's."""
+    """The cost of one probed call. `inside_ns` of it falls into the call's own time, the rest into its caller's."""
 
     call_ns: float
     inside_ns: float
@@ -241,11 +243,11 @@ class ProbeCost(msgspec.Struct, frozen=True, kw_only=True):
 def measure_cost(
     probes: Uprobes, cookies: tuple[int, int], self_cpu: Callable[[int], tuple[int, int]], *, by_exits: bool
 ) -> tuple[ProbeCost, ProbeCost] | None:
-    """The cost of a probe on an emulated and on a stepped instruction.
+    """Return the costs of a probe on an emulated and on a stepped instruction.
 
-    `by_exits`: with a probe on the `ret` instead of a return probe. `cookies` are the calibration's numbers,
-    `self_cpu(cookie)` gives (calls, self CPU time in ns) counted for one. None where the calls of a thread other than
-    the first were not counted. Raises PowerprofError where the memory file cannot be probed.
+    `by_exits`: with a probe on the `ret` instead of a return probe. `cookies`: the numbers of the calibration.
+    `self_cpu(cookie)` returns its (calls, self CPU time in ns). The result is None if the calls of a thread other than
+    the first were not counted. Raises PowerprofError if the memory file cannot be probed.
     """
     file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
     try:
@@ -275,14 +277,14 @@ def measure_cost(
         if calls < _CALLS * _ROUNDS:
             return None
         cost = max(min(after) - min(before), 0.0)
-        # What was counted is of all rounds: in the fastest it was less by as much as the round was.
+        # The counts are of all rounds. The fastest round had less, in proportion to its length.
         inside = cpu_ns / calls * min(after) / statistics.fmean(after)
         costs.append(ProbeCost(call_ns=cost, inside_ns=min(inside, cost)))
     return costs[0], costs[1]
 
 
 def measure_entry_cost_ns(probes: Uprobes) -> float:
-    """What a probe on an emulated first instruction costs, and the program that it starts. Raises PowerprofError."""
+    """Return the cost in ns of a probe on an emulated first instruction, with its program. Raises PowerprofError."""
     file = os.memfd_create("powerprof-calibration", os.MFD_CLOEXEC)
     try:
         os.write(file, _EMULATED.ljust(mmap.PAGESIZE, b"\xcc"))
@@ -305,9 +307,9 @@ def measure_entry_cost_ns(probes: Uprobes) -> float:
 
 
 def _timed(call: Callable[[], None]) -> list[float]:
-    """CPU nanoseconds per call of each round, in a thread of its own. The fastest is the least disturbed by others.
+    """Return the CPU time per call in ns of each round, in a separate thread. The fastest is the least disturbed.
 
-    A round takes 2 ms at most, so that also on a busy host some pass without a tick, a switch or a stolen moment.
+    A round takes at most 2 ms, so some rounds pass without a tick, a switch or stolen time on a busy host too.
     """
     rounds: list[float] = []
 
@@ -328,7 +330,7 @@ def _map(file: int) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
-    # Private: the kernel puts no breakpoints into shared mappings.
+    # Private, because the kernel puts no breakpoints into shared mappings.
     base = libc.mmap(None, mmap.PAGESIZE, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
     if base is None or base == ctypes.c_void_p(-1).value:
         raise PowerprofError(
@@ -344,21 +346,19 @@ def _unmap(base: int) -> None:
     libc.munmap(base, mmap.PAGESIZE)
 
 
-# Runs a loaded BPF program at a software event of perf, on every CPU that is online.
-
 # PERF_COUNT_SW_… of include/uapi/linux/perf_event.h.
 CPU_CLOCK, MINOR_FAULTS, MAJOR_FAULTS = 0, 5, 6
 
 
 class Sampler(Closeable):
-    """Open events, which a program sees while the context is open; `descriptors` are their counters."""
+    """Software events of perf on every online CPU, at which a loaded program runs. `descriptors` are their counters."""
 
     def __init__(self, program: int) -> None:
         self._program = program
         self.descriptors: list[int] = []
 
     def open(self, event: int, *, period: int = 0, frequency_hz: int = 0) -> None:
-        """One more event. Raises CapabilityError, PowerprofError where the kernel refuses it."""
+        """Open one more event. Raises CapabilityError, PowerprofError if the kernel refuses it."""
         for cpu in online_cpus():
             try:
                 opened = open_sampler(TYPE_SOFTWARE, event, cpu, period=period, frequency_hz=frequency_hz)
@@ -376,6 +376,6 @@ class Sampler(Closeable):
                 ) from error
 
     def close(self) -> None:
-        """Sample no more."""
+        """Stop sampling."""
         while self.descriptors:
             os.close(self.descriptors.pop())

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DTrace as a backend: is there a real one, and running a script with it for a window.
+"""Find a real DTrace, and run a shipped script with it for a window.
 
-Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for static probes: it is a script, and its
-`-V` does not name the D language. Which script is run, and what is put into it, is `dtrace_scripts`.
+Debian's systemtap-sdt-dev installs a `dtrace` that only makes headers for static probes. It is a script, and its `-V`
+does not name the D language.
 """
 
 from __future__ import annotations
@@ -35,27 +35,25 @@ _MAX_OUTPUT_BYTES = 256 << 20
 _LANGUAGE = re.compile(r"dtrace: (?:\w+ )?D (\d+)\.(\d+)(?:\.(\d+))?")
 _RELEASE = re.compile(r"This is DTrace (\d+)\.(\d+)(?:\.(\d+))?")
 _LOSS = re.compile(r"dtrace: (?:(\d+) .*drop|error)")
-_REMEDY = {
-    "Linux": "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
-    "powerprof attribute, profile and functions need none",
-    "FreeBSD": "kldload dtraceall",
-}
+_REMEDY = (
+    "Oracle's dtrace 2.x: dnf install dtrace on Oracle Linux and Fedora, apt install dtrace on Debian 14; "
+    "powerprof attribute, profile and functions need none"
+)
 
 
 @dataclass(frozen=True)
 class Dtrace:
-    """A DTrace that was found. `version` is its release where it tells that, else that of its D language."""
+    """The host's DTrace. `version` is its release or, if it does not print that, the one of its D language."""
 
     path: Path
-    system: str
     version: tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class DtraceRun:
-    """What a script printed, for `dtrace_output` to parse. `losses` are DTrace's own words about lost data.
+    """The output of a script, for `output` to parse. `losses`: DTrace's own messages about lost data.
 
-    `tool_cpu_s`: CPU time of DTrace from its start to its end, and ours in the window. `notes`: of the window.
+    `tool_cpu_s`: CPU time of DTrace from its start to its end, and powerprof's in the window. `notes`: of the window.
     """
 
     pid: int
@@ -67,25 +65,26 @@ class DtraceRun:
     interrupted: bool = False
 
 
-def find_dtrace(system: str | None = None) -> Dtrace:
-    """The host's DTrace. Raises CapabilityError where there is none, or only SystemTap's generator of that name."""
-    name = system or os.uname().sysname
-    remedy = _REMEDY.get(name, "DTrace is part of illumos, Solaris, FreeBSD and macOS")
+def find_dtrace() -> Dtrace:
+    """Return the host's DTrace.
+
+    Raises CapabilityError if there is none, an old one, or only SystemTap's generator of that name.
+    """
     path = programs.which("dtrace")
     if path is None:
-        raise CapabilityError("dtrace is not installed", remedy)
+        raise CapabilityError("dtrace is not installed", _REMEDY)
     if _is_script(path):
-        raise CapabilityError(f"{path} is SystemTap's header generator, not DTrace", remedy)
-    # On Linux -V names the language only (2.0 up to release 2.0.1); -Vv the release as well.
-    done = programs.run([path, "-Vv" if name == "Linux" else "-V"], timeout_s=10, check=False)
+        raise CapabilityError(f"{path} is SystemTap's header generator, not DTrace", _REMEDY)
+    # -V prints the language only (2.0 up to release 2.0.1); -Vv prints the release as well.
+    done = programs.run([path, "-Vv"], timeout_s=10, check=False)
     output = done.stdout + done.stderr
     language = _LANGUAGE.search(output)
     if language is None:
-        raise CapabilityError(f"{path} is not DTrace: it does not name its D language", remedy)
+        raise CapabilityError(f"{path} is not DTrace: it does not name its D language", _REMEDY)
     major, minor, patch = (int(part or 0) for part in (_RELEASE.search(output) or language).groups())
-    if name == "Linux" and (major, minor) < (2, 0):
-        raise CapabilityError(f"dtrace {major}.{minor} on Linux is not supported; 2.0 is", remedy)
-    return Dtrace(path, name, (major, minor, patch))
+    if (major, minor) < (2, 0):
+        raise CapabilityError(f"dtrace {major}.{minor} on Linux is not supported; 2.0 is", _REMEDY)
+    return Dtrace(path, (major, minor, patch))
 
 
 def _is_script(path: Path) -> bool:
@@ -97,15 +96,15 @@ def _is_script(path: Path) -> bool:
 
 
 def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, settle: bool = False) -> DtraceRun:
-    """Trace a process by a rendered script for a window; an interrupt ends the window early, and the run says so.
+    """Trace a process by a rendered script for a window. An interrupt ends the window early and sets `interrupted`.
 
-    The window begins with the script's BEGIN, and ends by SIGINT: on an idle CPU DTrace's own clock (tick) can come
-    seconds late. Both stand in the output. `settle`: give up what root may do once DTrace, another process, has what it
-    takes. Raises CapabilityError or PowerprofError.
+    The window begins with the script's BEGIN and ends by SIGINT, because DTrace's own clock (tick) can be seconds late
+    on an idle CPU. Both times are in the output. `settle`: give up root's privileges once DTrace, another process, has
+    started. Raises CapabilityError or PowerprofError.
     """
     words = [str(dtrace.path), "-q", *_grab(script, pid), "-s", dtrace_keeper.STDIN]
     children_s = children_cpu_s()
-    # Files without names: kill -9 leaves none.
+    # Unnamed files leave nothing behind after kill -9.
     with _unnamed(script) as text, _unnamed() as out, _unnamed() as errors:
         ours, theirs = os.pipe()
         try:
@@ -143,7 +142,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
 
 
 class _Tracing(Closeable, WindowPart):
-    """DTrace while it traces. It is never killed (`keeper`): the target would not survive it."""
+    """DTrace while it traces. It is never killed (`keeper`), because the target would die too."""
 
     def __init__(self, keeper: subprocess.Popen[bytes], pipe: int) -> None:
         self._keeper, self._pipe = keeper, pipe
@@ -162,7 +161,10 @@ class _Tracing(Closeable, WindowPart):
         os.close(self.ended)
 
     def exit_code(self) -> int:
-        """Raises PowerprofError where it does not end: it is left to, since a kill harms the target."""
+        """Return DTrace's exit code.
+
+        Raises PowerprofError if it does not end; it is not killed, which would harm the target.
+        """
         if self._code is None:
             raise PowerprofError(
                 f"dtrace does not end (it is a child of process {self._keeper.pid})",
@@ -172,7 +174,7 @@ class _Tracing(Closeable, WindowPart):
 
 
 def _wait_for_begin(keeper: subprocess.Popen[bytes], out: IO[bytes]) -> None:
-    """Until the probes stand. Raises PowerprofError where they never do; that it ended is for the caller to see."""
+    """Wait until the probes are placed or DTrace has ended. Raises PowerprofError after a time limit."""
     limit = time.monotonic() + _START_LIMIT_S
     while keeper.poll() is None and os.pread(out.fileno(), len(_BEGUN), 0) != _BEGUN:
         if time.monotonic() > limit:
@@ -185,7 +187,7 @@ def _text(file: IO[bytes]) -> str:
 
 
 def _grab(script: str, pid: int) -> list[str]:
-    """`-p` lets DTrace resolve the process's symbols; macOS and illumos need it for ustack() too."""
+    """Return the `-p` option, by which DTrace resolves the process's symbols, if the script needs it."""
     return ["-p", str(pid)] if f"pid{pid}:" in script or "ustack(" in script else []
 
 
@@ -209,72 +211,38 @@ def _explain(dtrace: Dtrace, output: str, code: int) -> PowerprofError:
     return PowerprofError(f"dtrace {'.'.join(map(str, dtrace.version))} failed: {' / '.join(lines[-2:])[:400]}", hint)
 
 
-# Which of the shipped D scripts fits a system, and its parameters put in.
-#
-# Scripts take no macro arguments: whatever is put into them is checked here first.
-
 Question = Literal["function-profile", "wakeups", "sleep-wake-latency"]
 
-MAX_FRAMES = 100
-# A name or glob of the C language's names, C++'s by their mangled form: nothing that ends a probe description.
-_FUNCTIONS = re.compile(r"[A-Za-z0-9_*?.$~]{1,256}")
+# Stack frames of each waking.
+_FRAMES = 40
+# Scripts take no macro arguments, so everything that is inserted into them is checked first.
 _SYMBOL = re.compile(r"[A-Za-z0-9_.$]{1,1024}")
 _MODULE = re.compile(r"[A-Za-z0-9_*?.+-]{0,128}")
-_SCRIPTS: dict[str, dict[Question, str]] = {
-    "Linux": {
-        "function-profile": "function-profile-linux.d",
-        "wakeups": "wakeups-linux.d",
-        "sleep-wake-latency": "sleep-wake-latency-linux.d",
-    },
-    "SunOS": {
-        "function-profile": "untried/function-profile.d",
-        "wakeups": "untried/wakeups.d",
-        "sleep-wake-latency": "untried/sleep-wake-latency.d",
-    },
-    "FreeBSD": {
-        "function-profile": "untried/function-profile.d",
-        "wakeups": "untried/wakeups-freebsd.d",
-        "sleep-wake-latency": "untried/sleep-wake-latency-freebsd.d",
-    },
-    "Darwin": {"function-profile": "untried/function-profile.d", "wakeups": "untried/wakeups-macos.d"},
-}
 
 
 @dataclass(frozen=True)
 class ProbedFunction:
-    """A function by its symbol and module (`a.out` is the program itself), and the offsets where it is left."""
+    """A function by its symbol and module (`a.out` is the program itself), and the offsets of its exits."""
 
     module: str
     symbol: str
     exits: tuple[int, ...]
 
 
-def read_script(dtrace: Dtrace, question: Question) -> str:
-    """The script for this system. Raises CapabilityError where there is none."""
-    script = _SCRIPTS.get(dtrace.system, {}).get(question)
-    if script is None:
-        raise CapabilityError(f"no DTrace script for {question} on {dtrace.system}", "--backend bpf")
-    return (Path(data_dir("probes")) / "dtrace" / script).read_text()
+def read_script(question: Question) -> str:
+    """Return the text of a shipped script."""
+    return (Path(data_dir("probes")) / "dtrace" / f"{question}-linux.d").read_text()
 
 
-def render_script(text: str, *, pid: int, functions: str = "*", module: str = "a.out", frames: int = 40) -> str:
-    """A script with its parameters put in. Raises UsageError for any that could be more than a parameter."""
+def render_script(text: str, *, pid: int) -> str:
+    """Return a script for a process. Raises UsageError for an invalid pid."""
     if not 0 < pid < 1 << 31:
         raise UsageError(f"{pid} is not a process id", "ps -e lists them")
-    if not 0 < frames <= MAX_FRAMES:
-        raise UsageError(f"{frames} frames make no sense", f"up to {MAX_FRAMES}")
-    if not _FUNCTIONS.fullmatch(functions):
-        raise UsageError(
-            f"DTrace takes names with * and ?, not {functions[:60]!r}",
-            "'handle_slave*'; a C++ function by its mangled name, '*handle_slave*'",
-        )
-    if not _MODULE.fullmatch(module):
-        raise UsageError(f"not a module's name: {module[:60]!r}", "a.out is the program itself")
-    return _fill(text, {"PID": str(pid), "FUNCTIONS": functions, "MODULE": module, "FRAMES": str(frames)})
+    return _fill(text, {"PID": str(pid), "FRAMES": str(_FRAMES)})
 
 
 def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> str:
-    """The Linux function profile with a probe per entry and per exit. Raises UsageError as `render` does."""
+    """Return the function profile with a probe per entry and per exit. Raises UsageError for an invalid name."""
     if not probes:
         raise UsageError("no function to probe", "powerprof profile shows the functions that run")
     for probe in probes:
@@ -282,8 +250,8 @@ def render_probes(text: str, *, pid: int, probes: Sequence[ProbedFunction]) -> s
             raise UsageError(f"DTrace cannot name {probe.module[:60]}:{probe.symbol[:60]}", "--backend bpf can")
     places = [(f"pid{pid}:{probe.module}:{probe.symbol}", probe.exits) for probe in probes]
     entries = [f"{place}:entry" for place, _ in places]
-    # A function without an exit (one that never returns) leaves the clause to the others; none has any: a probe that
-    # never fires keeps the script whole.
+    # Functions without an exit never return. If no function has an exit, a probe that never fires keeps the script
+    # valid.
     exits = [f"{place}:{offset:x}" for place, offsets in places for offset in offsets] or ["dtrace:::ERROR"]
     filled = _fill(text, {"ENTRIES": ",\n".join(entries), "EXITS": ",\n".join(exits)})
     return render_script(filled, pid=pid)

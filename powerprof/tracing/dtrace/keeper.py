@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes between powerprof and DTrace, so that the traced program outlives all of them, however each ends.
+"""Run DTrace behind two processes, so that the traced program survives however powerprof or DTrace ends.
 
-`dtrace -p` puts a breakpoint into the program's dynamic linker and takes it out when it ends in order. Killed before
-that, it leaves the breakpoint, and the program dies of SIGTRAP when it next loads a library (seen with dtrace 2.0.1 and
-2.0.7). So this file, started as a script of its own in its own session, standard library only:
+`dtrace -p` puts a breakpoint into the program's dynamic linker and removes it when it ends normally. If DTrace is
+killed before, the breakpoint stays, and the program dies of SIGTRAP when it next loads a library (dtrace 2.0.1 and
+2.0.7). Therefore this file, started as a script in its own session, uses only the standard library and
 
-- starts DTrace and ends it by one SIGINT, never before its BEGIN has run (its handlers stand by then) and never by
-  SIGKILL; then it waits, as long as it takes;
-- does so when powerprof closes the pipe, or dies: kill -9 closes the pipe too;
-- compares the linker's code with what it was before, and takes out the breakpoint as soon as DTrace traces: it is there
-  to see new libraries, whose probes nobody asked for. From then on even SIGKILL to DTrace does the program no harm.
+- starts DTrace and ends it by one SIGINT, after its BEGIN has run (its handlers are installed by then), never by
+  SIGKILL; then it waits without a limit;
+- does so when powerprof closes the pipe or dies: kill -9 closes the pipe too;
+- compares the linker's code with the code before, and removes the breakpoint as soon as DTrace traces: it serves new
+  libraries, which have no probes here. From then on even SIGKILL to DTrace does not harm the program.
 
-It is two processes: where the one that does this is killed, the other, which inherits DTrace (PR_SET_CHILD_SUBREAPER),
-continues with it; where the other is killed, this is the end of the trace. Both killed in the same instant leave DTrace
-running, and the program alive. (A parent-death signal for DTrace ended it before its handlers stood, in 4 of 12 tries,
-and the program with it.)
+It runs as two processes. If the one that does this is killed, the other inherits DTrace (PR_SET_CHILD_SUBREAPER) and
+continues. If the other one is killed, the trace ends. If both are killed at the same instant, DTrace continues and the
+program lives. (A parent-death signal for DTrace ended it before its handlers were installed in 4 of 12 tries, and the
+program with it.)
 
 Arguments: the program's pid, the descriptor of a file that becomes DTrace's stdin (the script), then DTrace's command
-line. stdin is the pipe, stdout (a file) what DTrace prints.
+line. stdin is the pipe, stdout (a file) the output of DTrace.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ _BEFORE_S, _WITHIN_S = 0.02, 0.5
 
 
 class LinkerCode:
-    """The code of a program's dynamic linker as it was; `mend` puts back what a debugger changed since."""
+    """The code of a program's dynamic linker before tracing; `mend` restores the changes of a debugger."""
 
     def __init__(self, pid: int) -> None:
-        """A program that is gone, or has no linker, has nothing to fix."""
+        """Save the code. A program that has ended or has no linker needs no repair."""
         self._parts: list[tuple[int, bytes]] = []
         self._memory = -1
         try:
-            # The descriptor belongs to this address space: after an exec it reaches the old one only.
+            # The descriptor belongs to this address space. After an exec it reaches only the old one.
             self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
             for start, size in _linker_code(pid):
                 self._parts.append((start, os.pread(self._memory, size, start)))
@@ -58,7 +58,7 @@ class LinkerCode:
             self._parts = []
 
     def mend(self) -> int:
-        """Put back every byte that is a breakpoint now and was none before; how many there were."""
+        """Restore every byte that is a breakpoint now and was none before. Return their number."""
         mended = 0
         for start, before in self._parts:
             try:
@@ -75,7 +75,7 @@ class LinkerCode:
 
 
 def _linker_code(pid: int) -> Iterator[tuple[int, int]]:
-    """(start, size) of the executable mappings of the program's interpreter (ld.so)."""
+    """Yield (start, size) of the executable mappings of the program's interpreter (ld.so)."""
     with open(f"/proc/{pid}/auxv", "rb") as file:  # noqa: PTH123
         vector = dict(struct.iter_unpack("=QQ", file.read()[:4096]))
     base = vector.get(_AT_BASE, 0)
@@ -91,15 +91,15 @@ def _linker_code(pid: int) -> Iterator[tuple[int, int]]:
             yield start, end - start
 
 
-class _AskedToEnd:
-    """Whether to come to an end: a signal came, or a pipe that somebody held was closed.
+class _EndRequest:
+    """A request to end: a signal arrived, or a pipe was closed.
 
-    `lifeline` is closed with the first signal, so that whoever waits for its end is asked too.
+    `lifeline` is closed with the first signal, so that the process that waits for its end ends too.
     """
 
     def __init__(self, *pipes: int, lifeline: int | None = None) -> None:
         self._pipes, self._lifeline, self._now = pipes, lifeline, False
-        # Handlers, not SIG_IGN: what is ignored here would be ignored by DTrace too.
+        # Handlers, not SIG_IGN, because DTrace would inherit ignored signals.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._signalled)
 
@@ -109,7 +109,7 @@ class _AskedToEnd:
         self._now = True
 
     def within(self, wait_s: float) -> bool:
-        """Waits that long at most for somebody to ask; once asked, that long."""
+        """Wait at most that long for a request. After a request, wait that long."""
         if self._now:
             time.sleep(wait_s)
         else:
@@ -120,8 +120,8 @@ class _AskedToEnd:
         return self._now
 
 
-def _look_after(dtrace: int, linker: LinkerCode, end: _AskedToEnd) -> int:
-    """Wait for our child DTrace and end it when asked to; its exit status, 128 + N where signal N ended it."""
+def _look_after(dtrace: int, linker: LinkerCode, end: _EndRequest) -> int:
+    """Wait for the child DTrace and end it on request. Return its exit status, 128 + N if signal N ended it."""
     begun = sent = False
     while True:
         ended, status = os.waitpid(dtrace, os.WNOHANG)
@@ -138,7 +138,7 @@ def _look_after(dtrace: int, linker: LinkerCode, end: _AskedToEnd) -> int:
 
 
 def _start(script: int, words: list[str], pid_pipe: int) -> subprocess.Popen[bytes] | None:
-    """DTrace, which says its pid itself before it becomes DTrace; None where it cannot be started."""
+    """Start DTrace; the child writes its pid before it executes DTrace. Return None if it cannot be started."""
 
     def tell() -> None:
         os.write(pid_pipe, b"%d\n" % os.getpid())
@@ -150,8 +150,8 @@ def _start(script: int, words: list[str], pid_pipe: int) -> subprocess.Popen[byt
         return None
 
 
-def _stand_by(worker: int, pid_pipe: int, linker: LinkerCode, end: _AskedToEnd) -> int:
-    """Sleep until the worker ends, and take over from one that is killed; DTrace's exit status."""
+def _stand_by(worker: int, pid_pipe: int, linker: LinkerCode, end: _EndRequest) -> int:
+    """Sleep until the worker ends, and take over if it was killed. Return DTrace's exit status."""
     pid_text = b""
     while piece := os.read(pid_pipe, 64):  # until the worker has gone, and what it started is DTrace or nothing
         pid_text += piece
@@ -165,7 +165,7 @@ def _stand_by(worker: int, pid_pipe: int, linker: LinkerCode, end: _AskedToEnd) 
 
 
 def main(arguments: list[str]) -> int:
-    """Run DTrace until the pipe closes; its exit status, 128 + N where signal N ended it."""
+    """Run DTrace until the pipe closes. Return its exit status, 128 + N if signal N ended it."""
     linker = LinkerCode(int(arguments[0]))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     pid_pipe, tell = os.pipe()
@@ -174,12 +174,12 @@ def main(arguments: list[str]) -> int:
     if worker:
         os.close(tell)
         os.close(held)
-        return _stand_by(worker, pid_pipe, linker, _AskedToEnd(0, lifeline=lifeline))
+        return _stand_by(worker, pid_pipe, linker, _EndRequest(0, lifeline=lifeline))
     os.close(pid_pipe)
     os.close(lifeline)
-    end = _AskedToEnd(0, held)
+    end = _EndRequest(0, held)
     dtrace = _start(int(arguments[1]), arguments[2:], tell)
-    # Held until the end: a Popen that nobody holds waits for its child itself.
+    # The reference is kept until the end: a Popen without one waits for its child itself.
     return _look_after(dtrace.pid, linker, end) if dtrace else 127
 
 

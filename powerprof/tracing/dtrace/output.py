@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the shipped D scripts print, as records."""
+"""Parse the output of the shipped D scripts, and profile functions by DTrace."""
 
 from __future__ import annotations
 
@@ -15,15 +15,7 @@ from powerprof.stacks.store import TableStore
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import printable
 from powerprof.tracing.captures import FunctionCounts, FunctionTrace
-from powerprof.tracing.dtrace.backend import (
-    Dtrace,
-    DtraceRun,
-    ProbedFunction,
-    read_script,
-    render_probes,
-    render_script,
-    run_dtrace,
-)
+from powerprof.tracing.dtrace.backend import Dtrace, DtraceRun, ProbedFunction, read_script, render_probes, run_dtrace
 from powerprof.tracing.functions import read_exits
 from powerprof.tracing.symbols import find_functions, refuse_too_many
 
@@ -33,7 +25,7 @@ _FRAME = re.compile(r"(?:(?P<module>[^`]*)`)?(?P<name>.*?)(?:\+0x(?P<offset>[0-9
 
 
 class DtraceFrame(msgspec.Struct, frozen=True):
-    """One frame of ustack(): `function` is None where DTrace printed an address only."""
+    """A frame of ustack(): `function` is None if DTrace printed only an address."""
 
     function: str | None
     module: str | None
@@ -42,7 +34,7 @@ class DtraceFrame(msgspec.Struct, frozen=True):
 
 
 class DtraceWakeup(msgspec.Struct, frozen=True):
-    """How often one thread woke another from one call path; the stack is the waker's, innermost first."""
+    """The number of times one thread woke another from one call path, the waker's, innermost first."""
 
     sleeper_tid: int
     waker_pid: int
@@ -53,7 +45,7 @@ class DtraceWakeup(msgspec.Struct, frozen=True):
 
 
 class DtraceLatency(msgspec.Struct, frozen=True, kw_only=True):
-    """A thread's sleeps, or its waits for a CPU once woken (None where DTrace counted none)."""
+    """A thread's sleeps and its waits for a CPU once woken (None if DTrace counted none)."""
 
     tid: int
     sleeps_count: int
@@ -76,19 +68,19 @@ class DtraceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakersTrace(DtraceWindow, frozen=True, kw_only=True):
-    """Wakings of its threads, most often first."""
+    """Wakings of a process's threads, most frequent first."""
 
     wakeups: list[DtraceWakeup]
 
 
 class SleepsTrace(DtraceWindow, frozen=True, kw_only=True):
-    """Its sleeps by thread, most often first."""
+    """Sleeps of a process by thread, most frequent first."""
 
     threads: list[DtraceLatency]
 
 
 def _lines(run: DtraceRun) -> tuple[list[str], float]:
-    """What stands between the first line, `begin TIME`, and the last, `end TIME` (ns), and the window in seconds."""
+    """Return the lines between the first, `begin TIME`, and the last, `end TIME` (ns), and the window in seconds."""
     lines = run.stdout.split("\n")
     while lines and not lines[-1].strip():
         lines.pop()
@@ -123,9 +115,9 @@ def _number(text: str, line: int) -> int:
 
 
 def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, str]] = ()) -> FunctionTrace:
-    """The function profile, as the uprobe backend's trace; the probes' cost and calls that never returned are unknown.
+    """Return the function profile as a trace of the uprobe backend, without costs and abandoned calls.
 
-    A sum below zero (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
+    A negative sum (a call that began before its thread's clock was known) is unknown, not zero. Raises DataError for
     damaged output.
     """
     sums: dict[tuple[str, str], dict[str, int]] = {}
@@ -182,13 +174,13 @@ def parse_functions(run: DtraceRun, pattern: str, refused: Sequence[tuple[str, s
 
 
 def _known(fields: dict[str, int], name: str) -> int | None:
-    """A sum of times; None where there is none, or one that cannot be."""
+    """Return a sum of times, or None if it is missing or negative."""
     value = fields.get(name)
     return value if value is not None and value >= 0 else None
 
 
 def parse_wakeups(run: DtraceRun) -> WakersTrace:
-    """Who woke whom from where, most often first. Raises DataError for damaged output."""
+    """Return the wakings by call path, most frequent first. Raises DataError for damaged output."""
     lines, window_s = _lines(run)
     wakeups: list[DtraceWakeup] = []
     stack: list[DtraceFrame] | None = None
@@ -218,7 +210,7 @@ def parse_wakeups(run: DtraceRun) -> WakersTrace:
 
 
 def parse_frame(text: str) -> DtraceFrame:
-    """One line of ustack(). C++ names may hold anything but the back quote that ends the module."""
+    """Parse a line of ustack(). C++ names may contain every character except the back quote that ends the module."""
     match = _FRAME.fullmatch(text)
     if match is None or text.startswith("0x"):
         return DtraceFrame(None, None, None, text)
@@ -231,7 +223,7 @@ def parse_frame(text: str) -> DtraceFrame:
 
 
 def parse_latency(run: DtraceRun) -> SleepsTrace:
-    """Sleeps and waits by thread, by number of sleeps. Raises DataError for damaged output."""
+    """Return sleeps and waits by thread, most sleeps first. Raises DataError for damaged output."""
     lines, window_s = _lines(run)
     sums: dict[int, dict[str, tuple[int, int, int]]] = {}
     for number, line in enumerate(lines, 2):
@@ -269,25 +261,16 @@ def _max_ms(row: tuple[int, int, int]) -> float | None:
     return row[2] / 1e6 if row[0] > 0 else None
 
 
-# The function profile by DTrace: which functions, which script, and what it found.
-#
-# On Linux powerprof finds the functions itself: DTrace matches no readable C++ name, and its return probes end a
-# process whose exceptions pass them, so each place where a function is left is named by its offset instead. An offset
-# is good for one function only: a symbol that two of them bear is not probed.
+# powerprof finds the functions itself: DTrace matches no readable C++ name, and its return probes end a process whose
+# exceptions pass them. Each exit is named by its offset instead. An offset is valid for one function only, so a symbol
+# of two functions is not probed.
 
 
 def trace_functions(
     dtrace: Dtrace, pid: int, pattern: str, duration_s: float, *, limit: int, settle: bool = False
 ) -> FunctionTrace:
-    """Probe one window; `settle` as for `run_dtrace`.
-
-    Raises UsageError, CapabilityError, PowerprofError, DataError.
-    """
-    text = read_script(dtrace, "function-profile")
-    if dtrace.system != "Linux":
-        module, _, functions = pattern.rpartition(":")
-        script = render_script(text, pid=pid, functions=functions, module=module or "a.out")
-        return parse_functions(run_dtrace(dtrace, script, pid, duration_s, settle=settle), pattern)
+    """Profile functions for one window; `settle`: see `run_dtrace`."""
+    text = read_script("function-profile")
     probes, refused = _probes(pid, pattern, limit)
     if not probes:
         name, why = refused[0]

@@ -67,14 +67,14 @@ def test_unreadable_process_is_not_reported_as_ended(
         raise Unreadable(f"process {pid} cannot be read ({said})", number)
 
     with wakes("twins=50") as running, trace_stacks(resolve([str(running.pid)])) as (_tracer, looks):
-        looks.members.need_one()
+        looks.members.require_one()
     monkeypatch.setattr(ReaderProcess, "maps", refuse)
     with (
         wakes("twins=50") as running,
         trace_stacks(resolve([str(running.pid)])) as (_tracer, looks),
         pytest.raises(PowerprofError, match=said) as refused,
     ):
-        looks.members.need_one()
+        looks.members.require_one()
     assert isinstance(refused.value, CapabilityError) == bool(number)
 
 

@@ -19,7 +19,7 @@ import pytest
 from powerprof.stacks.image import snapshot
 from powerprof.system import reader_process
 from powerprof.system.reader_process import ANSWER_S, MOST_LEFT_BEHIND, PATIENCE_S, ReaderProcess, Unreadable
-from powerprof.tracing.idle_members import read_sleeping_stacks
+from powerprof.tracing.idle_stacks import read_sleeping_stacks
 
 Tree = Callable[[Mapping[str, str]], Path]
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.system.tasks import ENDED, ENDED_IN_TARGET
-from powerprof.tracing import idle_stacks
+from powerprof.tracing import idle_data
 from powerprof.tracing.bpf.shared_numbers import Flag, WakeEvidence, WakerContext
-from powerprof.tracing.idle_data import CAUSE, WOKEN
-from powerprof.tracing.idle_stacks import EndedThreads, sum_causes, sum_wakings
+from powerprof.tracing.idle_data import CAUSE, WOKEN, EndedThreads, sum_causes, sum_wakings
 
 SERVER, CLIENT = 100, 5000
 
@@ -106,7 +105,7 @@ def test_a_name_has_its_number_in_later_windows_too() -> None:
 
 def test_names_without_end_are_not_told_apart() -> None:
     threads = EndedThreads(lambda tid: False)
-    most = idle_stacks._MOST_NAMES
+    most = idle_data._MOST_NAMES
     rows = [by_client(0, next_tid=0, waker_tid=tid, waker_comm=f"x{tid}".encode()) for tid in range(1, most + 500)]
     found, _ = threads.fold(causes(*rows), wakings())
     assert len(found) <= most + 1

@@ -147,3 +147,30 @@ def test_a_cleared_table_begins_at_zero() -> None:
     assert not kernel.entries
     kernel.add(1)
     assert read.since()["count"].tolist() == [1]
+
+
+def test_a_read_that_turns_counts_both_halves_until_its_last_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counters that are read by `after_read` agree with the entries, also when the kernel was turned meanwhile."""
+    monkeypatch.setattr(maps, "GRACE_S", 0.0)
+    kernel = Kernel(90)
+    sums = table(kernel)
+    for thread in range(40):
+        kernel.add(thread)
+    turn, counted = kernel.turn, []
+
+    def turn_and_add(half: int) -> None:
+        turn(half)
+        for thread in (1, 50, 51):
+            kernel.add(thread)
+
+    monkeypatch.setattr(kernel, "turn", turn_and_add)
+    sums = table(kernel)
+
+    def count_all() -> None:
+        counted.append(sum(int(entry["count"]) for entry in kernel.entries.values()))
+
+    read = sums.since(after_read=count_all)
+    assert kernel.turns == 1
+    assert int(read["count"].sum()) == counted[-1] == 43
+    kernel.add(50)
+    assert sums.since()["count"].tolist() == [1]

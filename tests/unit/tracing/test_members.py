@@ -12,9 +12,9 @@ import pytest
 
 from powerprof.stacks.image import ProcessGoneError, ProcessImage
 from powerprof.system.processes import Target
-from powerprof.tracing import idle_members
+from powerprof.tracing import idle_stacks
 from powerprof.tracing.bpf.loaded import LoadedProgram
-from powerprof.tracing.idle_members import JoinedProcesses, TargetMembers, keep_every_program
+from powerprof.tracing.idle_stacks import JoinedProcesses, TargetMembers, keep_every_program
 
 
 class Tables:
@@ -65,7 +65,7 @@ class Group:
 @pytest.fixture
 def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     found = Group(tmp_path, 10)
-    monkeypatch.setattr(idle_members, "snapshot", found.snapshot)
+    monkeypatch.setattr(idle_stacks, "snapshot", found.snapshot)
     return found
 
 
@@ -93,7 +93,7 @@ def test_who_is_started_while_the_target_is_looked_at_is_a_member(
 
     group.at_look = each_starts_one
     looked.add_all()
-    looked.begin()
+    looked.prepare()
     assert set(tables.targets) == set(looked.images) == {10, 11, 12, 13}
     assert looked.notes() == []
 
@@ -102,20 +102,20 @@ def test_the_look_for_more_ends_where_all_that_are_left_are_gone(group: Group, l
     looked.add_all()
     group.start(11)
     group.gone = {11}
-    looked.begin()
+    looked.prepare()
     assert group.looked_at == [10, 11]
     assert set(looked.images) == {10}
 
 
 def test_the_look_for_more_ends_where_each_starts_others_for_ever(group: Group, looked: TargetMembers) -> None:
     group.at_look = lambda pid: group.start(pid + 1)
-    looked.begin()
+    looked.prepare()
     assert len(group.looked_at) < 20
 
 
 def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looked: TargetMembers) -> None:
     looked.add_all()
-    looked.begin()
+    looked.prepare()
     group.start(11)
     tables.told = {11: 10}
     looked.read()
@@ -126,7 +126,7 @@ def test_who_the_kernel_tells_of_is_not_late(group: Group, tables: Tables, looke
 
 def test_who_came_by_itself_is_late(group: Group, looked: TargetMembers) -> None:
     looked.add_all()
-    looked.begin()
+    looked.prepare()
     group.start(11)
     looked.read()
     assert looked.notes() == [

@@ -13,16 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.tracing import (
-    functions,
-    idle_data,
-    idle_members,
-    offcpu,
-    profile,
-    statement_places,
-    statements,
-    syscalls,
-)
+from powerprof.tracing import functions, idle_data, idle_stacks, offcpu, profile, statement_places, statements, syscalls
 from powerprof.tracing.bpf.shared_numbers import WAITS
 from tests.conftest import REPOSITORY
 
@@ -71,7 +62,7 @@ LAYOUTS = [
     Layout(
         "threads.bpf.h",
         "target",
-        idle_members._TARGET,
+        idle_stacks._TARGET,
         [
             *("text_low", "text_bytes", "library_low", "library_bytes", "judged"),
             *(f"interpreter.{name}" for name in ("threads", "next", "thread_id", "current", "inner")),
@@ -259,7 +250,7 @@ def test_no_layout_is_left_out() -> None:
             idle_data.WOKEN_COUNT,
         )
     }
-    modules = (idle_data, idle_members, offcpu, profile, functions, statement_places, statements, statements, syscalls)
+    modules = (idle_data, idle_stacks, offcpu, profile, functions, statement_places, statements, statements, syscalls)
     found = {
         f"{module.__name__}.{name}"
         for module in modules
