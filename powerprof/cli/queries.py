@@ -142,15 +142,14 @@ def command(options: Options) -> None:
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
-    from powerprof.queries import session
-    from powerprof.queries import target as reach
+    from powerprof.queries import records, session
     from powerprof.report.queries import render_terminal
     from powerprof.report.statement_tables import columns_of
 
     if columns is not None:
         columns_of(columns)
     if by is not None:
-        reach.parse_grouping(by)
+        records.parse_grouping(by)
         if columns is not None:
             raise UsageError("--by sets the columns", "leave out --columns")
 

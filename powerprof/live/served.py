@@ -98,7 +98,7 @@ class ServedServer(Closeable):
             return ServedStatements(server=self._label or printable(self._name)[:_MOST_SERVER])
         try:
             with limit_texts():
-                measured = self._way.taken(energy.complete(window)).measured
+                measured = self._way.finish_window(energy.complete(window)).measured
                 if measured.process_cpu_s is None:
                     raise PowerprofError(f"{self._server.label} has ended", "start it again: it is found by its name")
                 # Energy and C0 are the whole interval's, of which what naming and blaming take was not traced.

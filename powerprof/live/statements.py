@@ -145,7 +145,7 @@ class StatementMonitor(Closeable):
 
     def _window(self, probes: Probes) -> Queries | None:
         try:
-            taken = probes.window(self._request.duration_s, self._energy)
+            taken = probes.trace_window(self._request.duration_s, self._energy)
         except PowerprofError:
             if self._is_there():
                 raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole texts that clients sent, with their values: only for who consented, and never saved with a run."""
+"""Whole texts of clients with their values, for plans and workloads: only with consent, and never saved with a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _READS = re.compile(r"\(*(SELECT|WITH)\b", re.IGNORECASE)
 _NAMED = 5
 _EXECUTES = re.compile(r"EXECUTE\b", re.IGNORECASE)
 _PREPARED = "prepared: its values are not in its text, and others could have another plan"
-# Servers execute what stands in such a comment (MariaDB: also /*M!).
+# Servers execute such comments (MariaDB: also /*M!).
 _EXECUTED = re.compile(r"/\*M?!", re.IGNORECASE)
 # Words of statements that write, lock or wait, and functions that change something.
 _ACTS = re.compile(
@@ -37,7 +37,7 @@ _ACTS = re.compile(
     re.IGNORECASE,
 )
 _FUNCTIONS = re.compile(r"\b(replace|insert)\s*\(", re.IGNORECASE)
-# Where one of these stands, what is quoted depends on the server's mode and character set, or on where a comment ends.
+# With one of these, the quoted parts depend on the server's mode and character set, or on the end of a comment.
 _UNCLEAR = re.compile(r"\\|--|#|/\*|[^\x00-\x7f]")
 _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"|`[^`]*`")
 _REFUSED = {
@@ -52,7 +52,7 @@ _REFUSED = {
 
 @dataclass(frozen=True)
 class StatementSample:
-    """A statement of the record with a text of it as a client sent it."""
+    """A statement of the record with one of its texts as a client sent it."""
 
     number: int
     statement: Statement
@@ -62,7 +62,7 @@ class StatementSample:
 def choose_texts(
     seen_texts: Iterable[RecordedText], statements: Sequence[Statement], most: int
 ) -> list[StatementSample]:
-    """Of the first statements those that only read, and whose text is whole and has its values."""
+    """Return texts of the first statements that only read and whose text is complete and has its values."""
     texts: dict[str, str] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and seen.length < TEXT_BYTES:
@@ -85,13 +85,16 @@ def choose_texts(
 
 
 LeftOutStatements = dict[str, list[Statement]]
-"""Statements of which there is no text to use, by the reason."""
+"""Statements without a usable text, by the reason."""
 
 
 def explain_left_out(
     seen_texts: Iterable[RecordedText], statements: Sequence[Statement], chosen: Sequence[StatementSample]
 ) -> LeftOutStatements:
-    """Why the others of `statements` are not among the chosen. Commands and our own questions need no reason."""
+    """Return the other statements by the reason for leaving them out.
+
+    Commands and powerprof's own statements need none.
+    """
     raw: dict[str, RecordedText] = {}
     for seen in seen_texts:
         if seen.command == COM_QUERY and not seen.prepared_number:
@@ -112,7 +115,7 @@ def _reason(text: str, seen: RecordedText | None) -> str | None:
     if text.startswith("(event "):
         return "an event executes it"
     if text.startswith("(") and not _READS.match(text):
-        return None  # a command, preparing, a question of ours
+        return None  # a command, PREPARE, or a statement of powerprof
     if _EXECUTES.match(text):
         return _PREPARED
     if not _READS.match(text):
@@ -128,7 +131,7 @@ def _reason(text: str, seen: RecordedText | None) -> str | None:
 
 
 def list_missing_plans(reasons: LeftOutStatements) -> list[str]:
-    """A sentence a reason, with the ids of its statements."""
+    """Return one sentence per reason, with the ids of its statements."""
     sentences = []
     for reason, statements in reasons.items():
         ids = ", ".join(f"#{statement.id}" for statement in statements[:_NAMED])
@@ -138,9 +141,9 @@ def list_missing_plans(reasons: LeftOutStatements) -> list[str]:
 
 
 def only_reads(text: str) -> bool:
-    """Whether no word of the text could be one that does more than read, however the server takes its quotes.
+    """Return whether every word of a text is harmless in any reading of its quotes.
 
-    It is not what keeps such a text from doing more: the account is under which it is explained and executed.
+    This is not the protection against statements that do more: the read-only account is.
     """
     if _EXECUTED.search(text):
         return False
@@ -151,10 +154,10 @@ def only_reads(text: str) -> bool:
 def add_plans(
     statements: Sequence[Statement], chosen: Sequence[StatementSample], login: Login, explain_as: Path | None = None
 ) -> tuple[list[Statement], list[str]]:
-    """The statements with the plans of the chosen ones, and what could not be explained.
+    """Return the statements with plans of the chosen texts, and the notes on missing plans.
 
-    Plans are made by an account that only reads: the one in `explain_as`, else one per schema that `login` makes. A
-    single account for all schemas would explain to the sender of a text the tables that the sender may not read.
+    A read-only account makes the plans: the one in `explain_as`, else one per schema that `login` creates. One account
+    for all schemas would show the sender of a text tables that the sender may not read.
     """
     planned, notes = list(statements), list[str]()
     if not chosen:
@@ -179,7 +182,7 @@ def _plan(planned: list[Statement], notes: list[str], chosen: Sequence[Statement
         try:
             steps = explain(reader, sample.text, sample.statement.schema_name)
         except StatementError as error:
-            # Not in the server's words: they quote the text with its values.
+            # The server's message is left out: it quotes the text with its values.
             reason = _REFUSED.get(error.number, f"the server refused it, error {error.number}")
             notes.append(f"no plan of {sample.statement.text[:60]}: {reason}")
             continue
@@ -189,7 +192,7 @@ def _plan(planned: list[Statement], notes: list[str], chosen: Sequence[Statement
         planned[sample.number] = msgspec.structs.replace(planned[sample.number], plan=plan)
 
 
-# A workload.toml made of statements that a server executed, for `compare` after somebody has changed something.
+# workload.toml of executed statements, for `compare` before and after a change.
 
 _MOST_SLOTS, _MOST_SHOWN = 200, 120
 _ELSEWHERE = "in another schema than the workload's"
@@ -197,7 +200,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 def check_workload_name(name: str) -> None:
-    """Raises UsageError for a folder that no workload can be called by."""
+    """Raise UsageError if no workload can have the name of this folder."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"--save-workload: no workload can be called {name[:60]!r}",
@@ -208,8 +211,10 @@ def check_workload_name(name: str) -> None:
 def format_workload(
     name: str, label: str, samples: Sequence[StatementSample], clients: int, others: LeftOutStatements | None = None
 ) -> str:
-    """The text of workload.toml; `others` are named in it with the reason why they are not its. Raises PowerprofError
-    where there is nothing to put into it."""
+    """Return the text of workload.toml, with the reasons for the statements that were left out.
+
+    Raises PowerprofError if no statement is usable.
+    """
     usable = [sample for sample in samples if "{{" not in sample.text]
     if not usable:
         raise PowerprofError(
@@ -258,7 +263,7 @@ title = "after the change: put it here"
 
 
 def _comments(missing: LeftOutStatements) -> str:
-    """A line for each statement that is not in the workload, without its values."""
+    """Return one comment line per omitted statement, without its values."""
     lines = []
     for reason, statements in missing.items():
         for statement in statements:
@@ -269,7 +274,7 @@ def _comments(missing: LeftOutStatements) -> str:
 
 
 def interleave_by_rate(samples: Sequence[StatementSample]) -> list[StatementSample]:
-    """Each as often as its rate is to the others', spread evenly; the rarest at least once."""
+    """Return the samples in proportion to their rates and spread evenly; the rarest appears at least once."""
     rates = [sample.statement.calls_hz or 0.0 for sample in samples]
     total, least = sum(rates), min((rate for rate in rates if rate > 0), default=0.0)
     if not total or not least:
@@ -283,5 +288,5 @@ def interleave_by_rate(samples: Sequence[StatementSample]) -> list[StatementSamp
 
 
 def _text(value: str) -> str:
-    """A basic string of TOML, whose escapes are JSON's."""
+    """Return a basic string of TOML, whose escapes are those of JSON."""
     return json.dumps(value)

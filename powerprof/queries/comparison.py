@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two saved windows of statements, before and after a change: which became more expensive. Pure."""
+"""The comparison of two saved windows of statements, before and after a change."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from powerprof.system.errors import UsageError
 Verdict = Literal["more expensive", "cheaper", "unchanged", "unknown", "new", "gone"]
 _CONFIDENCE = 0.95
 _FEWEST_CALLS = 5
-_ALIKE = 0.10  # a change of all statements from which on a note names it
+_ALIKE = 0.10  # A larger common change of all statements gets a note.
 
 
 class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
-    """A statement in one of the two windows. `percent_of_cpu`: of one CPU, whatever the other statements use."""
+    """A statement in one of the two windows. `percent_of_cpu` is of one CPU, regardless of other statements."""
 
     percent_of_cpu: float
     calls_hz: float | None = None
@@ -32,8 +32,11 @@ class StatementSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
-    """`ratio`: CPU time of a call, after over before, with its 95 % interval; `became` holds it against that of all
-    statements that are compared. Of samples without calls it is that of the share of a CPU."""
+    """The change of a statement.
+
+    `ratio` is CPU time per call after over before with its 95 % interval; for samples without calls, of the share of a
+    CPU. `became` uses the interval for all compared statements together.
+    """
 
     id: str
     text: NormalText
@@ -48,7 +51,7 @@ class StatementChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a window came from."""
+    """The origin of a window."""
 
     name: str
     started_at: str
@@ -61,7 +64,7 @@ class QueriesSide(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueriesComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """Statements by the change of their CPU time a second, most first."""
+    """Statements by the change of their CPU time per second, largest first."""
 
     id: str | None
     started_at: str
@@ -77,7 +80,7 @@ class QueriesComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesComparison:
-    """Raises UsageError where nothing can be compared."""
+    """Compare two windows. Raise UsageError if they cannot be compared."""
     if a.window_s <= 0 or b.window_s <= 0:
         raise UsageError("a run of queries without a window", "measure again")
     if a.server.family != b.server.family:
@@ -85,7 +88,7 @@ def compare_queries(a: Queries, b: Queries, started_at: str) -> QueriesCompariso
     before, after = _by_name(a), _by_name(b)
     names = list(dict.fromkeys([*before, *after]))
     both = sum(name in before and name in after for name in names)
-    # So that of all of them together one in twenty is wrong.
+    # Bonferroni: for all statements together, one comparison in twenty has a false verdict.
     z = NormalDist().inv_cdf(1 - (1 - _CONFIDENCE) / 2 / max(both, 1))
     changes = [_change(name, before.get(name), after.get(name), a, b, z) for name in names]
     ratios = [change.ratio for change in changes if change.ratio is not None]
@@ -166,7 +169,7 @@ def _change(
 
 
 def _ratio(a: Statement, b: Statement) -> tuple[float | None, float | None]:
-    """After over before, and the standard error of its logarithm; the second None where that is not known."""
+    """Return after over before and the standard error of its logarithm, None if unknown."""
     if a.c0_s <= 0 or b.c0_s <= 0:
         return None, None
     if a.c0_ms_per_call and b.c0_ms_per_call:
@@ -181,7 +184,7 @@ def _ratio(a: Statement, b: Statement) -> tuple[float | None, float | None]:
 
 
 def _error(statement: Statement) -> float | None:
-    """Relative standard error of the CPU time of a call, or of a sampled share."""
+    """Return the relative standard error of CPU time per call, or of a sampled share."""
     if statement.low_percent is not None and statement.high_percent is not None and statement.c0_percent:
         return (statement.high_percent - statement.low_percent) / (2 * 1.96) / statement.c0_percent
     calls = (statement.calls_count or 0) - statement.unfinished_count
@@ -208,5 +211,5 @@ def _counted(*records: Queries) -> Iterable[Statement]:
 
 
 def select_changes(record: QueriesComparison, what: Verdict) -> Sequence[StatementChange]:
-    """Those, the largest change of CPU time a second first."""
+    """Return the changes with this verdict, the largest change of CPU time per second first."""
     return [one for one in record.statements if one.became == what]

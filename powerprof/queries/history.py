@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `queries --watch` saw, from its first window to its last: a record of bounded size. Pure."""
+"""The record of all windows of `queries --watch`, of bounded size."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from powerprof.statements.text import NormalText
 
 Key = tuple[NormalText, str | None]
 MOST_STEPS = 720
-"""Steps of the timeline. Where there are more windows, a step is 2, 4, 8 … of them."""
+"""Maximum number of steps. With more windows a step contains 2, 4, 8 … of them."""
 _MOST_STATEMENTS, _EACH_STEP = 50, 100
 
 
 class HistoryStep(msgspec.Struct, frozen=True, kw_only=True):
-    """Windows that follow each other, usually one. `at_s` and `until_s` since the first began; `window_s` is the
-    measured part."""
+    """Consecutive windows, usually one.
+
+    `at_s` and `until_s` count from the start of the first; `window_s` is measured time.
+    """
 
     at_s: float
     until_s: float
@@ -47,8 +49,11 @@ class HistoryStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueriesHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """The statements with most CPU time, most first; `other_c0_s` is what the server used besides: the statements below
-    them, background threads and connections. `server` is the last that was watched."""
+    """The statements with most CPU time, largest first.
+
+    `other_c0_s` is the server's remaining CPU time: further statements, background threads and connections. `server` is
+    the last watched one.
+    """
 
     id: str | None
     started_at: str
@@ -97,7 +102,7 @@ class _Step:
     statements: dict[Key, _UsedSoFar] = field(default_factory=dict)
 
     def add(self, other: _Step) -> None:
-        """The one that follows."""
+        """Add the following step."""
         self.until_s = other.until_s
         self.window_s += other.window_s
         self.windows += other.windows
@@ -110,14 +115,14 @@ class _Step:
         self.bound()
 
     def bound(self) -> None:
-        """Keep the statements that used most."""
+        """Keep the statements with most CPU time."""
         if len(self.statements) > _EACH_STEP:
             most = sorted(self.statements.items(), key=lambda pair: -pair[1].c0_s)[:_EACH_STEP]
             self.statements = dict(most)
 
 
 class HistoryKeeper:
-    """Takes windows as they come, in memory that does not grow."""
+    """A collector of windows in bounded memory."""
 
     def __init__(self, most_steps: int = MOST_STEPS) -> None:
         self._most, self._each = most_steps, 1
@@ -127,7 +132,7 @@ class HistoryKeeper:
         self._last: Queries | None = None
 
     def add(self, window: Queries | None) -> None:
-        """One more; None where the server was away, which the times of the others show."""
+        """Add a window; None if the server was away, which shows in the times of the others."""
         if window is None or window.window_s <= 0:
             return
         self._first, self._last = self._first or window, window
@@ -140,7 +145,7 @@ class HistoryKeeper:
         self._steps.append(step)
 
     def record(self) -> QueriesHistory | None:
-        """What was seen; None where no window was."""
+        """Return the record; None without a window."""
         first, last = self._first, self._last
         if first is None or last is None:
             return None
@@ -196,7 +201,7 @@ class HistoryKeeper:
         return step
 
     def _halve(self) -> None:
-        """Twice as many windows a step from now on."""
+        """Combine pairs of steps, and double the windows per step from now on."""
         firsts, seconds = self._steps[::2], self._steps[1::2]
         for first, second in zip(firsts, seconds, strict=False):
             first.add(second)
@@ -237,5 +242,5 @@ def _seconds_between(first: str, second: str) -> float:
 
 
 def _sum(one: float | None, other: float | None) -> Any:
-    """Of what is known of the two."""
+    """Return the sum of the known values."""
     return other if one is None else one if other is None else one + other

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pure: what the kernel counted for identities and threads → statements, background threads, and what is left over."""
+"""Kernel counters joined with a server's report: statements, background threads and connections."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import dataclasses
 import hashlib
 import math
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from powerprof.database.clients.performance import MOST_TEXT, Account, ServerReport, list_own_statements
-from powerprof.queries.records import Background, Latency, Share, Statement, Waits
-from powerprof.queries.target import rank_askers
+from powerprof.model.records import Notes
+from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
 from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
 from powerprof.system.files import printable
 from powerprof.system.processes import database_of
@@ -29,13 +30,25 @@ from powerprof.tracing.bpf.shared_numbers import (
     SQUARED_NS_LOG,
     StatementWait,
 )
-from powerprof.tracing.captures import NO_WAITS, RecordedText, StatementTrace, ThreadUse, latency_class_range_ns
+from powerprof.tracing.captures import (
+    NO_WAITS,
+    OnCpuCapture,
+    RecordedText,
+    StatementTrace,
+    ThreadUse,
+    latency_class_range_ns,
+)
+from powerprof.tracing.profile import PathNames
+
+if TYPE_CHECKING:
+    pass
+
 
 UNKNOWN_PREPARED = label_text("(prepared before the window, or its number not seen: text unknown)")
 BEGAN_BEFORE = "(began before the window)"
-# A thread of its own, or one of a pool's (MariaDB's, MySQL's).
+# One thread per connection, or threads of a pool (MariaDB, MySQL).
 _CONNECTIONS = ("thread/sql/one_connection", "thread/threadpool/worker_thread", "thread/thread_pool/tp_")
-# include/my_command.h; what else a packet can ask for is called by its number.
+# include/my_command.h. Other commands are named by their number.
 _COMMANDS = {
     0: "COM_SLEEP",
     1: "COM_QUIT",
@@ -61,15 +74,15 @@ _COMMANDS = {
     31: "COM_RESET_CONNECTION",
 }
 _MESSAGES = {COM_QUERY: "a statement, its text not readable", FASTPATH: "a function called by its number"}
-_MOST_COMMANDS = 255
-# What a server makes of an event to execute it (Event_job_data::construct_sp_sql).
+_MAX_COMMAND = 255
+# The procedure that a server creates to execute an event (Event_job_data::construct_sp_sql).
 _EVENT = re.compile(r"CREATE PROCEDURE ([`\"])((?:(?!\1).|\1\1)+)\1\(\) SQL SECURITY INVOKER ", re.DOTALL)
 _AUTOVACUUM = b"autovacuum: "  # autovac_report_activity
 
 
 @dataclass
-class _Sum:
-    """What all identities and threads of one statement add up to."""
+class StatementSum:
+    """The sum of all identities and threads of one statement."""
 
     text: NormalText = NO_TEXT
     calls: int = 0
@@ -84,15 +97,15 @@ class _Sum:
     squares: int = 0
     waits_ns: list[int] = field(default_factory=lambda: [0] * len(NO_WAITS))
 
-    def asked_by(self, account: Account | None, cpu_ns: int, calls: int) -> None:
-        """A client of this account had these of it executed."""
+    def add_asker(self, account: Account | None, cpu_ns: int, calls: int) -> None:
+        """Add CPU time and calls of a client of this account."""
         self.askers[account][0] += cpu_ns
         self.askers[account][1] += calls
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a server's CPU time, most first; shares and joules are not in them yet."""
+    """The parts of a server's CPU time, largest first, without shares and joules."""
 
     statements: list[Statement]
     background: list[Background]
@@ -101,10 +114,10 @@ class Parts:
 
 
 def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
-    """Put a window together with what the server reported of it."""
+    """Join a traced window with the server's report."""
     if trace.family == "postgresql":
         trace, known = _without_autovacuum(trace, known)
-    sums: dict[tuple[str, str | None], _Sum] = {}
+    sums: dict[tuple[str, str | None], StatementSum] = {}
     name_of = make_namer(trace.texts, trace.family, ((use.id, use.tid) for use in trace.uses), known)
     in_statements: dict[int, int] = defaultdict(int)
     calls_of: dict[int, int] = defaultdict(int)
@@ -113,7 +126,7 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
     several = {text.id for text in trace.texts if text.may_be_several}
     for use in trace.uses:
         text, schema = name_of(use.id, use.tid)
-        total = sums.setdefault((make_key(text, trace.family), schema), _Sum(text))
+        total = sums.setdefault((make_key(text, trace.family), schema), StatementSum(text))
         total.several |= use.id in several
         total.calls += use.calls
         total.unfinished += use.open_count
@@ -121,10 +134,10 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
         total.wakeups += use.wakeups
         total.faults += use.faults
         total.squares += use.squares
-        total.asked_by(known.accounts.get(use.tid), use.cpu_ns, use.calls)
+        total.add_asker(known.accounts.get(use.tid), use.cpu_ns, use.calls)
         total.waits_ns = [was + now for was, now in zip(total.waits_ns, use.waits_ns, strict=True)]
         in_statements[use.tid] += use.cpu_ns
-        # The classes are of an identity, whoever executed it: each thread is taken to have had its part of them.
+        # Latency classes belong to an identity. Each thread gets its part by number of calls.
         for bucket, count in trace.latencies.get(use.id, {}).items():
             total.latencies[bucket] += count * use.calls / calls_of[use.id]
     connections = [thread for thread in trace.threads if _is_connection(thread, known)]
@@ -133,28 +146,28 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
             used = thread.before_ns if thread.statements else thread.cpu_ns
             text = label_text(f"{BEGAN_BEFORE} ", normalise(running, trace.family, is_whole=len(running) < MOST_TEXT))
             total = sums.setdefault(
-                (make_key(text, trace.family), known.schemas.get(thread.tid)), _Sum(text, before=True)
+                (make_key(text, trace.family), known.schemas.get(thread.tid)), StatementSum(text, before=True)
             )
             if not _is_helper(thread, known):
                 total.calls += 1
                 total.unfinished += not thread.statements
             total.cpu_ns += used
-            total.asked_by(known.accounts.get(thread.tid), used, 1)
+            total.add_asker(known.accounts.get(thread.tid), used, 1)
             in_statements[thread.tid] += used
     between_ns = sum(thread.cpu_ns - in_statements[thread.tid] for thread in connections)
-    statements = [_statement(item, name, schema, trace) for (name, schema), item in sums.items()]
+    statements = [_build_statement(item, name, schema, trace) for (name, schema), item in sums.items()]
     return Parts(
         statements=sorted(
             statements, key=lambda statement: (-statement.c0_s, -(statement.calls_count or 0), statement.text)
         ),
-        background=_background(trace, known),
+        background=_join_background(trace, known),
         connections=Share(c0_s=between_ns / 1e9),
         connections_count=sum(thread.count for thread in connections if not _is_helper(thread, known)),
     )
 
 
 def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[StatementTrace, ServerReport]:
-    """Its workers say what they do as a client's process does, in words that are no SQL: they are background."""
+    """Return trace and report with autovacuum workers as background: their reported texts are no SQL."""
     texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
     tids = {use.tid for use in trace.uses if use.id in texts and use.tid}
     quiet = msgspec.structs.replace(
@@ -172,13 +185,13 @@ def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[Sta
 def make_namer(
     texts: Iterable[RecordedText], family: Family, met: Iterable[tuple[int, int]], known: ServerReport
 ) -> Callable[[int, int], tuple[NormalText, str | None]]:
-    """What tells the text and the schema of an identity that a thread executed; `met` are the identities of threads."""
-    named = {text.id: _text_of(text, known, family) for text in texts if text.id > _MOST_COMMANDS}
+    """Return a function from an identity and a thread to its text and schema; `met` are identities with threads."""
+    named = {text.id: _name_text(text, known, family) for text in texts if text.id > _MAX_COMMAND}
     commands = _COMMANDS if family == "mysql" else _MESSAGES
 
     where: dict[int, set[str]] = defaultdict(set)
     if family == "postgresql":
-        # Workers do not say in which database, and who has ended cannot: it is that of the others, if they are in one.
+        # Workers and ended processes report no database. Use that of the other threads if they share one.
         for id, tid in met:
             if tid in known.schemas:
                 where[id].add(known.schemas[tid])
@@ -192,20 +205,20 @@ def make_namer(
     return name_of
 
 
-def _text_of(seen: RecordedText, known: ServerReport, family: Family) -> NormalText:
+def _name_text(seen: RecordedText, known: ServerReport, family: Family) -> NormalText:
     if seen.command == COM_STMT_EXECUTE or seen.prepared_number:
         text = known.prepared.get((seen.tid, seen.prepared_number))
         return UNKNOWN_PREPARED if text is None else normalise(text, is_whole=len(text) < MOST_TEXT)
     original, event = seen.text.decode("utf-8", "surrogateescape"), ""
-    if seen.command == COM_EVENT and (found := _EVENT.match(original)) is not None:
-        original, event = original[found.end() :], f"(event {printable(found[2])}) "
+    if seen.command == COM_EVENT and (match := _EVENT.match(original)) is not None:
+        original, event = original[match.end() :], f"(event {printable(match[2])}) "
     text = label_text(event, normalise(original, family, is_whole=not seen.is_cut))
     if family == "mysql" and is_own_statement(text):
         text = label_text(OWN, text)
     if text == UNREADABLE:
-        # The identity sees no values.
+        # The identity contains no values.
         text = label_text(f"(statement {seen.id:016x}: the values in it cannot be recognised)")
-    if seen.is_cut:  # another one may begin with the same
+    if seen.is_cut:  # Another statement may begin with the same text.
         text = label_text("", text, f" … ({seen.hashed:,} bytes, {seen.id >> 40:06x})")
     return label_text("(prepare) ", text) if seen.command == COM_STMT_PREPARE else text
 
@@ -214,18 +227,20 @@ OWN = "(powerprof) "
 
 
 @cache
-def _own() -> frozenset[str]:
+def _own_keys() -> frozenset[str]:
     return frozenset(make_key(text) for text in list_own_statements())
 
 
 def is_own_statement(text: str) -> bool:
-    """Whether a text without values is one that powerprof asks: this one's looks lie outside of the window, others'
-    (of watch and export) within."""
-    return make_key(text) in _own()
+    """Return whether a text without values is a statement of powerprof.
+
+    Statements of this process are outside of the window; those of other ones (watch and export) may be within.
+    """
+    return make_key(text) in _own_keys()
 
 
 def is_connection_name(name: str) -> bool:
-    """Whether performance_schema calls a thread of a client so."""
+    """Return whether a name of performance_schema belongs to a thread of a client."""
     return name.startswith(_CONNECTIONS)
 
 
@@ -240,11 +255,11 @@ def _is_connection(thread: ThreadUse, known: ServerReport) -> bool:
 
 
 def _is_helper(thread: ThreadUse, known: ServerReport) -> bool:
-    """Whether it works for a statement that another process executes."""
+    """Return whether a process works for a statement of another process."""
     return known.threads.get(thread.tid) == "parallel worker"
 
 
-def _background(trace: StatementTrace, known: ServerReport) -> list[Background]:
+def _join_background(trace: StatementTrace, known: ServerReport) -> list[Background]:
     groups: dict[str, list[ThreadUse]] = defaultdict(list)
     for thread in trace.threads:
         if not _is_connection(thread, known):
@@ -262,11 +277,11 @@ def _background(trace: StatementTrace, known: ServerReport) -> list[Background]:
 
 
 def make_row_id(name: str, schema: str | None) -> str:
-    """Of a row: six digits of its key and schema."""
+    """Return the id of a row: six digits for its key and schema."""
     return hashlib.sha256(f"{schema or ''}\0{name}".encode("utf-8", "replace")).hexdigest()[:6]
 
 
-def _statement(total: _Sum, name: str, schema: str | None, trace: StatementTrace) -> Statement:
+def _build_statement(total: StatementSum, name: str, schema: str | None, trace: StatementTrace) -> Statement:
     calls, window_s = total.calls or 1, trace.window_s
     return Statement(
         text=total.text,
@@ -282,15 +297,15 @@ def _statement(total: _Sum, name: str, schema: str | None, trace: StatementTrace
         wakeups_count=None if total.before else total.wakeups,
         wakeups_per_call=None if total.before else total.wakeups / calls,
         page_faults_count=None if total.before else total.faults,
-        c0_ms_deviation=_deviation(total),
+        c0_ms_deviation=_estimate_deviation(total),
         latency_ms=estimate_latency(total.latencies),
         askers=rank_askers({account: (cpu_ns / 1e9, count) for account, (cpu_ns, count) in total.askers.items()}),
-        waits_ms=None if total.before else _waits(total.waits_ns, calls, trace),
+        waits_ms=None if total.before else _average_waits(total.waits_ns, calls, trace),
     )
 
 
-def _deviation(total: _Sum) -> float | None:
-    """Standard deviation of a call's CPU time in ms; None of fewer than two that ended."""
+def _estimate_deviation(total: StatementSum) -> float | None:
+    """Return the standard deviation of a call's CPU time in ms; None for fewer than two finished calls."""
     ended = total.calls - total.unfinished
     if ended < 2 or not total.squares:
         return None
@@ -298,8 +313,8 @@ def _deviation(total: _Sum) -> float | None:
     return math.sqrt(max(square - mean * mean, 0.0) * ended / (ended - 1))
 
 
-def _waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:
-    """Of a call."""
+def _average_waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:
+    """Return average waits per call."""
     each = {wait.name.lower(): sums_ns[wait] / 1e6 / calls for wait in StatementWait}
     known: dict[str, float | None] = {**each}
     if not trace.has_run_queue:
@@ -310,15 +325,15 @@ def _waits(sums_ns: Sequence[int], calls: int, trace: StatementTrace) -> Waits:
 
 
 def estimate_latency(classes: Mapping[int, float]) -> Latency | None:
-    """The median, the 95th and the 99th percentile of counted classes, within 7 %; None where none ended."""
+    """Return median, 95th and 99th percentile of latency classes within 7 %; None without finished calls."""
     total = sum(classes.values())
     if not total:
         return None
-    p50, p95, p99 = (_quantile(classes, part * total) / 1e6 for part in (0.50, 0.95, 0.99))
+    p50, p95, p99 = (_interpolate_quantile(classes, part * total) / 1e6 for part in (0.50, 0.95, 0.99))
     return Latency(p50=p50, p95=p95, p99=p99)
 
 
-def _quantile(classes: Mapping[int, float], wanted: float) -> float:
+def _interpolate_quantile(classes: Mapping[int, float], wanted: float) -> float:
     below, high = 0.0, 0.0
     for bucket in sorted(classes):
         count = classes[bucket]
@@ -327,3 +342,79 @@ def _quantile(classes: Mapping[int, float], wanted: float) -> float:
             return low + (high - low) * (wanted - below) / count
         below += count
     return high
+
+
+# Pure: samples that were taken beside the probes → the call paths of each statement.
+
+INCOMPLETE, OTHERS = "[incomplete]", "[other paths]"
+
+
+_MAX_STATEMENTS, _MAX_PATHS = 20, 400
+
+
+def add_stacks(
+    statements: Sequence[Statement],
+    capture: OnCpuCapture,
+    name_of: Callable[[int, int], tuple[str, str | None]],
+    family: Family = "mysql",
+) -> tuple[list[Statement], dict[str, str], Notes]:
+    """Return the statements, with call paths for those with most samples; the files of frames; and the notes."""
+    paths = PathNames(capture)
+    counters: dict[tuple[str, str | None], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    modules: dict[str, str] = {}
+    for row in capture.rows:
+        if row.what:
+            text, schema = name_of(row.what, row.tid)
+            frames, state = paths.of(row)
+            labels = []
+            for frame in reversed(frames):
+                # flamegraph.pl uses this suffix for functions of the kernel.
+                labels.append(f"{frame.label}_[k]" if frame.kernel else frame.label)
+                modules[labels[-1]] = frame.module
+            if state not in ("complete", "kernel"):
+                labels.insert(0, INCOMPLETE)
+            counters[make_key(text, family), schema][tuple(labels)] += row.count
+    most = dict(sorted(counters.items(), key=lambda pair: -pair[1].total())[:_MAX_STATEMENTS])
+    with_paths = [
+        msgspec.structs.replace(statement, stacks=_keep_largest(most[name]))
+        if (name := (make_key(statement.text, family), statement.schema_name)) in most and not statement.began_before
+        else statement
+        for statement in statements
+    ]
+    used = {label for statement in with_paths for stack in statement.stacks for label in stack.frames}
+    inside = sum(counter.total() for counter in counters.values())
+    note = (
+        f"{capture.target_count:,} samples of the server, {inside:,} of them in statements; each CPU was woken for "
+        f"them {1e3 / (capture.period_ms or 1.0):.0f} times a second, which wake-ups and joules contain"
+    )
+    return (
+        with_paths,
+        {label: file for label, file in modules.items() if label in used},
+        [note, *capture.notes, *paths.notes],
+    )
+
+
+def _keep_largest(paths: Counter[tuple[str, ...]]) -> list[SampledStack]:
+    rows = sorted(paths.items(), key=lambda stack: (-stack[1], stack[0]))
+    rest = sum(count for _, count in rows[_MAX_PATHS:])
+    stacks = [SampledStack(list(frames), count) for frames, count in rows[:_MAX_PATHS]]
+    return [*stacks, SampledStack([OTHERS], rest)] if rest else stacks
+
+
+_MAX_ASKERS = 20
+
+
+def rank_askers(used: Mapping[Account | None, tuple[float, int | None]]) -> list[Asker]:
+    """Return askers by CPU time in s, with calls if known. Those behind the first `_MAX_ASKERS` have no name."""
+    most = sorted(used.items(), key=lambda pair: (-pair[1][0], str(pair[0])))
+    named = [(account, amount) for account, amount in most if account is not None][:_MAX_ASKERS]
+    askers = [
+        Asker(user=account.user, host=account.host, c0_s=c0_s, calls_count=calls) for account, (c0_s, calls) in named
+    ]
+    kept = {account for account, _ in named}
+    rest = [amount for account, amount in most if account not in kept]
+    if rest:
+        counts = [count for _, count in rest if count is not None]
+        used_s = sum(c0_s for c0_s, _ in rest)
+        askers.append(Asker(user=None, host=None, c0_s=used_s, calls_count=sum(counts) if counts else None))
+    return askers

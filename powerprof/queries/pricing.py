@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A measured window → the record: percentages, joules and costs put to its parts."""
+"""Percentages, joules and costs of the parts of a measured window, and its record."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ from powerprof.queries.records import Method, Queries, QueryServer, Share, State
 from powerprof.queries.target import TracedServer
 from powerprof.statements.text import make_key
 
-# Pure: percentages, joules and rows put to the parts, so that they sum to what the server used.
-
 S = TypeVar("S", bound=Share)
 Digests = Mapping[tuple[str | None, str], tuple[int, ...]]
 
 
-_MEANS = {
+_MEAN_FIELDS = {
     "examined": "rows_examined_per_call",
     "sent": "rows_sent_per_call",
     "affected": "rows_affected_per_call",
@@ -39,7 +37,7 @@ _MEANS = {
 
 
 def build_consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> Consumer:
-    """The server as one that used energy, its parts below it in their order, what no part explains last."""
+    """Return the server as a consumer of energy, with its parts in order and the residual last."""
     children = [
         *(Consumer(name=str(number), c0_s=part.c0_s, wakeups_count=part.wakeups_count or 0)
           for number, part in enumerate(parts)),
@@ -55,7 +53,7 @@ def build_consumer(label: str, parts: Sequence[Share], residual_c0_s: float) -> 
 
 @dataclass(frozen=True)
 class Pricing:
-    """The server's part of the host's energy; `low` and `high` are factors, None where no interval is known."""
+    """The server's part of the host's energy; `low` and `high` are factors, None without an interval."""
 
     part: EnergyPart
     split: EnergySplit
@@ -66,16 +64,21 @@ class Pricing:
 def find_price(
     split: EnergySplit | None, label: str, whole: Total, readings: Sequence[EnergyReading]
 ) -> Pricing | None:
-    """What the parts are priced by; None where nothing can be: no figure, or no idle floor."""
+    """Return the price of the parts; None without an energy figure or an idle floor."""
     part = next((part for part in split.parts if part.name == label), None) if split is not None else None
     if split is None or part is None:
         return None
-    low, high = _factors(split, whole, readings)
+    low, high = _find_interval(split, whole, readings)
     return Pricing(part, split, low, high)
 
 
-def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]) -> tuple[float | None, float | None]:
-    """Within which factors joules above the idle floor are known: an estimate's by its slope, a meter's by its own."""
+def _find_interval(
+    split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]
+) -> tuple[float | None, float | None]:
+    """Return the factors of the interval of joules above the idle floor.
+
+    They come from the slope of an estimate, or from the error of a meter.
+    """
     model = next(
         (reading.range for reading in readings if reading.source == whole.source and reading.range is not None), None
     )
@@ -93,10 +96,10 @@ def _factors(split: EnergySplit, whole: Total, readings: Sequence[EnergyReading]
 
 
 def price_share(part: S, number: int, server_c0_s: float, pricing: Pricing | None, window_s: float) -> S:
-    """A part with its joules and its percentage of the server's CPU time: its own where it was counted, not timed."""
+    """Return a part with its joules, and its percentage of the server's CPU time unless samples have counted it."""
     percent = part.c0_percent
     if percent is None and server_c0_s > 0:
-        percent = 100 * (part.c0_s / server_c0_s)  # this way all of it is 100, not the float after it
+        percent = 100 * (part.c0_s / server_c0_s)  # In this order a share of 1 is exactly 100.
     if pricing is None:
         return msgspec.structs.replace(part, c0_percent=percent)
     joules = pricing.part.children[number].joules
@@ -115,13 +118,13 @@ def price_share(part: S, number: int, server_c0_s: float, pricing: Pricing | Non
 
 
 def drop_children(split: EnergySplit) -> EnergySplit:
-    """The host's split by itself: the server's parts are rows of the record, each with its joules."""
+    """Return the host's split without the server's parts, which are rows of the record with their joules."""
     parts = [msgspec.structs.replace(part, children=[], residual_joules=None) for part in split.parts]
     return msgspec.structs.replace(split, parts=parts)
 
 
 def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[Statement]:
-    """The statements with the rows that the server counted for them, by schema and text, in its own number of calls."""
+    """Return the statements with the server's row counters by schema and text, per call of its own count."""
     counted: dict[tuple[str | None, str], list[int]] = defaultdict(lambda: [0] * len(DIGEST_COUNTERS))
     for (schema, text), counts in digests.items():
         for where in {(schema, make_key(text)), (None, make_key(text))}:
@@ -133,7 +136,7 @@ def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[St
         sums = counted.get((statement.schema_name, make_key(statement.text)))
         named = dict(zip(DIGEST_COUNTERS, sums or (), strict=False))
         if named.get("calls") and not statement.began_before:
-            means = {field: named[name] / named["calls"] for name, field in _MEANS.items()}
+            means = {field: named[name] / named["calls"] for name, field in _MEAN_FIELDS.items()}
             with_counts.append(msgspec.structs.replace(statement, errors_count=named["errors"], **means))
         else:
             with_counts.append(statement)
@@ -141,7 +144,7 @@ def add_row_counts(statements: Sequence[Statement], digests: Digests) -> list[St
 
 
 def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> list[Statement]:
-    """The statements with what pg_stat_statements counted for them: rows in its own number of calls, and its number."""
+    """Return the statements with rows per call and number of pg_stat_statements."""
     by_key = {(schema, make_key(text, "postgresql")): counts for (schema, text), counts in statistics.items()}
     with_counts = []
     for statement in statements:
@@ -158,10 +161,13 @@ def add_statistics(statements: Sequence[Statement], statistics: Statistics) -> l
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStatements:
-    """What a way of telling statements apart found. `process_cpu_s`: the kernel's own count, None where it has none.
+    """The result of a window of probes or samples.
 
-    `version` is the server's as its program says, where it is not asked. `gap_before_s`: since the window before.
-    `cost_s` is CPU time that the way took, `seen_count` the statements that it took it for.
+    Attributes:
+        process_cpu_s: The kernel's count for the process; None without one.
+        cost_s: CPU time of the measurement, for `seen_count` statements.
+        version: The server's version from its program, if it is not queried.
+        gap_before_s: Time since the previous window.
     """
 
     method: Method
@@ -182,47 +188,47 @@ class MeasuredStatements:
     interrupted: bool = False
 
 
-def build_record(server: TracedServer, taken: MeasuredStatements, energy: WindowEnergy) -> Queries:
-    """The record of a window."""
+def build_record(server: TracedServer, measured: MeasuredStatements, energy: WindowEnergy) -> Queries:
+    """Return the record of a window."""
     from powerprof.host.describe import host_record
 
-    window, parts = taken.window, taken.parts
-    explained_s = _sum(parts)
-    server_s = explained_s if taken.process_cpu_s is None else taken.process_cpu_s
+    window, parts = measured.window, measured.parts
+    shares: list[Share] = [*parts.statements, *parts.background, parts.connections]
+    explained_s = sum(part.c0_s for part in shares)
+    server_s = explained_s if measured.process_cpu_s is None else measured.process_cpu_s
     residual_s = server_s - explained_s
     whole, cpus = host_energy(window.energy), window.cpus or os.cpu_count() or 1
-    every: list[Share] = [*parts.statements, *parts.background, parts.connections]
-    host_s = taken.window_s * cpus
+    host_s = measured.window_s * cpus
     ran_percent = (window.c0_percent or 0.0) - (window.steal_percent or 0.0)
     others_s = max(ran_percent / 100 * host_s - server_s, 0.0)
     split = energy.split(
         whole,
-        taken.window_s,
+        measured.window_s,
         cpus,
         window.c0_percent,
-        [build_consumer(server.label, every, residual_s), Consumer(name="all else on this host", c0_s=others_s)],
-        wakeups_count=(window.wakeups_hz or 0.0) * taken.window_s,
+        [build_consumer(server.label, shares, residual_s), Consumer(name="all else on this host", c0_s=others_s)],
+        wakeups_count=(window.wakeups_hz or 0.0) * measured.window_s,
         steal_percent=window.steal_percent,
     )
     price = find_price(split, server.label, whole, window.energy)
-    priced = [price_share(entry, at, server_s, price, taken.window_s) for at, entry in enumerate(every)]
+    priced = [price_share(entry, at, server_s, price, measured.window_s) for at, entry in enumerate(shares)]
     count = len(parts.statements)
-    statements = add_row_counts(priced[:count], taken.known.digests)  # type: ignore[arg-type]
+    statements = add_row_counts(priced[:count], measured.known.digests)  # type: ignore[arg-type]
     if server.family == "postgresql":
-        statements = add_statistics(statements, taken.known.statistics)
-    cost_s = taken.cost_s
+        statements = add_statistics(statements, measured.known.statistics)
+    cost_s = measured.cost_s
     return Queries(
         id=None,
         started_at=window.started_at,
-        window_s=taken.window_s,
-        gap_before_s=taken.gap_before_s,
-        method=taken.method,
+        window_s=measured.window_s,
+        gap_before_s=measured.gap_before_s,
+        method=measured.method,
         server=QueryServer(
             pid=server.pid,
             label=server.label,
-            version=server.version or taken.version,
+            version=server.version or measured.version,
             address=server.login.text if server.login is not None else None,
-            performance_schema=taken.known.has_digests,
+            performance_schema=measured.known.has_digests,
             family=server.family,
         ),
         host=host_record(),
@@ -236,11 +242,13 @@ def build_record(server: TracedServer, taken: MeasuredStatements, energy: Window
         connections_c0_s=parts.connections.c0_s,
         residual_c0_s=residual_s,
         other_c0_s=parts.connections.c0_s + residual_s,
-        explained_percent=100 * (explained_s / server_s) if server_s > 0 and taken.process_cpu_s is not None else None,
+        explained_percent=100 * (explained_s / server_s)
+        if server_s > 0 and measured.process_cpu_s is not None
+        else None,
         calls_count=sum(statement.calls_count or 0 for statement in statements),
-        lost_count=taken.lost_count,
-        unreadable_count=taken.unreadable_count,
-        cut_count=taken.cut_count,
+        lost_count=measured.lost_count,
+        unreadable_count=measured.unreadable_count,
+        cut_count=measured.cut_count,
         joules=price.part.joules if price is not None else None,
         kind=whole.kind,
         energy_source=energy.source,
@@ -249,29 +257,24 @@ def build_record(server: TracedServer, taken: MeasuredStatements, energy: Window
         tracing=TracingCost(
             probes_ms=None if cost_s is None else 1e3 * cost_s,
             percent=None if cost_s is None else 100 * cost_s / host_s,
-            per_call_us=None if cost_s is None or not taken.seen_count else 1e6 * cost_s / taken.seen_count,
+            per_call_us=None if cost_s is None or not measured.seen_count else 1e6 * cost_s / measured.seen_count,
         ),
         tool=ToolCost(
             version=__version__,
             cpu_s=window.tool_cpu_s,
-            wakeups_hz=None if window.tool_wakeups_count is None else window.tool_wakeups_count / taken.window_s,
-            bpf_s=taken.bpf_s,
+            wakeups_hz=None if window.tool_wakeups_count is None else window.tool_wakeups_count / measured.window_s,
+            bpf_s=measured.bpf_s,
             cpu_percent=None if window.tool_cpu_s is None else 100 * window.tool_cpu_s / host_s,
-            lost_count=taken.lost_count,
+            lost_count=measured.lost_count,
         ),
-        notes=[*taken.notes, *window.notes, *_energy_notes(price)],
-        interrupted=taken.interrupted,
+        notes=[*measured.notes, *window.notes, *_note_energy(price)],
+        interrupted=measured.interrupted,
     )
 
 
-def _energy_notes(price: Pricing | None) -> Notes:
+def _note_energy(price: Pricing | None) -> Notes:
     if price is not None:
         return price.split.notes
     return [
         "no joules by statement: without an idle floor a share of them means nothing (powerprof energy --calibrate)"
     ]
-
-
-def _sum(parts: Parts) -> float:
-    every: list[Share] = [*parts.statements, *parts.background, parts.connections]
-    return sum(part.c0_s for part in every)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way by probes: one window, or one after the other with the same tracer."""
+"""Windows with probes, one or several with the same tracer, and the notes on a window."""
 
 from __future__ import annotations
 
@@ -26,22 +26,20 @@ from powerprof.tracing.profile import OnCpuTracer
 from powerprof.tracing.statement_places import MOST_TEXT_BYTES
 from powerprof.tracing.statements import SAMPLE_HZ, QueryTracer, StatementSamples
 
-# What has to be known of the figures of a window; report words it.
-
 _CALL = re.compile(r"\s*CALL\b", re.IGNORECASE)
 
 
-def note_trace(
+def _note_trace(
     trace: StatementTrace, known: ServerReport, server: TracedServer, statements: Sequence[Statement]
 ) -> list[Note]:
-    """A note for each thing that a reader could otherwise take for something else."""
+    """Return a note for each property of a window that could mislead a reader."""
     notes = []
     if any(_CALL.match(statement.text) for statement in statements):
         notes.append(Note("within_call"))
     if any(statement.text == UNKNOWN_PREPARED for statement in statements):
         notes.append(Note("prepared_before"))
-    notes.append(_of_server(known, server))
-    notes += _of_texts(trace.cut_count, trace.unreadable_count, trace.lost_count)
+    notes.append(_note_server(known, server))
+    notes += _note_texts(trace.cut_count, trace.unreadable_count, trace.lost_count)
     if trace.ends_by in ("do_command", "report"):
         notes.append(Note(f"ends_by_{trace.ends_by}"))
     if not trace.is_sure:
@@ -50,16 +48,16 @@ def note_trace(
 
 
 def note_samples(moments: StatementSamples, count: int, known: ServerReport, server: TracedServer) -> list[Note]:
-    """The same of a window of samples."""
+    """Return the notes on a window of samples."""
     return [
         Note("shares_of_samples", {"count": count, "hz": SAMPLE_HZ}),
         Note("samples_count_calls" if known.has_digests or known.statistics else "samples_without_calls"),
-        _of_server(known, server),
-        *_of_texts(moments.cut_count, moments.unreadable_count, moments.lost_count),
+        _note_server(known, server),
+        *_note_texts(moments.cut_count, moments.unreadable_count, moments.lost_count),
     ]
 
 
-def _of_server(known: ServerReport, server: TracedServer) -> Note:
+def _note_server(known: ServerReport, server: TracedServer) -> Note:
     if server.family == "postgresql":
         return Note("postgresql_counted" if known.statistics else "postgresql_not_asked")
     if server.login is None:
@@ -67,7 +65,7 @@ def _of_server(known: ServerReport, server: TracedServer) -> Note:
     return Note("rows_counted" if known.has_digests else "rows_unknown")
 
 
-def _of_texts(cut_count: int, unreadable_count: int, lost_count: int) -> list[Note]:
+def _note_texts(cut_count: int, unreadable_count: int, lost_count: int) -> list[Note]:
     notes = []
     if cut_count:
         notes.append(Note("texts_cut", {"count": cut_count, "bytes": MOST_TEXT_BYTES}))
@@ -80,22 +78,21 @@ def _of_texts(cut_count: int, unreadable_count: int, lost_count: int) -> list[No
 
 _RECENT_S, _TRIAL_S = 0.5, 0.5
 COSTLY_PERCENT = 3.0
-"""Of the server's CPU time: from there on samples are the better choice."""
+"""Share of the server's CPU time above which samples are the better choice."""
 _BUSY = 0.1  # of one CPU
 
 
 class TracedWindow(NamedTuple):
-    """A window, the texts as clients sent them, and where statements were probed the trace, and samples of stacks
-    beside."""
+    """A window with the texts of clients. With probes it has the trace, and samples of stacks on request."""
 
     measured: MeasuredStatements
     texts: Sequence[RecordedText] = ()
     trace: StatementTrace | None = None
-    sampled: OnCpuCapture | None = None
+    stacks: OnCpuCapture | None = None
 
 
 class ProbeTrial(NamedTuple):
-    """A moment of probes: what the server used in it, and what they took of that."""
+    """The result of a short trial: the server's CPU time in s, and the part that the probes used."""
 
     window_s: float
     server_s: float
@@ -104,20 +101,20 @@ class ProbeTrial(NamedTuple):
 
     @property
     def percent(self) -> float:
-        """Of the server's CPU time."""
+        """The probes' share of the server's CPU time in percent."""
         return 100 * self.took_s / self.server_s if self.server_s > 0 else 0.0
 
     @property
     def is_costly(self) -> bool:
-        """Whether samples are the better choice. Of a server that hardly runs they see nothing."""
+        """Whether samples are the better choice. Samples see nothing of a server that hardly runs."""
         return self.percent > COSTLY_PERCENT and self.server_s > _BUSY * self.window_s
 
 
 class Probes(Closeable):
     """The tracer of one server; a context manager that removes it. Raises CapabilityError, PowerprofError.
 
-    `stacks`: call stacks are sampled beside. `again`: windows follow each other. The probe stays between them, and the
-    server is asked once for the end of one and the beginning of the next.
+    `stacks` adds samples of call stacks. With `again`, windows follow each other: the probes stay between them, and one
+    report of the server is the end of one window and the start of the next.
     """
 
     def __init__(self, server: TracedServer, *, stacks: bool = False, again: bool = False) -> None:
@@ -127,9 +124,9 @@ class Probes(Closeable):
         self._stack = ExitStack()
         try:
             self._tracer = self._stack.enter_context(QueryTracer(server.pid, server.family, stacks=stacks))
-            self._beside: OnCpuTracer | None = None
+            self._stack_tracer: OnCpuTracer | None = None
             if stacks:
-                self._beside = self._stack.enter_context(
+                self._stack_tracer = self._stack.enter_context(
                     OnCpuTracer(self._tracer.members.pids(), beside=self._tracer.program)
                 )
         except BaseException:
@@ -141,29 +138,29 @@ class Probes(Closeable):
 
     @property
     def parts(self) -> tuple[WindowPart, ...]:
-        """What observes a window, for a runner."""
-        return (self._tracer,) if self._beside is None else (self._tracer, self._beside)
+        """The parts that observe a window, for a runner."""
+        return (self._tracer,) if self._stack_tracer is None else (self._tracer, self._stack_tracer)
 
     def ready(self) -> None:
-        """A window is near: the server is asked, and the probe placed where it is not yet."""
-        self._known = self._before()
+        """Query the server and attach the probes before a window."""
+        self._known = self._read_start()
         self._tracer.attach()
 
-    def window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
-        """Trace one window; the server is asked before and after it, never within."""
+    def trace_window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
+        """Trace one window. The server is queried before and after it, never within."""
         self.ready()
-        # Opened before: that takes a while, and belongs to no window.
+        # Opening meters takes a while and is outside of the window.
         with WindowMeter(meters=energy.meters) as meter:
             passed = run_window(duration_s, self._tracer, *meter.parts, *self.parts[1:])
             window = meter.collect(passed)
-        sampled = None if self._beside is None else self._beside.collect(passed)
+        stacks = None if self._stack_tracer is None else self._stack_tracer.collect(passed)
         if not self._again:
             self._tracer.detach()
-        taken = self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
-        return taken._replace(sampled=sampled)
+        traced = self.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
+        return traced._replace(stacks=stacks)
 
-    def taken(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
-        """What was traced in a window that has ended; `window` is the host in it, with its energy."""
+    def finish_window(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
+        """Return the trace of a finished window; `window` describes the host in it, with its energy."""
         tracer, server = self._tracer, self._server
         trace = tracer.collect()
         after = ask_server(server, running=self._again)
@@ -183,7 +180,7 @@ class Probes(Closeable):
             bpf_s=cost.bpf_s,
             seen_count=trace.dispatches_count,
             version=tracer.dispatch.version,
-            notes=note_trace(trace, known, server, parts.statements),
+            notes=_note_trace(trace, known, server, parts.statements),
             lost_count=trace.lost_count,
             unreadable_count=trace.unreadable_count,
             cut_count=trace.cut_count,
@@ -192,7 +189,7 @@ class Probes(Closeable):
         return TracedWindow(measured, trace.texts, trace)
 
     def trial(self) -> ProbeTrial:
-        """What the probes take of the server, in a moment before the window."""
+        """Measure the probes' CPU time in a short window."""
         tracer = self._tracer
         tracer.attach()
         tracer.begin()
@@ -202,8 +199,8 @@ class Probes(Closeable):
         took_s = (trace.cost.bpf_s or 0.0) + trace.cost.trap_ns / 1e9
         return ProbeTrial(trace.window_s, (trace.process_cpu_ns or 0) / 1e9, took_s, trace.dispatches_count)
 
-    def _before(self) -> ServerReport:
-        """What the server reports as the window begins; what it reported at the end of one just before."""
+    def _read_start(self) -> ServerReport:
+        """Return the server's report at the start of a window, or the one at the end of a window just before."""
         if self._last is not None and time.monotonic() - self._last[0] < _RECENT_S:
             before = self._last[1]
         else:

@@ -1,21 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `powerprof queries` finds: the JSON of `powerprof.queries/1`."""
+"""Records of `powerprof queries` (JSON `powerprof.queries/1`), and sums of statements by their askers."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
 from powerprof.model.records import EnergyReading, EnergySource, EnergySplit, Kind, Notes, ToolCost
 from powerprof.statements.text import Family, NormalText
+from powerprof.system.errors import UsageError
+
+if TYPE_CHECKING:
+    pass
+
 
 Method = Literal["probes", "samples", "history"]
-"""By a probe at each statement, by samples of the texts in the server's memory, or by samples and its own history."""
+"""Probes at each statement, samples of texts in the server's memory, or samples and the server's own history."""
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """From the beginning of a statement to its last packet, in ms; of those that ended in the window."""
+    """Time from the start of a statement to its last packet, in ms, of calls that ended in the window."""
 
     p50: float
     p95: float
@@ -23,11 +30,15 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
-    """What a call of a statement waited for, on average, in ms; with its CPU time they are its latency.
+    """Average waiting time per call in ms, by cause. Together with the CPU time it is the latency.
 
-    `run_queue`: for a CPU (None: this kernel does not count it). `row_lock`, and `lock`, which are those of tables,
-    metadata and users: None where the server does not say what it waits for, and then in `latch`, which is what is
-    protected within the server. `disk`: reads and writes, `sync`: until a log is on its disk, by itself or by others.
+    Attributes:
+        run_queue: For a CPU; None if the kernel does not count it.
+        row_lock: For row locks; None if the server does not report causes. They are then part of `latch`.
+        lock: For locks of tables, metadata and users; None as above.
+        latch: For internal structures of the server.
+        disk: For reads and writes.
+        sync: Until a log is on its disk, written by this or another thread.
     """
 
     run_queue: float | None
@@ -42,8 +53,10 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server, `pid` the first of PostgreSQL's processes. `performance_schema`: whether it could be asked, and
-    collects statements."""
+    """The traced server; `pid` is the first of PostgreSQL's processes.
+
+    `performance_schema`: whether it was available and collects statements.
+    """
 
     pid: int
     label: str
@@ -54,7 +67,7 @@ class QueryServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryPlanStep(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of EXPLAIN, as far as every server has it."""
+    """A row of EXPLAIN with the columns that all servers have."""
 
     table: str | None = None
     access: str | None = None
@@ -64,16 +77,16 @@ class QueryPlanStep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SampledStack(msgspec.Struct, frozen=True):
-    """How often a statement was met on one call path; `frames` from the outermost, the kernel's end in `_[k]`."""
+    """Number of samples on one call path; `frames` from the outermost, with `_[k]` for the kernel."""
 
     frames: list[str]
     count: int
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of the server used: `c0_s` of CPU time, `c0_percent` of the server's.
+    """A part of the server's work: `c0_s` of CPU time, `c0_percent` of the server's.
 
-    `joules` above the idle floor, of `kind`, within `low_joules` and `high_joules` where that is known.
+    `joules` above the idle floor, of `kind`, within `low_joules` and `high_joules` if that is known.
     """
 
     c0_s: float
@@ -87,8 +100,11 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Asker(msgspec.Struct, frozen=True, kw_only=True):
-    """One account's part of a statement. `user` None: not known, as of connections that came and went within the
-    window, and of those behind the first of many; `host` None: not known, or this host without a network."""
+    """An account's part of a statement.
+
+    `user` is None for connections that started and ended in the window, and for those behind the first ones of many.
+    `host` is None if unknown, or for this host without a network.
+    """
 
     user: str | None
     host: str | None
@@ -97,14 +113,18 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(Share, frozen=True, kw_only=True):
-    """One statement: its text without values, in the schema that its connections were in (None: unknown); `id` is short
-    for both, and the same in every run; `query_id` is PostgreSQL's number, a text as it has 64 bits.
+    """A statement: its text without values, and the schema of its connections (None: unknown).
 
-    `calls_count` began in the window, or were under way at its beginning where `began_before`; `unfinished_count` of
-    them had not ended. `may_be_several`: texts that differ only behind what is looked at are this row. `low_percent`
-    and `high_percent`: the 95 % interval of a share that was sampled. `stacks`: where asked for, of the statements with
-    most samples. `c0_ms_deviation`: the standard deviation of a call's CPU time.
-    `askers`: most CPU time first; they sum to the statement.
+    Attributes:
+        id: Short for text and schema, and equal in every run.
+        query_id: PostgreSQL's number, as text because it has 64 bits.
+        calls_count: Calls that began in the window, or with `began_before` were running at its start.
+        unfinished_count: Calls that had not ended.
+        may_be_several: Whether texts that differ only behind the read part share this row.
+        c0_ms_deviation: Standard deviation of a call's CPU time.
+        low_percent, high_percent: 95 % interval of a sampled share.
+        askers: Parts by account, most CPU time first. They sum to the statement.
+        stacks: On request, for statements with most samples.
     """
 
     text: NormalText
@@ -145,7 +165,7 @@ class Background(Share, frozen=True, kw_only=True):
 
 
 class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
-    """CPU time that tracing took from this host: a part of the figures above, not beside them."""
+    """CPU time of tracing on this host. It is a part of the figures above."""
 
     probes_ms: float | None
     percent: float | None
@@ -153,11 +173,11 @@ class TracingCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Queries(msgspec.Struct, frozen=True, kw_only=True):
-    """Σ statements + Σ background + `other_c0_s` = `server_c0_s`, which the kernel counted for the process by itself.
+    """A window: Σ statements + Σ background + `other_c0_s` = `server_c0_s`, the kernel's own count for the process.
 
-    `other_c0_s` is `connections_c0_s` (threads of connections in no statement) + `residual_c0_s` (what no part
-    explains; negative where the parts are more). `energy` is the host's; `joules` is the server's above the idle floor.
-    `gap_before_s`: of windows that follow each other, what lies between the one before and this one, in neither.
+    `other_c0_s` is `connections_c0_s` (threads of connections without a statement) + `residual_c0_s` (unexplained;
+    negative if the parts exceed the total). `energy` is that of the host; `joules` is that of the server above the idle
+    floor. `gap_before_s` is the time between the previous window and this one.
     """
 
     id: str | None
@@ -191,7 +211,79 @@ class Queries(msgspec.Struct, frozen=True, kw_only=True):
     notes: Notes = []
     gap_before_s: float | None = None
     modules: dict[str, str] = {}
-    """The file of each frame of the statements' stacks."""
+    """Files by frame of the statements' stacks."""
     interrupted: bool = False
     command: str = "queries"
     schema: Literal["powerprof.queries/1"] = "powerprof.queries/1"
+
+
+# Pure: who asked for a statement, and statements summed by user, host, account or database.
+
+Grouping = Literal["user", "host", "account", "database"]
+
+
+GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
+
+
+UNKNOWN = "(not known)"
+
+
+def parse_grouping(value: str) -> Grouping:
+    """Return the value of `--by`. Raise UsageError."""
+    for known in GROUPINGS:
+        if value == known:
+            return known
+    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(GROUPINGS)}")
+
+
+@dataclass
+class AskerGroup:
+    """The sum of all statements of one asker; `first` is the one with most CPU time."""
+
+    name: str
+    c0_s: float = 0.0
+    joules: float | None = None
+    calls: int | None = None
+    texts: set[str] = field(default_factory=set)
+    first: str = ""
+    first_s: float = 0.0
+
+
+def group_statements(record: Queries, by: Grouping) -> list[AskerGroup]:
+    """Return groups, most CPU time first. Joules of a statement are split among its askers by CPU time."""
+    found: dict[str, AskerGroup] = {}
+    for statement in record.statements:
+        for name, c0_s, calls in _parts(statement, by):
+            group = found.setdefault(name, AskerGroup(name))
+            group.c0_s += c0_s
+            group.texts.add(statement.id or statement.text)
+            if calls is not None:
+                group.calls = (group.calls or 0) + calls
+            if statement.joules is not None and statement.c0_s:
+                group.joules = (group.joules or 0.0) + statement.joules * c0_s / statement.c0_s
+            if not group.first or c0_s > group.first_s:
+                group.first, group.first_s = statement.text, c0_s
+    return sorted(found.values(), key=lambda group: (-group.c0_s, group.name))
+
+
+def _parts(statement: Statement, by: Grouping) -> list[tuple[str, float, int | None]]:
+    whole = statement.c0_s, statement.calls_count
+    if by == "database":
+        return [(statement.schema_name or UNKNOWN, *whole)]
+    if not statement.askers:
+        return [(UNKNOWN, *whole)]
+    sums: dict[str, tuple[float, int | None]] = defaultdict(lambda: (0.0, None))
+    for asker in statement.askers:
+        name = name_asker(asker, by)
+        c0_s, calls = sums[name]
+        more = calls if asker.calls_count is None else (calls or 0) + asker.calls_count
+        sums[name] = c0_s + asker.c0_s, more
+    return [(name, *amount) for name, amount in sums.items()]
+
+
+def name_asker(asker: Asker, by: Grouping = "account") -> str:
+    """Return the name of an asker in this grouping."""
+    if asker.user is None:
+        return UNKNOWN
+    host = asker.host or "localhost"
+    return {"user": asker.user, "host": host}.get(by, f"{asker.user}@{host}")

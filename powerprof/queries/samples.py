@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way by samples: which statement each thread is at, by its text in the server's memory."""
+"""Windows with samples: the statement of each thread, from its text in the server's memory."""
 
 from __future__ import annotations
 
@@ -14,25 +14,23 @@ from powerprof.measure.sampling import WindowMeter
 from powerprof.measure.window import WindowPart, run_window
 from powerprof.model.records import Window
 from powerprof.queries import probes as probing
-from powerprof.queries.join import Parts, is_connection_name, make_namer, make_row_id
+from powerprof.queries.join import Parts, is_connection_name, make_namer, make_row_id, rank_askers
 from powerprof.queries.pricing import MeasuredStatements
 from powerprof.queries.probes import TracedWindow
 from powerprof.queries.records import Background, Share, Statement
-from powerprof.queries.target import ServerTime, TracedServer, ask_server, rank_askers
+from powerprof.queries.target import ServerTime, TracedServer, ask_server
 from powerprof.statements.text import Family, NormalText, make_key
 from powerprof.statistics.rates import proportion
 from powerprof.system.closeable import Closeable
 from powerprof.system.processes import database_of
 from powerprof.tracing.statements import MomentSampler, SampledThread, ServerProcesses, StatementSamples
 
-# Pure: how often a server was met at what → its parts, each with the interval of its share.
-
 _ENDED = "ended processes"
 
 
 @dataclass
 class SampleCounts:
-    """Samples by what they met."""
+    """Numbers of samples by statement, background thread and account."""
 
     family: Family = "mysql"
     several: set[tuple[str, str | None]] = field(default_factory=set)
@@ -46,12 +44,12 @@ class SampleCounts:
 
     @property
     def total(self) -> int:
-        """All."""
+        """All samples."""
         return self.clients + self.background.total()
 
     @property
     def clients(self) -> int:
-        """Those of clients' threads."""
+        """Samples of threads of clients."""
         return self.statements.total() + self.connections
 
     def add_statement(
@@ -63,7 +61,7 @@ class SampleCounts:
         account: Account | None = None,
         may_be_several: bool = False,
     ) -> None:
-        """A thread was met at a statement, of a client of this account."""
+        """Count samples of a thread that executes a statement for this account."""
         if text not in self._keys:
             self._keys[text] = make_key(text, self.family)
         which = self._keys[text], schema
@@ -74,7 +72,7 @@ class SampleCounts:
             self.several.add(which)
 
     def add_background(self, name: str, tid: int, count: int) -> None:
-        """A thread that executes no client's statement was met."""
+        """Count samples of a thread that executes no client's statement."""
         self.background[name] += count
         self.threads[name].add(tid)
 
@@ -82,7 +80,7 @@ class SampleCounts:
 def _parts_of(
     counts: SampleCounts, known: ServerReport, cpu_s: float, window_s: float, connections_count: int
 ) -> Parts:
-    """Each sample stands for an equal part of the server's CPU time; percentages are of the counts themselves."""
+    """Return the parts of a server's CPU time with the interval of each share. Each sample stands for an equal part."""
     total, inside = counts.total, counts.clients
 
     def part_s(count: int) -> float:
@@ -107,7 +105,7 @@ def _parts_of(
             high_percent=share.high_percent,
             askers=rank_askers({account: (part_s(met), None) for account, met in counts.askers[name, schema].items()}),
         )
-        # Without its schema it has all calls, unless there is another row of it.
+        # A row without a schema gets all calls if it is the only row of its text.
         made = calls.get((schema, name)) or (calls.get((None, name)) if rows[name] == 1 else None)
         if made:
             statement = msgspec.structs.replace(
@@ -127,14 +125,14 @@ def _parts_of(
 
 
 def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, window_s: float) -> tuple[Parts, int]:
-    """The parts, and on how many samples they stand."""
+    """Return the parts and the number of samples."""
     family = moments.family
     name_of = make_namer(moments.texts, family, ((met.id, met.tid) for met in moments.met), known)
     clients = {met.tid for met in moments.met if _is_client(met, known, family)}
     counts = SampleCounts(family)
     several = {text.id for text in moments.texts if text.may_be_several}
     for met in moments.met:
-        # Threads of MariaDB and MySQL that work by themselves execute statements as well, a replica's for one.
+        # Background threads of MariaDB and MySQL execute statements too, such as those of a replica.
         if met.id and (met.tid in clients or family == "postgresql"):
             who = known.accounts.get(met.tid)
             is_several = met.id in several
@@ -151,12 +149,12 @@ def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
     name = known.threads.get(met.tid)
     if family == "postgresql":
         return met.is_client or (name is not None and database_of(name) is not None)
-    # One without a name came and went, or no thread's is known: then only a client's has a statement.
+    # A thread without a name has ended, or no names are known. Only clients' threads have statements then.
     return is_connection_name(name) if name is not None else bool(met.id or known.threads)
 
 
 def _calls(known: ServerReport, family: Family) -> dict[tuple[str | None, str], int]:
-    """By schema (None: all of them) and key of the text: how often the server counted it."""
+    """Return the server's number of calls by schema (None: all schemas) and key of the text."""
     calls: dict[tuple[str | None, str], int] = defaultdict(int)
     for (schema, text), (count, *_) in known.digests.items():
         for where in {(schema, make_key(text, family)), (None, make_key(text, family))}:
@@ -182,27 +180,29 @@ class Samples(Closeable):
 
     @property
     def parts(self) -> tuple[WindowPart, ...]:
-        """What observes a window, for a runner."""
+        """The parts that observe a window, for a runner."""
         return self._used, self._sampler
 
     def ready(self) -> None:
-        """A window is near: the server is asked."""
+        """Query the server before a window."""
         self._known = ask_server(self._server, running=False)
 
-    def window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
-        """One window. The server is asked before and after it, never within.
+    def trace_window(self, duration_s: float, energy: WindowEnergy) -> TracedWindow:
+        """Sample one window. The server is queried before and after it, never within.
 
-        Raises PowerprofError where the server ended.
+        Raises PowerprofError if the server has ended.
         """
         self.ready()
         with WindowMeter(meters=energy.meters) as meter:
             passed = run_window(duration_s, *self.parts, *meter.parts)
             window = meter.collect(passed)
-        return self.taken(energy.complete(window), interrupted=passed.interrupted is not None)
+        return self.finish_window(energy.complete(window), interrupted=passed.interrupted is not None)
 
-    def taken(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
-        """What was sampled in a window that has ended, with the texts as clients sent them; `window` is the host in it,
-        with its energy. Raises PowerprofError where the server ended."""
+    def finish_window(self, window: Window, *, interrupted: bool = False) -> TracedWindow:
+        """Return the samples of a finished window; `window` describes the host in it, with its energy.
+
+        Raises PowerprofError if the server has ended.
+        """
         server = self._server
         cpu_s, window_s = self._used.collect()
         moments = self._sampler.collect()

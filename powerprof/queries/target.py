@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which server is meant, and how it can be asked: by its process, its own socket, or an address that was given."""
+"""The traced server: its process, its own socket or a given address, and its reports."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, log_in_to_statistics
 from powerprof.database.clients.performance import Account, ServerReport, Statistics, read_report, read_statistics
 from powerprof.measure.window import WindowPart
-from powerprof.queries.records import Asker, Queries, Statement
 from powerprof.statements.text import Family
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
@@ -29,8 +27,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TracedServer:
-    """A server process of this host, of PostgreSQL the first of them. `login` is None where it lets nobody in that we
-    are, and for PostgreSQL without pg_stat_statements."""
+    """A server process of this host, of PostgreSQL the first one.
+
+    `login` is None if the server refuses the accounts of powerprof, and for PostgreSQL without pg_stat_statements.
+    """
 
     pid: int
     label: str
@@ -39,14 +39,14 @@ class TracedServer:
     family: Family = "mysql"
 
     def connect(self) -> Sql:
-        """A connection for a few questions. Raises PowerprofError; only where there is a login."""
+        """Return a connection for a few questions. Raise PowerprofError, also without a login."""
         if self.login is None:
             raise PowerprofError("the server cannot be asked", "name an account with --defaults-file")
         return sql.connect(self.login, limits=sql.LOOK_LIMITS)
 
 
 class ServerTime(WindowPart):
-    """The CPU time of a server in a window, and how long that was."""
+    """The CPU time of a server in a window, and the length of the window."""
 
     def __init__(self, label: str, cpu_ns: Callable[[], int | None]) -> None:
         self._label, self._cpu_ns = label, cpu_ns
@@ -58,7 +58,7 @@ class ServerTime(WindowPart):
         self._second, self._took_s = self._cpu_ns(), time.monotonic() - self._at_s
 
     def collect(self) -> tuple[float, float]:
-        """Seconds on CPUs and in all. Raises PowerprofError where the server ended."""
+        """Return CPU time and elapsed time in s. Raise PowerprofError if the server has ended."""
         if self._first is None or self._second is None:
             raise PowerprofError(
                 f"{self._label} ended within the window", "its error log says why; measure again when it is up"
@@ -67,7 +67,7 @@ class ServerTime(WindowPart):
 
 
 def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> TracedServer:
-    """The server that the command line means. Raises UsageError, PowerprofError."""
+    """Return the server of the command line. Raise UsageError, PowerprofError."""
     from powerprof.database.clients.given import given_server
     from powerprof.system.processes import first_of, name_of, resolve
 
@@ -79,7 +79,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
     number = None
     if pid is not None:
         target = resolve([pid])
-        # A name means a server that works in processes whole; the first is the one that started the others.
+        # The name of a server with several processes means all of them. The first one started the others.
         pids = target.roots or target.pids
         if len(pids) != 1:
             raise UsageError("one server at a time", "name one process with --pid")
@@ -115,7 +115,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
 
 
 def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
-    """What the server tells; nothing where it cannot be asked. What is measured does not depend on it."""
+    """Return the server's report; empty if it cannot be queried. The measurement does not depend on it."""
     if server.family == "postgresql":
         names, schemas, accounts = _titled(server.pid)
         statistics: Statistics = {}
@@ -135,7 +135,7 @@ def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
 
 
 def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:
-    """Of PostgreSQL's processes: what they say that they are, their clients' databases, and their accounts."""
+    """Return names, databases and accounts of PostgreSQL's processes from their titles."""
     titles = server_titles(ServerProcesses(pid, is_family=True).pids())
     names = {pid: name for pid, title in titles.items() if (name := part_of(title))}
     schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
@@ -156,88 +156,3 @@ def _by_its_socket(pid: int, label: str) -> TracedServer:
         with suppress(PowerprofError, OSError), connection:
             return TracedServer(pid, label, read_version(connection), login)
     return TracedServer(pid, label, None, None)
-
-
-# Pure: who asked for a statement, and statements summed by user, host, account or database.
-
-Grouping = Literal["user", "host", "account", "database"]
-GROUPINGS: tuple[Grouping, ...] = get_args(Grouping)
-UNKNOWN = "(not known)"
-_MOST = 20
-
-
-def rank_askers(used: Mapping[Account | None, tuple[float, int | None]]) -> list[Asker]:
-    """By account: seconds of CPU time, and calls where these are known. Those behind the first of many have no name."""
-    most = sorted(used.items(), key=lambda pair: (-pair[1][0], str(pair[0])))
-    named = [(account, amount) for account, amount in most if account is not None][:_MOST]
-    askers = [
-        Asker(user=account.user, host=account.host, c0_s=c0_s, calls_count=calls) for account, (c0_s, calls) in named
-    ]
-    kept = {account for account, _ in named}
-    rest = [amount for account, amount in most if account not in kept]
-    if rest:
-        counts = [count for _, count in rest if count is not None]
-        used_s = sum(c0_s for c0_s, _ in rest)
-        askers.append(Asker(user=None, host=None, c0_s=used_s, calls_count=sum(counts) if counts else None))
-    return askers
-
-
-def parse_grouping(value: str) -> Grouping:
-    """Of `--by`. Raises UsageError."""
-    for known in GROUPINGS:
-        if value == known:
-            return known
-    raise UsageError(f"--by {value[:40]} is no choice", f"one of {', '.join(GROUPINGS)}")
-
-
-@dataclass
-class AskerGroup:
-    """What all statements of one asker used; `first` is the one with most CPU time."""
-
-    name: str
-    c0_s: float = 0.0
-    joules: float | None = None
-    calls: int | None = None
-    texts: set[str] = field(default_factory=set)
-    first: str = ""
-    first_s: float = 0.0
-
-
-def group_statements(record: Queries, by: Grouping) -> list[AskerGroup]:
-    """Most CPU time first. Joules of a statement are split among its askers by CPU time."""
-    found: dict[str, AskerGroup] = {}
-    for statement in record.statements:
-        for name, c0_s, calls in _parts(statement, by):
-            group = found.setdefault(name, AskerGroup(name))
-            group.c0_s += c0_s
-            group.texts.add(statement.id or statement.text)
-            if calls is not None:
-                group.calls = (group.calls or 0) + calls
-            if statement.joules is not None and statement.c0_s:
-                group.joules = (group.joules or 0.0) + statement.joules * c0_s / statement.c0_s
-            if not group.first or c0_s > group.first_s:
-                group.first, group.first_s = statement.text, c0_s
-    return sorted(found.values(), key=lambda group: (-group.c0_s, group.name))
-
-
-def _parts(statement: Statement, by: Grouping) -> list[tuple[str, float, int | None]]:
-    whole = statement.c0_s, statement.calls_count
-    if by == "database":
-        return [(statement.schema_name or UNKNOWN, *whole)]
-    if not statement.askers:
-        return [(UNKNOWN, *whole)]
-    sums: dict[str, tuple[float, int | None]] = defaultdict(lambda: (0.0, None))
-    for asker in statement.askers:
-        name = name_asker(asker, by)
-        c0_s, calls = sums[name]
-        more = calls if asker.calls_count is None else (calls or 0) + asker.calls_count
-        sums[name] = c0_s + asker.c0_s, more
-    return [(name, *amount) for name, amount in sums.items()]
-
-
-def name_asker(asker: Asker, by: Grouping = "account") -> str:
-    """What an asker is called."""
-    if asker.user is None:
-        return UNKNOWN
-    host = asker.host or "localhost"
-    return {"user": asker.user, "host": host}.get(by, f"{asker.user}@{host}")

@@ -11,8 +11,7 @@ from markupsafe import Markup
 
 from powerprof.model import text
 from powerprof.model.records import Note
-from powerprof.queries.records import Queries, QueryPlanStep, Share, Statement
-from powerprof.queries.target import Grouping, parse_grouping
+from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, Statement, parse_grouping
 from powerprof.report import labels
 from powerprof.report.html.charts import FlameView, draw_flame
 from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Sequence
 from powerprof.model import text
 from powerprof.queries.comparison import StatementChange
 from powerprof.queries.history import HistoryStatement
-from powerprof.queries.records import Background, Queries, Statement
-from powerprof.queries.target import UNKNOWN, Grouping, group_statements, name_asker
+from powerprof.queries.records import UNKNOWN, Background, Grouping, Queries, Statement, group_statements, name_asker
 from powerprof.report.table import ALL, Cell, Column, Figure, Form, Places, Table, TableRow, Words, figures
 from powerprof.system.errors import UsageError
 

@@ -55,9 +55,9 @@ _READ_ONLY_HINT = "name an account that has only SELECT with --explain-as FILE"
 
 
 class ReadOnlyAccount(Closeable):
-    """An account that may SELECT in one schema:
+    """An account that may SELECT in one schema, and nothing else.
 
-    `with ReadOnlyAccount(login, schema) as reader:` provides `reader.login`.
+    Use it as `with ReadOnlyAccount(login, schema) as reader:` and log in with `reader.login`.
 
     Without a schema, and in the server's system schemas, it may SELECT nothing. The account is `login` if that has no
     further rights. Otherwise `login` creates one, with a random name and password, for connections from the same host

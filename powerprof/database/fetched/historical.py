@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of other releases and Java connectors:
+"""Servers of other releases and Java connectors, fetched on request.
 
-downloaded on request, verified once, kept in the cache, never shipped.
+They are verified once and kept in the cache. No release of powerprof contains them.
 """
 
 from __future__ import annotations

@@ -270,11 +270,10 @@ _POSTGRES_NAME = re.compile(r"[a-z][a-z0-9_.]{0,63}")
 def find_postgres_build(
     binary: Path | None = None, basedir: Path | None = None, root: Path | None = None
 ) -> ServerBuild:
-    """Return the server to start:
+    """Return the PostgreSQL server to start.
 
-    `binary` (of `root`), bin/postgres below `basedir`, or the newest of Debian's packages.
-
-    Raises CapabilityError if there is none, PowerprofError if it does not run.
+    It is `binary` (of `root`), bin/postgres below `basedir`, or the newest of Debian's packages. Raises CapabilityError
+    if there is none, PowerprofError if it does not run.
     """
     if binary is None and basedir is not None:
         binary = basedir / "bin/postgres"

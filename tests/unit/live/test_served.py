@@ -193,7 +193,7 @@ class _Way:
     def trial(self) -> ProbeTrial:
         return self._ways.trial
 
-    def taken(self, _: object) -> Any:
+    def finish_window(self, _: object) -> Any:
         if not self._ways.is_there:
             raise PowerprofError("mysqld (10) ended within the window")
         return type("Taken", (), {"measured": _measured(self.method, self._ways)})

@@ -66,7 +66,7 @@ def test_the_way_that_is_taken(
         def trial(self) -> ProbeTrial:
             return trial
 
-        def window(self, *_: object) -> TracedWindow:
+        def trace_window(self, *_: object) -> TracedWindow:
             return TracedWindow(measured("probes"))
 
     class Sampling(Probing):
@@ -74,13 +74,13 @@ def test_the_way_that_is_taken(
             if not samples:
                 raise CapabilityError("no texts in its memory", None)
 
-        def window(self, *_: object) -> Any:
+        def trace_window(self, *_: object) -> Any:
             return TracedWindow(measured("samples"))
 
     monkeypatch.setattr(session, "Probes", Probing)
     monkeypatch.setattr(session, "Samples", Sampling)
     request = QueriesRequest(pid="10", method=method)
-    taken = session._take(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
+    taken = session._trace(request, SERVER, None, lambda _: None)  # type: ignore[arg-type]
     assert taken.measured.method == way
     notes = [one for one in taken.measured.notes if isinstance(one, Note)]
     assert [one.name for one in notes] == (["probes_costly"] if way == "samples" else [])

@@ -13,8 +13,7 @@ from powerprof.database.clients.performance import ServerReport
 from powerprof.model.records import ToolCost
 from powerprof.queries.join import join_trace
 from powerprof.queries.pricing import price_share as priced
-from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost
-from powerprof.queries.target import group_statements
+from powerprof.queries.records import Asker, Queries, QueryPlanStep, QueryServer, TracingCost, group_statements
 from powerprof.report.exports import export, render_html
 from powerprof.report.kinds import lines_of
 from powerprof.report.queries import answer_of, render_terminal

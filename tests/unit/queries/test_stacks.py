@@ -7,8 +7,7 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.performance import ServerReport
-from powerprof.queries.join import join_trace, make_namer
-from powerprof.queries.session import INCOMPLETE, add_stacks
+from powerprof.queries.join import INCOMPLETE, add_stacks, join_trace, make_namer
 from powerprof.report.exports import export
 from powerprof.system.errors import UsageError
 from powerprof.tracing.captures import OnCpuCapture, SampleRow
