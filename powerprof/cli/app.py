@@ -21,7 +21,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from powerprof import __version__
 from powerprof.cli.commands import COMMANDS, MOVED_COMMANDS, MOVED_OPTIONS
-from powerprof.cli.output import leave_terminal, say
+from powerprof.cli.output import leave_terminal, print_text
 from powerprof.cli.parameters import OWN_HEADING, read_options, walk_parameters
 from powerprof.model.text import join_words
 from powerprof.system import paths
@@ -206,7 +206,7 @@ def _put_back_left_behind() -> None:
             from powerprof.reversible.journal import put_back_left_behind
 
             for text in [*put_back_left_behind(), *drop_left_accounts()]:
-                say(f"note: {text}", error=True)
+                print_text(f"note: {text}", error=True)
 
 
 def _has_files(place: Path) -> bool:
@@ -249,7 +249,7 @@ def _print_error(error: PowerprofError | Interrupted) -> None:
     with suppress(OSError):  # the terminal may be gone
         for kind, text in (("error", error.message), ("hint", error.hint)):
             if text:
-                say(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)
+                print_text(_LONG_WORD.sub(r"\1…\2", printable(f"{kind}: {text}")), error=True)
 
 
 def _end_without_reader() -> int:

@@ -27,7 +27,7 @@ from powerprof.cli.options import (
     source_lines,
     top,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group, option, whole_number
 from powerprof.system.errors import UsageError
 
@@ -72,7 +72,7 @@ def command(options: Options) -> None:
     if view.from_run is not None:
         options.refuse_without_effect("with --from, which measures nothing", _MEASURING)
         saving = replace(saving, no_save=True)
-    saving = check(saving, files, reads_runs=True)
+    saving = check_saving(saving, files, reads_runs=True)
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
@@ -87,7 +87,7 @@ def command(options: Options) -> None:
             energy=options.energy.request,
             settle=True,
         )
-        result = attribute.attribute(target, options.server, request, say_to(saving))
+        result = attribute.attribute(target, options.server, request, progress_printer(saving))
     elif target.pid or target.cgroup or target.system:
         raise UsageError("--from analyses a saved capture: it takes no target", "leave out all but --from and outputs")
     else:

@@ -32,7 +32,7 @@ from powerprof.cli.options import (
     seed,
     trace_after,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.experiment.options import (
     BASELINE_WINDOWS,
@@ -112,7 +112,7 @@ def command(options: Options) -> None:
     files = files_of(options.tables)
     a, b, words, windows = options.a, options.b, options.command_words, options.windows
     load, verdict, meters = options.load, options.verdict, options.meters
-    saving = check(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
+    saving = check_saving(options.saving, files, reads_runs=True, judged=verdict.fail_if_worse)
     if options.other is not None:
         if words or a is None or b is not None:
             raise UsageError("--with compares one saved run with another", "powerprof compare RUN --with last")
@@ -168,7 +168,7 @@ def command(options: Options) -> None:
         from powerprof.experiment.compare import compare_commands
 
         comparison: Comparison | SweepComparison
-        comparison = compare_commands(first, second, plan, say_to(saving), may_fail=options.allow_failure)
+        comparison = compare_commands(first, second, plan, progress_printer(saving), may_fail=options.allow_failure)
     else:
         comparison = compare(
             str(a),
@@ -177,7 +177,7 @@ def command(options: Options) -> None:
             plan,
             runs_dir=saving.runs_dir,
             extra=options.bench.folders,
-            say=say_to(saving),
+            say=progress_printer(saving),
         )
     try:
         comparison = deliver(comparison, "compare", saving, files)

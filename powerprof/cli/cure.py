@@ -23,7 +23,7 @@ from powerprof.cli.options import (
     parse_percent,
     seed,
 )
-from powerprof.cli.output import check, deliver, say, say_to
+from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, number, option, whole_number
 from powerprof.system.errors import UsageError
 
@@ -89,11 +89,11 @@ def command(options: Options) -> None:
         from powerprof.cure.candidates import candidates
         from powerprof.report.cure import candidate_lines
 
-        for line in candidate_lines(candidates(request, say_to(saving)), options.pid):
-            say(line)
+        for line in candidate_lines(candidates(request, progress_printer(saving)), options.pid):
+            print_text(line)
         return
     files = {"html": options.html}
-    saving = check(saving, files)
+    saving = check_saving(saving, files)
     from powerprof.cure import session
     from powerprof.cure.candidates import resolved
 
@@ -103,8 +103,8 @@ def command(options: Options) -> None:
         lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
         _agree(lines, options.yes, None if plan.connections is None else plan.remedy.name)
 
-    request, found = resolved(request, say_to(saving))
-    deliver(session.run(request, consent, say_to(saving)), "cure", saving, files)
+    request, found = resolved(request, progress_printer(saving))
+    deliver(session.run(request, consent, progress_printer(saving)), "cure", saving, files)
 
 
 def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
@@ -113,7 +113,7 @@ def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:
     `copied` is a variable that connections copy and keep. --yes does not cover it, since it cannot be put back.
     """
     for line in announcement:
-        say(line, error=True)
+        print_text(line, error=True)
     if yes and copied is not None:
         raise UsageError(
             f"--yes does not cover {copied}: connections that open during the cure copy it and keep it afterwards",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, ServerOptions, Tables, duration, files_of, server_pid
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group
 
 
@@ -31,14 +31,14 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Observe the server, judge it, save and print."""
     files = files_of(options.tables)
-    saving, server = check(options.saving, files), options.server
+    saving, server = check_saving(options.saving, files), options.server
     from powerprof.diagnosis import diagnose
     from powerprof.report.diagnosis import render_terminal
 
     request = diagnose.DiagnosisRequest(
         options.pid, server.server, server.socket, server.defaults_file, options.duration
     )
-    diagnosis, taken = diagnose.run(request, say_to(saving))
+    diagnosis, taken = diagnose.run(request, progress_printer(saving))
     deliver(
         diagnosis,
         "diagnose",

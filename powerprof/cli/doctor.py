@@ -18,7 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, TargetOptions, json_file, quiet, runs_dir, top
-from powerprof.cli.output import check_targets, consent, progress, say, show, terminal_width, write_json
+from powerprof.cli.output import (
+    ask_consent,
+    check_targets,
+    print_progress,
+    print_report,
+    print_text,
+    terminal_width,
+    write_json,
+)
 from powerprof.cli.parameters import flag, group, number, option
 from powerprof.system.errors import UsageError
 
@@ -51,7 +59,7 @@ def command(options: Options) -> None:
         capabilities = survey_host()
         write_json({"schema": "powerprof.doctor/1", "host": describe_host(), "capabilities": capabilities}, json)
         if json != "-":
-            say(capability_text(capabilities))
+            print_text(capability_text(capabilities))
         return
     if from_run is not None and options.duration is not None:
         raise UsageError("--duration has no effect with a saved run, which measures nothing", "leave it out")
@@ -64,8 +72,11 @@ def command(options: Options) -> None:
 
     request = SymbolsRequest(run=from_run, runs_dir=options.runs_dir, duration_s=options.duration, fetch=options.fetch)
     record = find_symbols(
-        target, request, lambda text: progress(text, options.quiet), lambda question: consent(question, options.yes)
+        target,
+        request,
+        lambda text: print_progress(text, options.quiet),
+        lambda question: ask_consent(question, options.yes),
     )
     write_json(record, json)
     if json != "-" and not options.quiet:
-        show(symbols_lines(record, terminal_width(), top=options.top))
+        print_report(symbols_lines(record, terminal_width(), top=options.top))

@@ -27,7 +27,16 @@ from powerprof.cli.options import (
     quiet,
     seed,
 )
-from powerprof.cli.output import Targets, check_targets, progress, report, say, show, write_exports, write_json
+from powerprof.cli.output import (
+    Targets,
+    check_targets,
+    print_progress,
+    print_report,
+    print_text,
+    report_lines,
+    write_exports,
+    write_json,
+)
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 
@@ -99,7 +108,7 @@ def command(options: Options) -> None:
         return
     from powerprof.energy.recordings import EnergyInterrupted, measure
 
-    progress(f"measuring for {options.duration:g} s", quiet)
+    print_progress(f"measuring for {options.duration:g} s", quiet)
     try:
         result = measure(options.energy.request, options.duration)
     except EnergyInterrupted as error:
@@ -112,7 +121,7 @@ def _show(result: EnergyResult, files: Targets, json: str | None, quiet: bool) -
     write_json(result, json)
     write_exports(result, files)
     if "-" not in (json, *files.values()) and not quiet:
-        show(report(result))
+        print_report(report_lines(result))
 
 
 def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) -> None:
@@ -132,13 +141,13 @@ def _calibrate(options: CalibrationOptions, energy: EnergyOptions, quiet: bool) 
         step_s=options.step,
         repeats=options.repeats,
         seed=options.seed,
-        progress=lambda text: progress(text, quiet),
+        progress=lambda text: print_progress(text, quiet),
     )
     model = calibrate.make_model(fit, name, cpu, scope, format_now()[:10])
     try:
         calibrate.save_model(model, path)
     except PowerprofError:
-        say(encode_model(model))  # the result of minutes of metering is not lost with the file
+        print_text(encode_model(model))  # the result of minutes of metering is not lost with the file
         raise
     if not quiet:
-        say("\n".join([*calibration_lines(model), f"Saved as {path}."]))
+        print_text("\n".join([*calibration_lines(model), f"Saved as {path}."]))

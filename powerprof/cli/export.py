@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, interval, quiet
-from powerprof.cli.output import progress, say
+from powerprof.cli.output import print_progress, print_text
 from powerprof.cli.parameters import flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, UsageError
 
@@ -87,7 +87,7 @@ def command(options: Options) -> None:
         options.refuse_without_effect("with --print-unit", but=("print_unit",))
         from powerprof.live.unit import this_installation, unit_text
 
-        say(unit_text(this_installation()), end="")
+        print_text(unit_text(this_installation()), end="")
         return
     plan = exporter.ExportPlan(
         words=tuple(watched.pid or ()),
@@ -110,9 +110,11 @@ def command(options: Options) -> None:
             if profiles.pprof_dir is not None:
                 from powerprof.report.pprof import ProfileFolder
 
-                folder = ProfileFolder(profiles.pprof_dir, lambda text: say(text, error=True), kept=profiles.pprof_keep)
+                folder = ProfileFolder(
+                    profiles.pprof_dir, lambda text: print_text(text, error=True), kept=profiles.pprof_keep
+                )
                 observers.append(stack.enter_context(folder).add)
-            exporter.run(plan, lambda text: progress(text, options.quiet), observers)
+            exporter.run(plan, lambda text: print_progress(text, options.quiet), observers)
     except Interrupted as error:
         # A signal is the usual end of an exporter, and so is a hang-up.
         if error.exit_code not in (129, 130):

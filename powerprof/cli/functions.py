@@ -13,7 +13,7 @@ from functools import partial
 from typing import ClassVar
 
 from powerprof.cli.options import CommandOptions, Saving, TargetOptions, backend, confirm, duration, top
-from powerprof.cli.output import check, deliver, say, say_to
+from powerprof.cli.output import check_saving, deliver, print_text, progress_printer
 from powerprof.cli.parameters import argument, flag, group, whole_number
 from powerprof.system.errors import UsageError
 
@@ -46,7 +46,7 @@ class Options(CommandOptions):
 
 def _agree(danger: str, yes: bool) -> None:
     """Print the danger for the target on stderr and ask on a terminal. Raise UsageError without consent."""
-    say(f"warning: {danger}", error=True)
+    print_text(f"warning: {danger}", error=True)
     if not yes:
         remedy = "leave out --allow-unwinding-risk"
         confirm(
@@ -58,7 +58,7 @@ def _agree(danger: str, yes: bool) -> None:
 
 def command(options: Options) -> None:
     """Count calls with probes, save and print."""
-    saving, probes = check(options.saving), options.probes
+    saving, probes = check_saving(options.saving), options.probes
     if probes.yes and not probes.allow_unwinding_risk:
         raise UsageError("--yes agrees to --allow-unwinding-risk, which was not given", "leave --yes out")
     from powerprof.attribution.functions import count_functions
@@ -73,5 +73,7 @@ def command(options: Options) -> None:
         unwinding_risk=probes.allow_unwinding_risk,
         settle=True,
     )
-    record = count_functions(options.target, request, say_to(saving), lambda danger: _agree(danger, probes.yes))
+    record = count_functions(
+        options.target, request, progress_printer(saving), lambda danger: _agree(danger, probes.yes)
+    )
     deliver(record, "functions", saving, lines=partial(render_functions_terminal, top=options.top))

@@ -24,7 +24,7 @@ from powerprof.cli.options import (
     server_binary,
     windows_repeat,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import flag, group, whole_number
 
 
@@ -60,7 +60,7 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Measure all phases, save and print."""
     files = files_of(options.tables)
-    saving, windows = check(options.saving, files), options.windows
+    saving, windows = check_saving(options.saving, files), options.windows
     from powerprof.experiment.idle import QUICK_REPEAT, QUICK_WINDOW_S, IdlePlan, measure_idle
     from powerprof.experiment.options import MINIMUM_WINDOWS
 
@@ -81,7 +81,7 @@ def command(options: Options) -> None:
         defaults_file=options.server.defaults_file,
     )
     deliver(
-        measure_idle(plan, say_to(saving)),
+        measure_idle(plan, progress_printer(saving)),
         "idle",
         saving,
         files,

@@ -20,7 +20,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import msgspec
 
-from powerprof.cli.output import say, terminal_width
+from powerprof.cli.output import print_text, terminal_width
 from powerprof.model.runs import RunStore
 from powerprof.report.watch import ScreenView
 from powerprof.system import files
@@ -136,9 +136,9 @@ H = TypeVar("H", bound="History")
 def print_lines(intervals: Iterable[T], head: str | None, line: Callable[[T], str]) -> None:
     """Print the heading, if any, and one line per interval."""
     if head:
-        say(head)
+        print_text(head)
     for interval in intervals:
-        say(line(interval))
+        print_text(line(interval))
         sys.stdout.flush()
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, ServerOptions, TargetOptions, backend, duration, top
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group
 
 
@@ -29,11 +29,11 @@ class Options(CommandOptions):
 
 def command(options: Options) -> None:
     """Trace sleeps and wake-ups, save and print."""
-    saving = check(options.saving)
+    saving = check_saving(options.saving)
     from powerprof.attribution.offcpu import trace_off_cpu
     from powerprof.attribution.requests import OffCpuRequest
     from powerprof.report import offcpu
 
     request = OffCpuRequest(duration_s=options.duration, backend=options.backend, settle=True)
-    record = trace_off_cpu(options.target, options.server, request, say_to(saving))
+    record = trace_off_cpu(options.target, options.server, request, progress_printer(saving))
     deliver(record, "offcpu", saving, lines=partial(offcpu.render_terminal, top=options.top))

@@ -55,7 +55,9 @@ def check_targets(json: str | None = None, files: Targets | None = None) -> None
                 raise PowerprofError(f"--{option}: {error.message}", error.hint) from error.__cause__
 
 
-def check(saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False) -> Saving:
+def check_saving(
+    saving: Saving, files: Targets | None = None, *, reads_runs: bool = False, judged: bool = False
+) -> Saving:
     """Return how the result will be saved. Raise UsageError or PowerprofError if it could not be kept.
 
     If the default folder of runs cannot be written (no HOME, a read-only one), print a note and do not save.
@@ -314,10 +316,10 @@ def _show(
 
     Raises BrokenPipeError if the reader of stdout has left.
     """
-    printed = [*report(record, lines), *([last_line] if last_line else [])]
+    printed = [*report_lines(record, lines), *([last_line] if last_line else [])]
     try:
         with _writing_to("stdout"):
-            show(printed)
+            print_report(printed)
             sys.stdout.flush()
     except PowerprofError as error:
         return PowerprofError(error.message, hint or "measure again with --json FILE")
@@ -345,7 +347,7 @@ def leave_terminal() -> None:
 # Text on the terminal.
 
 
-def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
+def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) -> list[str]:
     """Return the report of a record for this terminal; in a pipe, statements are not cut.
 
     Raises UsageError if the record has no report.
@@ -360,18 +362,18 @@ def report(record: R, lines: Callable[[R, int], list[str]] | None = None) -> lis
     return printed
 
 
-def say_to(saving: Saving) -> Callable[[str], None]:
+def progress_printer(saving: Saving) -> Callable[[str], None]:
     """Return the function that prints a line of progress unless --quiet was given."""
-    return lambda text: progress(text, saving.quiet)
+    return lambda text: print_progress(text, saving.quiet)
 
 
-def progress(text: str, quiet: bool = False) -> None:
+def print_progress(text: str, quiet: bool = False) -> None:
     """Print a line of progress on stderr, if that is a terminal."""
     if not quiet and sys.stderr.isatty():
-        say(text, error=True)
+        print_text(text, error=True)
 
 
-def say(text: str, *, error: bool = False, end: str = "\n") -> None:
+def print_text(text: str, *, error: bool = False, end: str = "\n") -> None:
     """Print plain text on stdout or stderr.
 
     Names come from other processes and from files of other users: their escape sequences are replaced.
@@ -391,21 +393,21 @@ def _writing_to(stream: str) -> Iterator[None]:
         raise PowerprofError(f"cannot write to {stream} ({reason_of(error)})", "redirect it to another place") from None
 
 
-def consent(question: str, yes: bool) -> bool:
+def ask_consent(question: str, yes: bool) -> bool:
     """Return whether the user agrees to a download: by --yes, or by an answer at the terminal.
 
     Raises PowerprofError if there is neither.
     """
     if yes:
-        say(f"{question}: agreed by --yes", error=True)
+        print_text(f"{question}: agreed by --yes", error=True)
         return True
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise PowerprofError("a download needs consent, and there is no terminal to ask on", "use --yes")
-    say(f"{question}. Fetch it? [y/N] ", error=True, end="")
+    print_text(f"{question}. Fetch it? [y/N] ", error=True, end="")
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
-def show(lines: Iterable[str]) -> None:
+def print_report(lines: Iterable[str]) -> None:
     """Print a report. Its first line, the answer, is bold on a terminal with colours; NO_COLOR is obeyed."""
     from rich.console import Console
     from rich.text import Text

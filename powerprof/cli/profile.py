@@ -25,7 +25,7 @@ from powerprof.cli.options import (
     source_lines,
     top,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group, option, whole_number
 
 
@@ -51,7 +51,7 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Sample the CPUs, save and print."""
     files = {**files_of(options.profiles, html=options.html, csv=options.csv), "csv-bom": options.csv_bom}
-    saving = check(options.saving, files)
+    saving = check_saving(options.saving, files)
     from powerprof.attribution.profile import profile_target
     from powerprof.attribution.requests import ProfileRequest
     from powerprof.report import profile
@@ -64,7 +64,7 @@ def command(options: Options) -> None:
     request = ProfileRequest(
         duration_s=options.duration, event=options.event, frequency_hz=options.frequency, settle=True
     )
-    record = profile_target(options.target, options.server, request, say_to(saving))
+    record = profile_target(options.target, options.server, request, progress_printer(saving))
     deliver(
         record,
         "profile",

@@ -42,7 +42,7 @@ from powerprof.cli.options import (
     server_pid,
     top,
 )
-from powerprof.cli.output import check, deliver, leave_terminal, progress, say, say_to
+from powerprof.cli.output import check_saving, deliver, leave_terminal, print_progress, print_text, progress_printer
 from powerprof.cli.parameters import flag, group, option, readable_file, whole_number
 from powerprof.live.statements import StatementHistory, StatementMonitor
 from powerprof.model.runs import RunStore
@@ -118,7 +118,7 @@ class Options(CommandOptions):
 
 def _agree(note: str, yes: bool) -> None:
     """Print the note on stderr and ask on a terminal. Raise UsageError without consent."""
-    say(f"note: {note}", error=True)
+    print_text(f"note: {note}", error=True)
     if not yes:
         remedy = "leave out --explain and --save-workload"
         confirm(
@@ -138,7 +138,7 @@ def command(options: Options) -> None:
         raise UsageError("--columns and --by are for one window", "leave out --watch")
     if samples.yes and not samples.explain and samples.save_workload is None:
         raise UsageError("--yes agrees to --explain and --save-workload, and neither was given", "leave --yes out")
-    saving = check(options.saving, files)
+    saving = check_saving(options.saving, files)
     folder = samples.save_workload
     if folder is not None:
         _check_folder(folder)
@@ -169,7 +169,7 @@ def command(options: Options) -> None:
     if watching.watch:
         _watch(request, watching.json_lines, watching.plain, watching.count, saving)
         return
-    result = session.run(request, say_to(saving), lambda note: _agree(note, samples.yes))
+    result = session.run(request, progress_printer(saving), lambda note: _agree(note, samples.yes))
     next_step, unwritten = None, None
     if folder is not None and result.workload is not None:
         try:
@@ -255,7 +255,7 @@ def _watch(request: QueriesRequest, json_lines: bool, plain: bool, count: int | 
     """Measure and show until q, an interrupt or `count` windows; then save all windows as one run."""
     keeper = HistoryKeeper()
     try:
-        with StatementMonitor(request, progress) as monitor:
+        with StatementMonitor(request, print_progress) as monitor:
             windows = _add_each(keeper, islice(monitor.intervals(), count))
             if json_lines:
                 print_lines(
@@ -296,6 +296,6 @@ def _save(keeper: HistoryKeeper, saving: Saving) -> None:
     try:
         run = RunStore(saving.runs_dir).save("queries", record, None, about(record, saving.label or ()))
     except PowerprofError as error:
-        say(f"not saved: {error.message}", error=True)
+        print_text(f"not saved: {error.message}", error=True)
     else:
-        say_to(saving)(f"saved as {run.id}: powerprof report {run.id} --html FILE has its timeline")
+        progress_printer(saving)(f"saved as {run.id}: powerprof report {run.id} --html FILE has its timeline")

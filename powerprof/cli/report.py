@@ -75,7 +75,7 @@ def command(options: Options) -> None:
         output.write_json(record, json)
         # The report is printed only if no file was requested.
         if not any(files.values()) and json != "-":
-            output.show([*output.report(record, lines), *([derived] if derived else [])])
+            output.print_report([*output.report_lines(record, lines), *([derived] if derived else [])])
 
 
 def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:

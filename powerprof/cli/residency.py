@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, Saving, Tables, duration, files_of, residency_source
-from powerprof.cli.output import Targets, check, check_targets, deliver, progress
+from powerprof.cli.output import Targets, check_saving, check_targets, deliver, print_progress
 from powerprof.cli.parameters import argument, group, number, option
 from powerprof.system.errors import UsageError
 
@@ -43,7 +43,7 @@ def command(options: Options) -> None:
         # Results of recordings are not saved.
         _replay(options.before, options, replace(saving, no_save=True), files)
         return
-    saving = check(saving, files)
+    saving = check_saving(saving, files)
     if options.after is not None or options.elapsed is not None:
         raise UsageError("AFTER and --elapsed belong to --from BEFORE", "powerprof residency --help")
     _measure(options.duration, options.residency_source or "cpuidle", saving, files)
@@ -66,7 +66,7 @@ def _measure(duration: float, source: str, saving: Saving, files: Targets) -> No
     from powerprof.host.describe import host_record
     from powerprof.measure.sampling import WindowInterrupted, WindowMeter, make_run
 
-    progress(f"measuring for {duration:g} s", saving.quiet)
+    print_progress(f"measuring for {duration:g} s", saving.quiet)
     with WindowMeter(residency_source=source) as meter:
         try:
             window, interrupted = meter.measure(duration), False

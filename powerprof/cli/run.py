@@ -28,7 +28,7 @@ from powerprof.cli.options import (
     trace_after,
     windows_repeat,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, group
 from powerprof.experiment.options import COMMAND_WINDOW_S, MINIMUM_WINDOWS, WINDOW_S
 from powerprof.system.errors import UsageError
@@ -66,7 +66,7 @@ class Options(CommandOptions):
 def command(options: Options) -> None:
     """Measure a condition or a command, save and print."""
     files = files_of(options.tables)
-    saving = check(options.saving, files)
+    saving = check_saving(options.saving, files)
     name, words, windows, load, meters = (
         options.name,
         options.command_words,
@@ -92,7 +92,9 @@ def command(options: Options) -> None:
             energy=meters.energy.request,
             residency_source=meters.residency_source,
         )
-        deliver(run_command(words, plan, say_to(saving), may_fail=options.allow_failure), "run", saving, files)
+        deliver(
+            run_command(words, plan, progress_printer(saving), may_fail=options.allow_failure), "run", saving, files
+        )
         return
     if options.allow_failure:
         raise UsageError("--allow-failure has no effect on a condition", "leave it out")
@@ -113,5 +115,5 @@ def command(options: Options) -> None:
         attribute_s=options.attribute,
     )
     with options.bench.open() as server_options:
-        run = run_condition(case, server_options, plan, say_to(saving))
+        run = run_condition(case, server_options, plan, progress_printer(saving))
     deliver(run, "run", saving, files)

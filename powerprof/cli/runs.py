@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, html_file, json_file, labels, runs_dir
-from powerprof.cli.output import check_targets, report, say, show, terminal_width, write_exports, write_json
+from powerprof.cli.output import (
+    check_targets,
+    print_report,
+    print_text,
+    report_lines,
+    terminal_width,
+    write_exports,
+    write_json,
+)
 from powerprof.cli.parameters import argument, flag, number, whole_number
 from powerprof.system.errors import UsageError
 
@@ -68,7 +76,7 @@ def _list(runs_dir: Path | None, json: str | None) -> None:
     runs = store.list()
     write_json({"schema": "powerprof.runs/1", "runs": runs}, json)
     if json is None:
-        say("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
+        print_text("\n".join(history.lines(runs, store.directory, terminal_width() if runs else 200)))
 
 
 def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
@@ -80,7 +88,7 @@ def _one(name: str, runs_dir: Path | None, labels: list[str]) -> None:
     read_schema(path)
     if labels:
         store.describe(name, about)
-    say(str(path))
+    print_text(str(path))
 
 
 def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, yes: bool) -> None:
@@ -90,14 +98,14 @@ def _prune(runs_dir: Path | None, keep: int | None, older_than: float | None, ye
     store = RunStore(runs_dir)
     old = history.removable_runs(store.list(), keep, older_than)
     if not old:
-        say("Nothing to remove.")
+        print_text("Nothing to remove.")
         return
     for run in old if yes else []:
         store.remove(run.id)
     for line in history.lines(old, store.directory, terminal_width()):
-        say(line)
+        print_text(line)
     count = f"{len(old)} run{'s' if len(old) > 1 else ''}"
-    say(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
+    print_text(f"{count} removed." if yes else f"{count} would be removed: add --yes.")
 
 
 def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None) -> None:
@@ -108,4 +116,4 @@ def _trend(name: str, runs_dir: Path | None, html: str | None, json: str | None)
     write_json(record, json)
     write_exports(record, {"html": html})
     if "-" not in (json, html):
-        show(report(record))
+        print_report(report_lines(record))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, json_file, quiet
-from powerprof.cli.output import check_targets, consent, progress, show, write_json
+from powerprof.cli.output import ask_consent, check_targets, print_progress, print_report, write_json
 from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
@@ -54,14 +54,16 @@ def command(options: Options) -> None:
     elif action == "fetch" and name in historical.CONNECTORS:
         clients = [
             historical.fetch_connector(
-                name, lambda question: consent(question, yes), lambda text: progress(text, quiet)
+                name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
             )
         ]
         lines = [f"{name}: {clients[0].place}"]
     elif action == "fetch" and name is not None:
         servers = [historical.find_release(name)]
         state = "was there already" if is_fetched(servers[0]) else "fetched, checked and started once"
-        historical.fetch_release(name, lambda question: consent(question, yes), lambda text: progress(text, quiet))
+        historical.fetch_release(
+            name, lambda question: ask_consent(question, yes), lambda text: print_progress(text, quiet)
+        )
         lines = catalogue.fetched_lines(servers[0], state)
     else:
         raise UsageError(f"servers {action} is not an action", "list or fetch")
@@ -72,4 +74,4 @@ def command(options: Options) -> None:
     }
     write_json(record, json)
     if json != "-" and not quiet:
-        show(lines)
+        print_report(lines)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from powerprof.cli.options import CommandOptions
-from powerprof.cli.output import say
+from powerprof.cli.output import print_text
 from powerprof.cli.parameters import argument, flag, number, option
 from powerprof.system.errors import UsageError
 
@@ -45,16 +45,16 @@ def command(options: Options) -> None:
     if print_unit or print_drop_in:
         target, meant = candidates.planned(pid, choice)
         if warning := loop_warning(target.pids[0], meant):
-            say(f"warning: {warning}", error=True)
+            print_text(f"warning: {warning}", error=True)
         if print_drop_in:
-            say(candidates.drop_in_text(choice, target), end="")
+            print_text(candidates.drop_in_text(choice, target), end="")
         else:
             from powerprof.live.unit import this_installation
 
-            say(candidates.unit_text(str(this_installation()), pid, choice, target, meant), end="")
+            print_text(candidates.unit_text(str(this_installation()), pid, choice, target, meant), end="")
         return
     done = candidates.set_slack(pid, choice, options.wait)
     if done.warning:
-        say(f"warning: {done.warning}", error=True)
+        print_text(f"warning: {done.warning}", error=True)
     for line in slack_lines(done, pid):
-        say(line)
+        print_text(line)

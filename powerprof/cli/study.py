@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import CommandOptions, MeterOptions, Saving, Tables, files_of, seed
-from powerprof.cli.output import check, deliver, say_to, show, terminal_width
+from powerprof.cli.output import check_saving, deliver, print_report, progress_printer, terminal_width
 from powerprof.cli.parameters import argument, flag, group, option
 from powerprof.system.errors import UsageError
 
@@ -42,7 +42,7 @@ def command(options: Options) -> None:
         options.refuse_without_effect("on the list of studies", but=("quick",))
         _list(quick=options.quick)
         return
-    saving = check(options.saving, files)
+    saving = check_saving(options.saving, files)
     study = find_study(name)
     steps = [step.name for step in study.steps]
     unknown = next((step for step in only if step not in steps), None)
@@ -59,7 +59,7 @@ def command(options: Options) -> None:
         runs_dir=saving.runs_dir,
         keeps=not saving.no_save,
     )
-    record = measure_study(name, study, plan, lambda kind, step: _keep(kind, step, saving), say_to(saving))
+    record = measure_study(name, study, plan, lambda kind, step: _keep(kind, step, saving), progress_printer(saving))
     deliver(record, "study", saving, files)
 
 
@@ -86,4 +86,4 @@ def _list(*, quick: bool) -> None:
 
     studies = {name: find_study(name) for name in list_studies()}
     plans = {name: describe_plan(study, StudyOptions(quick=quick)) for name, study in studies.items()}
-    show(listing(plans, terminal_width()))
+    print_report(listing(plans, terminal_width()))

@@ -30,7 +30,7 @@ from powerprof.cli.options import (
     trace_after,
     windows_repeat,
 )
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import argument, flag, group, number, option, whole_number
 from powerprof.system.errors import UsageError
 
@@ -185,7 +185,7 @@ def command(options: Options) -> None:
     """Measure round by round, save and print."""
     name, resume, varied, windows = options.name, options.resume, options.varied, options.windows
     files = files_of(options.tables)
-    saving = check(options.saving, files, reads_runs=resume is not None)
+    saving = check_saving(options.saving, files, reads_runs=resume is not None)
     if options.search.until is not None:
         options.refuse_without_effect("with --until, which searches the highest rate", _OF_POINTS)
         if name is None:
@@ -224,7 +224,7 @@ def command(options: Options) -> None:
     store = sweep.SweepStore(saving.runs_dir, keep=not saving.no_save)
     asked = resume or sweep.SweepRequest(str(name), *varied.parameter)
     record = sweep.measure_sweep(
-        asked, options.bench.open, plan, store, extra=options.bench.folders, say=say_to(saving)
+        asked, options.bench.open, plan, store, extra=options.bench.folders, say=progress_printer(saving)
     )
     # It is in the store since its first point.
     if record.id is not None:
@@ -253,5 +253,5 @@ def _search(name: str, limit: Limit, options: Options, files: dict[str, str | No
     window_s = 2.0 if windows.duration is None else windows.duration
     plan = ExperimentOptions(pairs=windows.repeat, window_s=window_s, seed=options.seed, warm_up_pairs=0, turn_s=0.0)
     with bench.open() as server_options:
-        rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, say_to(saving))
+        rates = search_highest_rate(cases, limit, options.search.steps, server_options, plan, progress_printer(saving))
     deliver(rates, "sweep", saving, files)

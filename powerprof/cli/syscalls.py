@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from powerprof.cli.options import CommandOptions, Saving, ServerOptions, TargetOptions, duration, top
-from powerprof.cli.output import check, deliver, say_to
+from powerprof.cli.output import check_saving, deliver, progress_printer
 from powerprof.cli.parameters import group
 
 
@@ -28,11 +28,11 @@ class Options(CommandOptions):
 
 def command(options: Options) -> None:
     """Count system calls, save and print."""
-    saving = check(options.saving)
+    saving = check_saving(options.saving)
     from powerprof.attribution.requests import SyscallRequest
     from powerprof.attribution.syscalls import count_syscalls
     from powerprof.report.offcpu import render_syscalls_terminal
 
     request = SyscallRequest(duration_s=options.duration, settle=True)
-    record = count_syscalls(options.target, options.server, request, say_to(saving))
+    record = count_syscalls(options.target, options.server, request, progress_printer(saving))
     deliver(record, "syscalls", saving, lines=partial(render_syscalls_terminal, top=options.top))

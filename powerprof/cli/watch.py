@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, runs_dir
-from powerprof.cli.output import progress
+from powerprof.cli.output import print_progress
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.system.errors import UsageError
 
@@ -67,7 +67,7 @@ def command(options: Options) -> None:
         accounts=tuple(watched.defaults_file or ()),
         keep_newest=True,
     )
-    with HostMonitor(plan, progress) as monitor:
+    with HostMonitor(plan, print_progress) as monitor:
         intervals = islice(monitor.intervals(), options.count)
         if json_lines:
             print_lines(intervals, None, lambda interval: json.dumps(interval_document(interval), ensure_ascii=True))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from powerprof.cli.options import CommandOptions, json_file, workload_folders
-from powerprof.cli.output import check_targets, show, terminal_width, write_json
+from powerprof.cli.output import check_targets, print_report, terminal_width, write_json
 from powerprof.cli.parameters import argument, flag
 from powerprof.system.errors import UsageError
 
@@ -43,7 +43,7 @@ def command(options: Options) -> None:
     listed = [find_workload(name, extra)] if name else [read_workload(folder) for folder in list_folders(extra)]
     write_json({"schema": "powerprof.workloads/1", "workloads": catalogue.workload_records(listed)}, json)
     if json != "-":
-        show(
+        print_report(
             catalogue.explain_workload(listed[0], terminal_width())
             if name
             else catalogue.workload_lines(listed, terminal_width())
