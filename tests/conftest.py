@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from powerprof.database.products.builds import ServerBuild
 from powerprof.system import programs
 from tests.balance import counts_idle_exits, polls_before_it_halts
 from tests.disks import slows_disks, slows_loop_devices
+from tests.programs.forking import Forker, can_fork
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -167,6 +169,9 @@ class Cli:
 
     def __call__(self, args: Sequence[str], env: Mapping[str, str] | None = None, timeout: float = 120) -> CliResult:
         """Run it to its end. One that hangs gets SIGTERM, so that it stops the server that it started."""
+        environment = self.environment(env)
+        if not self.within and can_fork(environment):
+            return self._fork(args, environment, timeout)
         process = self.start(args, env)
         try:
             out, err = process.communicate(timeout=timeout)
@@ -179,6 +184,21 @@ class Cli:
                 out, err = process.communicate()
             pytest.fail(f"powerprof {' '.join(args)} did not end in {timeout:g} s\n{out}\n{err}")
         return CliResult(process.returncode, out, err)
+
+    def _fork(self, args: Sequence[str], environment: Mapping[str, str], timeout: float) -> CliResult:
+        command = _forker().start(args, environment, REPOSITORY)
+        try:
+            out, err, code = command.communicate(timeout)
+        except subprocess.TimeoutExpired:
+            os.kill(command.pid, signal.SIGTERM)
+            pytest.fail(f"powerprof {' '.join(args)} did not end in {timeout:g} s")
+        return CliResult(code, out, err)
+
+
+@cache
+def _forker() -> Forker:
+    """One for this process of pytest, whose end ends it."""
+    return Forker(REPOSITORY)
 
 
 @pytest.fixture(scope="session")
