@@ -41,7 +41,6 @@ _ATTEMPTS = 3
 # Give up after this many failures: the experiment has no answer.
 _MOST_FAILURES = 10
 _APPARATUS_SETTLE_S = 0.5
-_BASELINE_S = (0.5, 4.0)
 
 
 @dataclass(frozen=True)
@@ -82,10 +81,8 @@ class Apparatus:
         """Measure windows with running servers and no queries."""
         self.bench.rest()
         time.sleep(_APPARATUS_SETTLE_S)
-        shortest_s, longest_s = _BASELINE_S
-        length_s = max(shortest_s, min(self.options.window_s, longest_s))
         with self.meter(self.bench.server_pids) as meter:
-            for window in meter.repeat(self.options.baseline_windows, length_s, what, self.say):
+            for window in meter.repeat(self.options.baseline_windows, self.options.baseline_s, what, self.say):
                 yield self.complete(window)
 
     def slots(self) -> list[Slot]:

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,7 +52,13 @@ from powerprof.experiment.run import (
 )
 from powerprof.experiment.saved import are_runs, compare_saved
 from powerprof.experiment.sweep_comparison import SweepComparison, are_sweeps, compare_sweeps
-from powerprof.experiment.threats import apply_other_models, disturbed_pairs, find_threats, mark_disturbed_pairs
+from powerprof.experiment.threats import (
+    apply_other_models,
+    disturbed_pairs,
+    find_threats,
+    mark_disturbed_pairs,
+    undisturbed_pairs,
+)
 from powerprof.experiment.traced import sample_functions, trace_condition
 from powerprof.experiment.verdict import (
     SampledWindow,
@@ -202,7 +208,7 @@ def compare_conditions(
             "compare conditions of one workload",
         )
     if case_a.qualified == case_b.qualified:
-        case_b = name_again(case_b)
+        case_b = replace(case_b, name=_name_again(case_b.name))
     collected = measure_pairs(case_a, case_b, bench, options, say)
     return build_comparison(collected)
 
@@ -214,40 +220,26 @@ def compare_commands(
     _check_source(options)
     a, b = build_command_condition(argv_a), build_command_condition(argv_b)
     if a.name == b.name:
-        b = msgspec.structs.replace(b, name=f"{b.name} (again)")
+        b = msgspec.structs.replace(b, name=_name_again(b.name))
     commands: dict[Arm, Command] = {"a": Command(tuple(argv_a), may_fail), "b": Command(tuple(argv_b), may_fail)}
     collected = MeasuredPairs((a, b), COMMAND_METRIC, options, format_now())
-    started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
     say = count_down(say, options.seconds(2))
-    try:
-        with WindowEnergy(options.energy) as energy:
-            collected.energy_source = energy.source
-            collected.notes += options.notes
-            for command in commands.values():
-                say(f"{command.argv[0]}: the first execution")
-                fit_executions(command, options.window_s)
-            collected.before += _baseline(energy, options, "idle baseline before", say)
-            for number, pair in enumerate(block_order(options.pairs, options.seed)):
-                for arm in pair:
-                    say(f"pair {number + 1} of {options.pairs}: {commands[arm].argv[0]}")
-                    collected.blocks.append(
-                        measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
-                    )
-            collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
-            collected.notes += left_out
-            collected.after += _baseline(energy, options, "idle baseline after", say)
-    except Interrupted:
-        collected.interrupted = True
-        if not collected.pairs:
-            raise
-    except PowerprofError as error:
-        if not collected.pairs:
-            raise
-        collected.interrupted = True
-        collected.failure = error.message
+    with collected.measuring(needs_pairs=True) as energy:
+        for command in commands.values():
+            say(f"{command.argv[0]}: the first execution")
+            fit_executions(command, options.window_s)
+        collected.before += _baseline(energy, options, "idle baseline before", say)
+        for number, pair in enumerate(block_order(options.pairs, options.seed)):
+            for arm in pair:
+                say(f"pair {number + 1} of {options.pairs}: {commands[arm].argv[0]}")
+                collected.blocks.append(
+                    measure_executions(commands[arm], number, arm, False, energy, options.residency_source)
+                )
+        collected.blocks, left_out = mark_disturbed_pairs(collected.blocks, options.pairs)
+        collected.notes += left_out
+        collected.after += _baseline(energy, options, "idle baseline after", say)
     collected.notes += _end_notes(list(commands.values()), collected.blocks)
-    collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
     return msgspec.structs.replace(build_comparison(collected), design="work")
 
 
@@ -279,6 +271,30 @@ class MeasuredPairs:
     own_cpu_s: float = 0.0
     own_wall_s: float = 0.0
 
+    @contextmanager
+    def measuring(self, *, needs_pairs: bool) -> Iterator[WindowEnergy]:
+        """Open the meters. Keep the measured pairs if an interrupt or a failure ends the measurement early.
+
+        An interrupt without a complete pair is raised if `needs_pairs`, else one without a block.
+        """
+        started_cpu_s, started_s = time.process_time(), time.monotonic()
+        try:
+            with WindowEnergy(self.options.energy) as energy:
+                self.energy_source = energy.source
+                self.notes += self.options.notes
+                yield energy
+        except Interrupted:
+            if not (self.pairs if needs_pairs else self.blocks):
+                raise
+            self.interrupted = True
+        except PowerprofError as error:
+            if not self.pairs:
+                raise
+            self.failure = self.failure or error.message
+            self.interrupted = True
+        finally:
+            self.own_cpu_s, self.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+
     @property
     def pairs(self) -> list[BlockPair]:
         """The complete counted pairs."""
@@ -302,7 +318,7 @@ class MeasuredPairs:
     @property
     def order(self) -> list[Arm]:
         """The order of the counted blocks."""
-        return [block.arm for block in self.blocks if not block.dropped and not block.disturbed]
+        return [block.arm for block in self.blocks if block.is_counted]
 
 
 def measure_pairs(
@@ -313,35 +329,18 @@ def measure_pairs(
     After the first pair, a failure or an interrupt ends the measurement early and keeps the pairs. Raises
     PowerprofError if no pair was measured.
     """
-    from powerprof.energy.windows import WindowEnergy
-
     check_options([case_a, case_b], options)
     asked = case_a.workload.definition.primary_metric
     collected = MeasuredPairs((condition_record(case_a), condition_record(case_b)), asked, options, format_now())
-    started_cpu_s, started_s = time.process_time(), time.monotonic()
     say(options.plan(2))
     say = count_down(say, options.seconds(2))
-    try:
-        with WindowEnergy(options.energy) as energy:
-            collected.energy_source = energy.source
-            collected.notes += options.notes
-            say("starting the server and loading its tables")
-            with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
-                collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
-                server = bench.server(case_a)
-                collected.server = {"version": server.version, "private": server.private}
-                _PairRun(bench, (case_a, case_b), collected, energy, say).run()
-    except Interrupted:
-        collected.interrupted = True
-        if not collected.blocks:
-            raise
-    except PowerprofError as error:
-        if not collected.pairs:
-            raise
-        collected.failure = collected.failure or error.message
-        collected.interrupted = True
-    finally:
-        collected.own_cpu_s, collected.own_wall_s = time.process_time() - started_cpu_s, time.monotonic() - started_s
+    with collected.measuring(needs_pairs=False) as energy:
+        say("starting the server and loading its tables")
+        with Bench([case_a, case_b], bench_options, collected.notes.append) as bench:
+            collected.plans = [*_plans(bench, case_a, "a"), *_plans(bench, case_b, "b")]
+            server = bench.server(case_a)
+            collected.server = {"version": server.version, "private": server.private}
+            _PairRun(bench, (case_a, case_b), collected, energy, say).run()
     return collected
 
 
@@ -438,10 +437,7 @@ class _PairRun:
         collected, options = self._collected, self._options
         left = int(options.pairs * REPLACED_SHARE)
         while left >= 2 and disturbed_pairs(collected.blocks):
-            good = len(
-                {block.pair for block in collected.blocks if not block.dropped} - disturbed_pairs(collected.blocks)
-            )
-            if good >= options.pairs:
+            if len(undisturbed_pairs(collected.blocks)) >= options.pairs:
                 return
             self._say("other programs ran: two pairs more")
             self._pairs(self._cases, collected.blocks, 2, 0, options.seed + self._next, self._next)
@@ -486,6 +482,6 @@ def _plans(bench: Bench, case: Case, arm: Arm) -> list[Plan]:
     ]
 
 
-def name_again(case: Case) -> Case:
-    """Return the condition under a second name, for `compare X X`."""
-    return replace(case, name=f"{case.name} (again)")
+def _name_again(name: str) -> str:
+    """Return the second name of a condition or command that is compared with itself."""
+    return f"{name} (again)"

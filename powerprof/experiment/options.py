@@ -96,6 +96,11 @@ class ExperimentOptions:
             raise UsageError("--queries belongs to --design work", "leave one of the two out")
 
     @property
+    def baseline_s(self) -> float:
+        """The length of a window of an idle baseline."""
+        return max(0.5, min(self.window_s, 4.0))
+
+    @property
     def calibrate_s(self) -> float:
         """The length of the calibration of each condition; sysbench counts whole seconds."""
         return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)

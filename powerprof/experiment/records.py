@@ -109,6 +109,11 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
     storm: StormShare | None = None
     slices: Slices | None = None
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether the block counts: it is neither warm-up nor disturbed."""
+        return not self.dropped and not self.disturbed
+
 
 BlockPair = tuple[Block, Block]
 
@@ -117,7 +122,7 @@ def list_pairs(blocks: Sequence[Block]) -> list[BlockPair]:
     """Return the complete counted pairs as (a, b), in the order of time."""
     by_pair: dict[int, dict[str, Block]] = {}
     for block in blocks:
-        if not block.dropped and not block.disturbed:
+        if block.is_counted:
             by_pair.setdefault(block.pair, {})[block.arm] = block
     return [(both["a"], both["b"]) for _, both in sorted(by_pair.items()) if len(both) == 2]
 

@@ -12,11 +12,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import msgspec
 
@@ -30,7 +30,7 @@ from powerprof.experiment.block import Apparatus, measure_block
 from powerprof.experiment.metrics import add_mean, list_measured, mean_baseline, read_figures, system_of_blocks
 from powerprof.experiment.options import ExperimentOptions, condition_record
 from powerprof.experiment.plan import Offer, calibrate, check_options
-from powerprof.experiment.records import Arm, Block, ConditionRecord, LoadOptions, LoadRun, TraceSummary
+from powerprof.experiment.records import Arm, Block, ConditionRecord, Design, LoadOptions, LoadRun, TraceSummary
 from powerprof.experiment.threats import note_other_load
 from powerprof.experiment.traced import trace_condition
 from powerprof.experiment.verdict import choose_primary_metric
@@ -38,127 +38,123 @@ from powerprof.measure.procfs import children_cpu_s
 from powerprof.measure.sampling import WindowMeter, format_now
 from powerprof.measure.window import OpenWindow
 from powerprof.model import text
-from powerprof.model.records import EnergySource, Note, Phase, ProcessTime, ServerInfo, ToolCost, Window
+from powerprof.model.records import EnergySource, Note, ProcessTime, ServerInfo, ToolCost, Window
 from powerprof.model.text import Say, count_down
 from powerprof.system import programs
 from powerprof.system.errors import Interrupted, PowerprofError, UsageError
 from powerprof.workloads.reading import Case
 
-if TYPE_CHECKING:
-    pass
 
+@dataclass
+class _RunState:
+    """A run during its measurement. An early end keeps the measured windows."""
 
-class _Single:
-    """The state of one run. An early end keeps its measured windows."""
+    condition: ConditionRecord
+    asked: str
+    options: ExperimentOptions
+    offer: Offer | None = None
+    baseline: list[Window] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    energy_source: EnergySource | None = None
+    notes: list[str | Note] = field(default_factory=list)
+    server: ServerInfo | None = None
+    traced: TraceSummary | None = None
+    interrupted: bool = False
+    failure: str | None = None
+    started_at: str = field(default_factory=format_now)
+    started_s: float = field(default_factory=time.monotonic)
+    started_cpu_s: float = field(default_factory=time.process_time)
 
-    def __init__(self, case: Case, options: ExperimentOptions, say: Say) -> None:
-        self._case = case
-        self._options = options
-        self._say = say
-        self.offer: Offer | None = None
-        self.baseline: list[Window] = []
-        self.blocks: list[Block] = []
-        self.energy_source: EnergySource | None = None
-        self.notes: list[str | Note] = []
-        self.failure: str | None = None
-        self.server: ServerInfo | None = None
-        self.traced: TraceSummary | None = None
+    @contextmanager
+    def measuring(self) -> Iterator[WindowEnergy]:
+        """Open the meters. Raise an error only if no window was measured before it."""
+        try:
+            with WindowEnergy(self.options.energy) as energy:
+                self.energy_source = energy.source
+                yield energy
+        except Interrupted:
+            if not self.blocks:
+                raise
+            self.interrupted = True
+        except PowerprofError as error:
+            if all(block.dropped for block in self.blocks):
+                raise
+            self.interrupted, self.failure = True, error.message
 
-    def run(self, bench: Bench, energy: WindowEnergy) -> None:
-        """Calibrate, measure the idle server, then the windows under load."""
-        case, options = self._case, self._options
-        server = bench.server(case)
-        self.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
-        self.offer = offer = calibrate(bench, [case], options, self._say)
-        self.notes += offer.notes
-        apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, self._say, self.notes)
-        self.baseline += apparatus.baseline("idle server")
-        for slot in apparatus.slots():
-            number = slot.pair - options.warm_up_pairs + 1
-            self._say("warm-up" if slot.dropped else f"{case.name}: {number} of {options.pairs}")
-            measure = partial(measure_block, apparatus, case, slot)
-            self.blocks.append(apparatus.repeated(measure, [case], slot))
-        if options.attribute_s is not None:
-            self.traced = trace_condition(bench, case, "a", options.attribute_s, self._say, offer.easy_rate_hz)
+    def record(self, phase_names: tuple[str, str], *, is_command: bool) -> LoadRun:
+        """Return the record of the run; `phase_names` are those of the idle windows and of the blocks."""
+        from powerprof.host.describe import host_record
+
+        cpu_s = time.process_time() - self.started_cpu_s
+        cpu_percent = 100 * cpu_s / (time.monotonic() - self.started_s)
+        options, offer = self.options, self.offer
+        blocks = [block for block in self.blocks if not block.dropped] or self.blocks
+        windows = [block.window for block in blocks]
+        baseline = mean_baseline(self.baseline, self.blocks)
+        metered = [window.energy for window in (*self.baseline, *(block.window for block in self.blocks))]
+        metrics = [add_mean(figures) for figures in read_figures(blocks, baseline)]
+        primary = choose_primary_metric(self.asked, list_measured(metrics))
+        metrics.sort(key=lambda metric: metric.name != primary)
+        queries = [metric for metric in metrics if metric.name == "queries_hz"]
+        design: Design | None = "work" if is_command else None
+        return LoadRun(
+            id=None,
+            command="run",
+            started_at=self.started_at,
+            host=host_record(),
+            tool=ToolCost(version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=cpu_percent),
+            phases=[
+                phases.combine_windows(name, of)
+                for name, of in zip(phase_names, (self.baseline, windows), strict=True)
+                if of
+            ],
+            server=self.server,
+            condition=self.condition,
+            metrics=metrics,
+            system=[] if is_command else system_of_blocks(queries, blocks),
+            options=LoadOptions(
+                primary_metric=primary,
+                window_s=options.window_s,
+                windows_count=len(blocks),
+                design=offer.design if offer else design,
+                offered_hz=offer.rate_hz if offer else None,
+                queries_per_block=offer.queries if offer else None,
+                energy_source=options.energy.source,
+                residency_source=options.residency_source,
+            ),
+            traced=self.traced,
+            blocks=[block for block in blocks if is_command or block.members or block.storm or block.slices],
+            energy_source=self.energy_source,
+            notes=[
+                *dict.fromkeys(self.notes),
+                *note_other_load(blocks),
+                *note_unmetered_windows(metered, baseline.meters),
+            ],
+            interrupted=self.interrupted,
+            failure=self.failure,
+        )
 
 
 def run_condition(case: Case, bench_options: BenchOptions, options: ExperimentOptions, say: Say) -> LoadRun:
     """Measure one condition. Raise PowerprofError if no window could be measured."""
-    from powerprof.energy.windows import WindowEnergy
-
     check_options([case], options)
-    started_at, started_s, started_cpu_s = format_now(), time.monotonic(), time.process_time()
+    state = _RunState(condition_record(case), case.workload.definition.primary_metric, options)
     say(options.plan(1))
-    single = _Single(case, options, count_down(say, options.seconds(1)))
-    interrupted = False
-    try:
-        with WindowEnergy(options.energy) as energy:
-            single.energy_source = energy.source
-            with Bench([case], bench_options, single.notes.append) as bench:
-                single.run(bench, energy)
-    except Interrupted:
-        interrupted = True
-        if not single.blocks:
-            raise
-    except PowerprofError as error:
-        if not any(not block.dropped for block in single.blocks):
-            raise
-        interrupted = True
-        single.failure = error.message
-    elapsed_s = time.monotonic() - started_s
-    cpu_s = time.process_time() - started_cpu_s
-    cost = ToolCost(version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / elapsed_s)
-    return _run_record(single, case, options, started_at, cost, interrupted)
-
-
-def _run_record(
-    single: _Single, case: Case, options: ExperimentOptions, started_at: str, cost: ToolCost, interrupted: bool
-) -> LoadRun:
-    from powerprof.host.describe import host_record
-
-    blocks = [block for block in single.blocks if not block.dropped] or single.blocks
-    phases_of_run: list[Phase] = []
-    if single.baseline:
-        phases_of_run.append(phases.combine_windows("server", single.baseline))
-    phases_of_run.append(phases.combine_windows(case.name, [block.window for block in blocks]))
-    baseline = mean_baseline(single.baseline, single.blocks)
-    metered = [window.energy for window in (*single.baseline, *(block.window for block in single.blocks))]
-    metrics = [add_mean(figures) for figures in read_figures(blocks, baseline)]
-    primary = choose_primary_metric(case.workload.definition.primary_metric, list_measured(metrics))
-    metrics.sort(key=lambda metric: metric.name != primary)
-    offer = single.offer
-    return LoadRun(
-        id=None,
-        command="run",
-        started_at=started_at,
-        host=host_record(),
-        tool=cost,
-        phases=phases_of_run,
-        server=single.server,
-        condition=condition_record(case),
-        metrics=metrics,
-        system=system_of_blocks([metric for metric in metrics if metric.name == "queries_hz"], blocks),
-        options=LoadOptions(
-            primary_metric=primary,
-            window_s=options.window_s,
-            windows_count=len(blocks),
-            design=offer.design if offer else None,
-            offered_hz=offer.rate_hz if offer else None,
-            queries_per_block=offer.queries if offer else None,
-            energy_source=options.energy.source,
-            residency_source=options.residency_source,
-        ),
-        traced=single.traced,
-        blocks=[block for block in blocks if block.members or block.storm or block.slices],
-        energy_source=single.energy_source,
-        notes=[
-            *dict.fromkeys(single.notes),
-            *note_other_load(blocks),
-            *note_unmetered_windows(metered, baseline.meters),
-        ],
-        interrupted=interrupted,
-        failure=single.failure,
-    )
+    say = count_down(say, options.seconds(1))
+    with state.measuring() as energy, Bench([case], bench_options, state.notes.append) as bench:
+        server = bench.server(case)
+        state.server = ServerInfo(version=server.version, private=server.private, pid=server.pid)
+        state.offer = offer = calibrate(bench, [case], options, say)
+        state.notes += offer.notes
+        apparatus = Apparatus(bench, options, offer, energy.meters, energy.complete, say, state.notes)
+        state.baseline += apparatus.baseline("idle server")
+        for slot in apparatus.slots():
+            number = slot.pair - options.warm_up_pairs + 1
+            say("warm-up" if slot.dropped else f"{case.name}: {number} of {options.pairs}")
+            state.blocks.append(apparatus.repeated(partial(measure_block, apparatus, case, slot), [case], slot))
+        if options.attribute_s is not None:
+            state.traced = trace_condition(bench, case, "a", options.attribute_s, say, offer.easy_rate_hz)
+    return state.record(("server", case.name), is_command=False)
 
 
 # Commands: each window has a whole number of executions, from start to end.
@@ -269,7 +265,6 @@ def list_exit_codes(blocks: Sequence[Block]) -> list[int]:
 COMMAND_METRIC = "cpu_s_per_execution"
 _NAME_LIMIT = 60
 _COMMAND_SOURCES = ("cpuidle", "procfs")
-_BASELINE_S = (0.5, 4.0)
 
 
 def build_command_condition(argv: Sequence[str]) -> ConditionRecord:
@@ -300,11 +295,9 @@ def _check_source(options: ExperimentOptions) -> None:
 
 
 def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: Say) -> Iterator[Window]:
-    shortest_s, longest_s = _BASELINE_S
-    length_s = max(shortest_s, min(options.window_s, longest_s))
     groups = {"powerprof": [os.getpid()]}
     with WindowMeter(meters=energy.meters, groups=groups, residency_source=options.residency_source) as meter:
-        for window in meter.repeat(options.baseline_windows, length_s, what, say):
+        for window in meter.repeat(options.baseline_windows, options.baseline_s, what, say):
             yield energy.complete(window)
 
 
@@ -324,69 +317,17 @@ def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str
 
 def run_command(argv: Sequence[str], options: ExperimentOptions, say: Say, *, may_fail: bool) -> LoadRun:
     """Measure one command. Raise PowerprofError if no window could be measured."""
-    from powerprof.host.describe import host_record
-
     _check_source(options)
-    started_at, started_s, started_cpu_s = format_now(), time.monotonic(), time.process_time()
     command = Command(tuple(argv), may_fail)
-    baseline: list[Window] = []
-    blocks: list[Block] = []
-    failure: str | None = None
-    source: EnergySource | None = None
-    interrupted = False
+    state = _RunState(build_command_condition(argv), COMMAND_METRIC, options)
     say(options.plan(1))
     say = count_down(say, options.seconds(1))
-    try:
-        with WindowEnergy(options.energy) as energy:
-            source = energy.source
-            say(f"{argv[0]}: the first execution")
-            fit_executions(command, options.window_s)
-            baseline += _baseline(energy, options, "idle host", say)
-            for number in range(options.pairs):
-                say(f"{argv[0]}: window {number + 1} of {options.pairs}")
-                blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
-    except Interrupted:
-        interrupted = True
-        if not blocks:
-            raise
-    except PowerprofError as error:
-        if not blocks:
-            raise
-        interrupted = True
-        failure = error.message
-    cpu_s = time.process_time() - started_cpu_s
-    idle = mean_baseline(baseline, blocks)
-    metrics = [add_mean(figures) for figures in read_figures(blocks, idle)]
-    primary = choose_primary_metric(COMMAND_METRIC, list_measured(metrics))
-    metrics.sort(key=lambda metric: metric.name != primary)
-    condition = build_command_condition(argv)
-    windows = [block.window for block in blocks]
-    return LoadRun(
-        id=None,
-        command="run",
-        started_at=started_at,
-        host=host_record(),
-        tool=ToolCost(
-            version=__version__, cpu_s=cpu_s, wakeups_hz=None, cpu_percent=100 * cpu_s / (time.monotonic() - started_s)
-        ),
-        phases=[phases.combine_windows(name, of) for name, of in (("baseline", baseline), ("command", windows)) if of],
-        condition=condition,
-        metrics=metrics,
-        options=LoadOptions(
-            primary_metric=primary,
-            window_s=options.window_s,
-            windows_count=len(blocks),
-            design="work",
-            energy_source=options.energy.source,
-            residency_source=options.residency_source,
-        ),
-        blocks=blocks,
-        energy_source=source,
-        notes=[
-            *_end_notes([command], blocks),
-            *note_other_load(blocks),
-            *note_unmetered_windows([window.energy for window in [*baseline, *windows]], idle.meters),
-        ],
-        interrupted=interrupted,
-        failure=failure,
-    )
+    with state.measuring() as energy:
+        say(f"{argv[0]}: the first execution")
+        fit_executions(command, options.window_s)
+        state.baseline += _baseline(energy, options, "idle host", say)
+        for number in range(options.pairs):
+            say(f"{argv[0]}: window {number + 1} of {options.pairs}")
+            state.blocks.append(measure_executions(command, number, "a", False, energy, options.residency_source))
+    state.notes += _end_notes([command], state.blocks)
+    return state.record(("baseline", "command"), is_command=True)

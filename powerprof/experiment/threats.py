@@ -192,10 +192,14 @@ def disturbed_pairs(blocks: Sequence[Block]) -> set[int]:
     return disturbed
 
 
+def undisturbed_pairs(blocks: Sequence[Block]) -> set[int]:
+    """Return the numbers of the other pairs, without the warm-up."""
+    return {block.pair for block in blocks if not block.dropped} - disturbed_pairs(blocks)
+
+
 def mark_disturbed_pairs(blocks: Sequence[Block], wanted_pairs: int) -> tuple[list[Block], list[Note]]:
     """Mark the blocks of disturbed pairs if enough other pairs remain. Return the blocks and a note."""
-    disturbed = disturbed_pairs(blocks)
-    kept = {block.pair for block in blocks if not block.dropped} - disturbed
+    disturbed, kept = disturbed_pairs(blocks), undisturbed_pairs(blocks)
     if not disturbed or len(kept) < max(_KEPT_SHARE * wanted_pairs, MINIMUM_PAIRS):
         return list(blocks), []
     marked = [

@@ -195,7 +195,7 @@ _MAX_FUNCTIONS = 20
 
 def _counted_blocks(comparison: Comparison) -> list[Block]:
     """Return the blocks that the figures include."""
-    return [block for block in comparison.blocks if not block.dropped and not block.disturbed]
+    return [block for block in comparison.blocks if block.is_counted]
 
 
 def _function_lines(comparison: Comparison, width: int) -> list[str]:
@@ -396,7 +396,7 @@ def _draw_differences(record: Comparison) -> DrawnColumn | None:
 def _block_bars(record: Comparison) -> list[svg.Bar]:
     named = [(window, "bar-idle", "idle baseline", "") for window in record.baseline]
     for block in record.blocks:
-        look = f"bar-{block.arm}" + (" dropped" if block.dropped or block.disturbed else "")
+        look = f"bar-{block.arm}" + ("" if block.is_counted else " dropped")
         what = record.a.name if block.arm == "a" else record.b.name
         left_out = "warm-up" if block.dropped else "disturbed" if block.disturbed else ""
         more = f", {left_out}, not counted" if left_out else ""

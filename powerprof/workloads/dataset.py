@@ -26,18 +26,8 @@ SCHEMA_NAME = "powerprof_world"
 
 # Cities of the five countries with most cities, by ISO 3166 code.
 _LARGEST = {"CHN": 363, "IND": 341, "USA": 274, "BRA": 250, "JPN": 248}
-_TOP = (
-    10_500_000,
-    9_980_000,
-    9_960_000,
-    9_690_000,
-    9_600_000,
-    9_260_000,  # six above 9 million
-    8_790_000,
-    8_590_000,
-    8_390_000,
-    8_120_000,  # ten above 8 million
-)
+# Six above 9 million, ten above 8 million.
+_TOP = tuple(1000 * thousands for thousands in (10500, 9980, 9960, 9690, 9600, 9260, 8790, 8590, 8390, 8120))
 # (Share of smaller cities, population); log-linear in between.
 _QUANTILES = (
     (0.0, 42),
@@ -50,30 +40,7 @@ _QUANTILES = (
     (0.99, 3_360_000),
     (1.0, 7_900_000),
 )
-_ONSETS = (
-    "b",
-    "br",
-    "ch",
-    "d",
-    "dr",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "kr",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "st",
-    "t",
-    "v",
-    "w",
-    "z",
-)
+_ONSETS = "b br ch d dr f g h j k kr l m n p r s st t v w z".split()  # noqa: SIM905  - one line instead of 22
 _VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 _CODAS = ("", "", "n", "r", "l", "s", "m", "t")
 _ENDINGS = ("", "", "", "burg", "ville", "ton", "grad", "pur", "stad", "mouth")

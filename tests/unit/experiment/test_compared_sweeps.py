@@ -24,7 +24,7 @@ def _saved(tmp_path: Path, *sweeps: Sweep) -> Path:
     return tmp_path
 
 
-def test_they_part_where_they_differ_and_by_how_much_is_said_with_an_interval() -> None:
+def test_diverging_points_have_a_difference_with_an_interval() -> None:
     found = sweep_comparison()
     assert [(point.value, point.parted) for point in found.points] == [(1, False), (2, False), (4, True), (8, True)]
     assert found.metric == "queries_hz"
@@ -38,7 +38,7 @@ def test_they_part_where_they_differ_and_by_how_much_is_said_with_an_interval() 
     assert found.differences == ["host kernel: 6.1.0-32-amd64 → 6.12.1-amd64"]
 
 
-def test_the_metric_of_the_system_that_parts_with_them_comes_first() -> None:
+def test_the_system_metric_with_most_contrast_comes_first() -> None:
     first, *others = sweep_comparison().parted_with
     assert first.name == "context_switches_per_query"
     assert (first.a_mean, first.b_mean) == pytest.approx((10.0, 10 / 0.49))
@@ -52,14 +52,14 @@ def test_the_metric_of_the_system_that_parts_with_them_comes_first() -> None:
     }
 
 
-def test_the_report_fits_a_terminal_and_says_all_of_it() -> None:
+def test_the_report_fits_a_terminal() -> None:
     found = "\n".join(lines_of(sweep_comparison(), 80))
     assert max(map(len, found.splitlines())) <= 80
     assert "switches/query" in found
     assert "6.1.0-32-amd64 → 6.12.1-amd64" in found
 
 
-def test_what_only_its_own_interval_tells_is_called_no_more_than_possible() -> None:
+def test_a_difference_by_its_own_interval_alone_is_only_possible() -> None:
     found = sweep_comparison()
     first, *others = found.parted_with
     unsure = replace(found, parted_with=[replace(first, verdict="inconclusive"), *others])
@@ -72,7 +72,7 @@ def test_what_only_its_own_interval_tells_is_called_no_more_than_possible() -> N
     assert "these may differ" not in "\n".join(lines_of(nothing, 80))
 
 
-def test_a_sweep_with_itself_parts_nowhere(tmp_path: Path) -> None:
+def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
     runs = _saved(tmp_path, sweep(), sweep())
     found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
     assert not any(point.parted for point in found.points)
@@ -86,7 +86,7 @@ def test_a_sweep_with_itself_parts_nowhere(tmp_path: Path) -> None:
     ]
 
 
-def test_values_that_one_did_not_measure_are_left_out_and_said(tmp_path: Path) -> None:
+def test_unshared_values_are_left_out_with_a_note(tmp_path: Path) -> None:
     whole = sweep()
     runs = _saved(tmp_path, whole, replace(whole, points=whole.points[1:3]))
     found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
@@ -94,7 +94,7 @@ def test_values_that_one_did_not_measure_are_left_out_and_said(tmp_path: Path) -
     assert found.notes == ["clients 1, 8, 1024: not measured in both sweeps"]
 
 
-def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+def test_incomparable_sweeps_are_refused(tmp_path: Path) -> None:
     whole = sweep()
     runs = _saved(tmp_path, whole, replace(whole, workload="oltp"), replace(whole, key="load.rate_hz"))
     with pytest.raises(UsageError, match="one sweep ran city and the other oltp"):
@@ -106,12 +106,12 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         are_sweeps("sweep-0001", "run-0001", runs)
 
 
-def test_a_worse_sweep_fails_where_that_was_asked_for() -> None:
+def test_a_worse_sweep_fails_on_request() -> None:
     with pytest.raises(WorseError, match="lower with sweep-0002"):
         _judge(sweep_comparison())
 
 
-def test_what_is_left_of_a_sweep_is_said_from_its_second_round_on() -> None:
+def test_remaining_time_is_printed_from_the_second_round_on() -> None:
     assert time_left(0, 8, 0.0) == ""
     assert time_left(2, 8, 150.0) == ", about 8 min to go"
     assert time_left(7, 8, 70.0) == ", about 10 s to go"

@@ -56,7 +56,7 @@ def _run(
     return str(store.save("run", run).id)
 
 
-def test_runs_from_different_kernels_are_compared_and_the_kernel_is_said_first(tmp_path: Path) -> None:
+def test_a_different_kernel_is_listed_first(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     a = _run(store, [1.00, 1.01, 0.99, 1.00, 1.02, 0.98])
     b = _run(store, [2.00, 2.01, 1.99, 2.00, 2.02, 1.98], kernel="6.18")
@@ -78,7 +78,7 @@ def test_different_work_is_refused(tmp_path: Path) -> None:
         compare_saved(a, c, tmp_path, seed=1)
 
 
-def test_what_says_nothing_is_refused(tmp_path: Path) -> None:
+def test_runs_without_metrics_are_refused(tmp_path: Path) -> None:
     """A measurement beside itself, and records that are no measurements of a condition."""
     a = _run(RunStore(tmp_path), [1.0] * 3)
     with pytest.raises(UsageError, match=f"{a} and {a} are the same measurement"):
@@ -111,7 +111,7 @@ def test_a_condition_that_a_saved_run_does_not_have_is_refused(tmp_path: Path) -
     assert refused.value.hint == "leave :other out"
 
 
-def test_runs_that_are_not_there_are_no_conditions(tmp_path: Path) -> None:
+def test_missing_runs_are_not_taken_for_conditions(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"^no run 'run-0001' in {tmp_path}$"):
         are_runs("run-0001", "run-0002:index", tmp_path)
 
@@ -125,7 +125,7 @@ def test_a_damaged_run_is_refused(tmp_path: Path) -> None:
         compare_saved(a, b, tmp_path, seed=1)
 
 
-def test_parameters_that_a_workload_does_not_have_are_refused_with_those_it_has() -> None:
+def test_unknown_parameters_are_refused_with_the_choices() -> None:
     city = find_workload("city")
     assert find_key(city, "clients") == ("load.clients", [1, 2, 4, 8, 16])
     with pytest.raises(UsageError) as error:

@@ -81,7 +81,7 @@ def study_run(kept: object = keep, measure: object = measured, **options: object
     return measure_study("a", STUDY, chosen, kept, lambda text: None, measure)  # type: ignore[arg-type]
 
 
-def test_figures_are_those_of_the_runs() -> None:
+def test_the_figures_of_a_study_are_those_of_its_runs() -> None:
     same, index, turned, points, alone, none = build_rows(STUDY, RECORDS, 1)
     phases = {phase.name: phase for phase in idle_run().phases}
     assert same.a == phases["baseline"].intervals["wakeups_hz"] and same.b == phases["clients"].intervals["wakeups_hz"]
@@ -117,7 +117,7 @@ def test_figures_are_those_of_the_runs() -> None:
         (None, None, (1.0, 2.0), True, "no claim"),
     ],
 )
-def test_an_outcome_is_that_of_the_interval(
+def test_the_outcome_follows_from_the_interval(
     expected: str, within: float, ends: tuple[float, float] | None, found: bool, said: str
 ) -> None:
     low, high = ends or (None, None)
@@ -134,7 +134,7 @@ def test_an_outcome_is_that_of_the_interval(
         ("higher", None, False),
     ],
 )
-def test_an_interval_without_zero_that_is_no_answer_says_why(
+def test_a_chance_interval_without_zero_is_explained(
     expected: Expected, ends: tuple[float, float] | None, is_stricter: bool
 ) -> None:
     record = study_run()
@@ -164,7 +164,7 @@ def test_a_step_that_fails_is_noted_and_the_next_is_measured() -> None:
         study_run(measure=all_fail)
 
 
-def test_an_interrupted_study_keeps_what_is_done() -> None:
+def test_an_interrupted_study_keeps_its_finished_steps() -> None:
     def ended(step: StudyCommand, options: StudyOptions, say: Say) -> StepRecord:
         if step.name == "points":
             raise Interrupted("interrupted")
@@ -216,7 +216,7 @@ def test_it_is_saved_opened_and_written_in_every_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list_studies())
-def test_what_a_study_asks_for_can_be_asked(name: str) -> None:
+def test_shipped_studies_have_valid_commands(name: str) -> None:
     """What its conditions refuse is not found out after the steps before have been measured."""
     for step in find_study(name).steps:
         cases = [resolve(*find_one(condition)) for condition in step.conditions]
@@ -225,7 +225,7 @@ def test_what_a_study_asks_for_can_be_asked(name: str) -> None:
             check_options(cases, StudyOptions().loaded(step))
 
 
-def test_silent_servers_are_compared_whatever_is_connected() -> None:
+def test_silent_servers_can_be_compared() -> None:
     cases = [resolve(*find_one(f"pg:{name}")) for name in ("no-clients", "hundred-connections", "index")]
     check_comparable(cases[:2])
     with pytest.raises(UsageError, match="loads of different kinds"):

@@ -38,12 +38,12 @@ def test_the_interval_holds_the_truth(name: str, count: int, at_least: float) ->
 
 
 @pytest.mark.parametrize(("kind", "count"), [("counts of 2", 3), ("normal", 3)])
-def test_a_report_of_nothing_has_few_false_words(kind: str, count: int) -> None:
+def test_equal_conditions_have_few_false_verdicts(kind: str, count: int) -> None:
     assert false_words(kind, count, 100) <= 0.06
 
 
 @pytest.mark.parametrize("count", [4, 5, 10])
-def test_correlated_windows_of_two_runs_have_few_false_words(count: int) -> None:
+def test_correlated_windows_have_few_false_verdicts(count: int) -> None:
     """The p-values alone decide, and 300 reports are worth ± 1 point: 9 % at 5 windows and 13 % at 10 before."""
     generator, wrong = np.random.default_rng(count), 0
     for _ in range(300):
@@ -76,13 +76,13 @@ def test_counts_that_do_not_scatter_are_known_to_their_step() -> None:
     assert pooled is not None and pooled.p_value is not None and pooled.p_value > 0.01
 
 
-def test_a_headline_leaves_room_for_the_rows() -> None:
+def test_the_primary_verdict_uses_its_level() -> None:
     assert primary_verdict("b_lower", 0.014) == "b_lower"
     assert primary_verdict("b_lower", 0.016) == "inconclusive"
     assert primary_verdict("b_lower", None) == "inconclusive"
 
 
-def test_windows_in_a_row_are_taken_to_be_correlated_until_they_show_otherwise() -> None:
+def test_consecutive_windows_have_a_prior_correlation() -> None:
     assert serial_factor([1.0, 5.0, 2.0], in_a_row=True) == UNKNOWN_FACTORS[3]
     assert serial_factor([1.0, 5.0, 2.0]) == 1.0
     assert serial_factor([3.0] * 10) == 1.0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals: the same as SciPy's where asked plainly, and covering what they promise with few pairs."""
+"""Intervals of means, differences and ratios."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from scipy.special import stdtrit
 
 from powerprof.statistics import intervals
 from powerprof.statistics.intervals import (
@@ -18,6 +19,7 @@ from powerprof.statistics.intervals import (
     mean_interval,
     ratio_interval,
     student_interval,
+    two_sided_quantile,
     widened_level,
 )
 from powerprof.statistics.verdicts import compare_pairs
@@ -26,7 +28,7 @@ A = [2.71, 2.69, 2.75, 2.70, 2.68, 2.74, 2.72, 2.73, 2.66, 2.70, 2.71, 2.69]
 B = [2.80, 2.79, 2.86, 2.78, 2.79, 2.83, 2.85, 2.80, 2.77, 2.81, 2.84, 2.76]
 
 
-def test_the_interval_of_differences_is_made_of_scipys_at_the_widened_level_and_students() -> None:
+def test_the_interval_of_differences_joins_scipys_and_students() -> None:
     differences = np.array(B) - np.array(A)
     expected = stats.bootstrap(
         (differences,),
@@ -44,7 +46,7 @@ def test_the_interval_of_differences_is_made_of_scipys_at_the_widened_level_and_
     assert found.high == pytest.approx(max(expected.high, student.high), abs=1e-12)
 
 
-def test_the_ratio_interval_holds_scipys_at_the_widened_level() -> None:
+def test_the_ratio_interval_contains_scipys() -> None:
     expected = stats.bootstrap(
         (np.array(A), np.array(B)),
         lambda x, y, axis=-1: np.mean(y, axis=axis) / np.mean(x, axis=axis),
@@ -110,7 +112,7 @@ def test_the_ratio_of_few_pairs_holds_students_over_logarithms() -> None:
         ([0.0001, 0.1, 0.2], [12.0, 15.0, 18.0]),
     ],
 )
-def test_a_value_far_below_the_step_says_nothing_of_a_ratio(a: list[float], b: list[float]) -> None:
+def test_a_value_far_below_the_resolution_gives_no_ratio(a: list[float], b: list[float]) -> None:
     assert ratio_interval(a, b, seed=1) is None
     # Differences do not need it.
     compared, plain = compare_pairs(a, b, seed=1), difference_interval(a, b, seed=1)
@@ -168,7 +170,7 @@ def test_ten_pairs_cover_the_truth(kind: str, monkeypatch: pytest.MonkeyPatch) -
         ([25.6, 3.0, 40.8], 0.0, 100.0),
     ],
 )
-def test_an_interval_stays_within_what_is_possible(values: list[float], floor: float, ceiling: float | None) -> None:
+def test_a_bounded_interval_stays_within_its_bounds(values: list[float], floor: float, ceiling: float | None) -> None:
     plain, found = student_interval(values), bounded_interval(values, floor, ceiling)
     assert plain is not None
     assert found is not None
@@ -179,7 +181,7 @@ def test_an_interval_stays_within_what_is_possible(values: list[float], floor: f
     assert ceiling is None or found.high < ceiling
 
 
-def test_a_mean_next_to_its_bound_of_values_on_both_sides_tells_nothing() -> None:
+def test_a_mean_next_to_its_bound_has_a_wide_interval() -> None:
     """A clock read a little below 0: no overflow, and nothing beyond what is possible."""
     found = bounded_interval([-0.1, 0.1001], 0.0, 100.0)
     assert found is not None
@@ -201,3 +203,9 @@ def test_bounded_intervals_cover_rare_events() -> None:
         found = bounded_interval(generator.poisson(1.5, 5).astype(float).tolist(), 0.0)
         covered += found is not None and found.low <= 1.5 <= found.high
     assert covered >= 930
+
+
+@pytest.mark.parametrize("freedom", [1, 2, 3, 4, 5, 9, 30, 101])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.95, 0.999])
+def test_quantiles_are_scipys(freedom: int, share: float) -> None:
+    assert two_sided_quantile(share, freedom) == pytest.approx(float(stdtrit(freedom, (1 + share) / 2)), rel=1e-9)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts, the minimum detectable effect, the A/A control and drift."""
+"""Verdicts, controls, families and points in rounds."""
 
 from __future__ import annotations
 
 import math
 import random
 
+import numpy as np
 import pytest
 
 from powerprof.statistics.intervals import Interval
@@ -13,12 +14,15 @@ from powerprof.statistics.verdicts import (
     baseline_drift,
     block_trend,
     compare_pairs,
+    compare_points,
     compare_unpaired,
     judge_control,
     minimum_detectable_percent,
     survivors,
     verdict_of,
+    which_differ,
 )
+from tests.unit.statistics.coverage import DRIFTS, told_apart
 
 
 @pytest.mark.parametrize(
@@ -38,7 +42,7 @@ def _noisy(mean: float, spread: float, count: int, seed: int) -> list[float]:
     return [generator.gauss(mean, spread) for _ in range(count)]
 
 
-def test_a_large_difference_is_seen_with_its_size() -> None:
+def test_a_large_difference_is_found() -> None:
     result = compare_pairs(_noisy(1.0, 0.01, 12, 1), _noisy(48.0, 0.5, 12, 2), seed=1)
     assert result.verdict == "b_higher"
     assert result.ratio == pytest.approx(48, rel=0.01)
@@ -80,7 +84,7 @@ def test_unpaired_runs_are_judged_by_welch() -> None:
     assert other.difference_interval.method == "welch"
 
 
-def test_a_sound_control_says_what_it_resolves() -> None:
+def test_a_sound_control_has_a_resolution() -> None:
     control = judge_control(compare_pairs(_noisy(5, 0.05, 10, 3), _noisy(5, 0.05, 10, 4), seed=1))
     assert control.sound
     assert control.half_width_percent is not None
@@ -110,7 +114,7 @@ def test_a_missing_baseline_has_no_drift() -> None:
     assert baseline_drift([], [1.0], None) is None
 
 
-def test_a_trend_over_the_blocks_is_seen_and_noise_is_none() -> None:
+def test_a_trend_over_the_blocks_is_found() -> None:
     rising = block_trend([1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7])
     noise = block_trend([1.0, 1.3, 0.9, 1.2, 1.1, 1.0, 1.25, 0.95])
     assert rising is not None and rising.present
@@ -127,7 +131,7 @@ def test_rows_are_claimed_together_by_holms_steps() -> None:
     assert survivors([]) == []
 
 
-def test_a_condition_beside_itself_has_a_false_word_in_few_comparisons() -> None:
+def test_a_condition_compared_with_itself_has_few_false_verdicts() -> None:
     """Twenty rows of which each by itself errs at 5 %: at least one does in half of the comparisons. Together, 1 %."""
     generator = random.Random(11)
     false_words = unadjusted = 0
@@ -152,3 +156,56 @@ def test_the_p_value_goes_with_the_interval() -> None:
         result = compare_pairs(a, b, seed=1)
         assert result.p_value is not None
         assert result.verdict == "inconclusive" or result.p_value < 0.05
+
+
+@pytest.mark.parametrize("rounds", [3, 5])
+@pytest.mark.parametrize("drift", DRIFTS)
+def test_eight_equal_points_rarely_differ(drift: str, rounds: int) -> None:
+    """At most 5 % of runs; 150 of them are worth ± 1.8 points. The soak has 2,000 of each."""
+    assert told_apart(drift, rounds, 150) <= 0.05 + 0.04
+
+
+def test_equal_points_with_unequal_scatter_rarely_differ() -> None:
+    assert told_apart("walk", 5, 150, scatters=(0.01,) * 4 + (0.1,) * 4) <= 0.05 + 0.04
+
+
+def test_different_points_are_found_within_a_larger_drift() -> None:
+    """Steps of 10 % from point to point, known to 1 %, while the host changes by 20 %."""
+    assert told_apart("linear", 5, 100, apart=0.10, every=True) >= 0.9
+
+
+def test_a_pair_is_compared_over_the_rounds_that_both_have() -> None:
+    a, b = {0: 10.0, 1: 20.0, 2: 30.0, 3: 40.0}, {1: 22.1, 2: 33.0, 3: 43.9, 4: 1.0}
+    # The third shows that values are read in steps of 0.01.
+    pair, *_ = compare_points([a, b, {0: 10.01}], in_rounds=True)
+    assert (pair.first, pair.second) == (0, 1)
+    # 22.1 / 20, 33 / 30 and 43.9 / 40 are 1.105, 1.1 and 1.0975.
+    assert pair.percent == pytest.approx(10.08, abs=0.01)
+    assert pair.interval is not None and pair.interval.low < 10 < pair.interval.high < 11.1
+    assert which_differ([pair.p_value]) == [True]
+    (few,) = compare_points([a, {0: 1.0, 1: 2.0}], in_rounds=True)
+    assert (few.percent, few.interval, few.p_value) == (None, None, None)
+    assert which_differ([few.p_value]) == [False]
+
+
+def test_values_with_zeros_are_compared_by_their_difference() -> None:
+    (pair,) = compare_points([dict(enumerate([0.0, 1.0, 2.0])), dict(enumerate([5.0, 6.1, 6.9]))], in_rounds=True)
+    assert pair.percent == pytest.approx(500.0)
+    (none,) = compare_points([dict.fromkeys(range(3), 0.0), dict(enumerate([5.0, 6.1, 6.9]))], in_rounds=True)
+    assert none.percent is None and none.p_value is not None
+
+
+def test_equal_readings_are_no_certainty() -> None:
+    """Three times 4 and three times 5, in steps of 1."""
+    (pair,) = compare_points([dict.fromkeys(range(3), 4.0), dict.fromkeys(range(3), 5.0)], in_rounds=True)
+    assert pair.p_value is not None and pair.p_value > 0.01
+    (same,) = compare_points([dict.fromkeys(range(3), 4.0)] * 2, in_rounds=True)
+    assert same.p_value == 1.0
+
+
+def test_consecutive_points_need_larger_differences() -> None:
+    generator = np.random.default_rng(5)
+    points = [dict(enumerate(generator.normal(mean, 0.1, 3).tolist())) for mean in (10.0, 10.8)]
+    (in_rounds,), (apart,) = (compare_points(points, in_rounds=each) for each in (True, False))
+    assert in_rounds.p_value is not None and apart.p_value is not None
+    assert in_rounds.p_value < apart.p_value

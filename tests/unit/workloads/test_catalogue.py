@@ -53,7 +53,7 @@ def test_tables_need_nothing_that_a_release_lacks() -> None:
         ("city:index", "city"),
     ],
 )
-def test_the_published_studies_are_found_by_their_names(name: str, workload: str) -> None:
+def test_studies_are_found_by_name(name: str, workload: str) -> None:
     loaded, condition = find_condition(name)
     assert loaded.definition.name == workload
     assert condition == name.rpartition(":")[2]
@@ -69,7 +69,7 @@ def test_an_ambiguous_name_lists_the_choices(tmp_path: Path) -> None:
     assert find_condition("second:on", [tmp_path])[0].definition.name == "second"
 
 
-def test_a_users_folder_wins_over_a_shipped_one_and_can_be_named_by_path(tmp_path: Path) -> None:
+def test_a_folder_of_the_user_has_precedence(tmp_path: Path) -> None:
     mine = _write(tmp_path, "city", "index")
     assert find_workload("city", [tmp_path]).folder == mine.resolve()
     assert find_workload(str(mine)).folder == mine.resolve()

@@ -100,7 +100,7 @@ def test_hostile_files_are_refused_without_a_traceback(tmp_path: Path, text: str
         read_workload(_folder(tmp_path, text))
 
 
-def test_a_missing_file_is_said(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
         read_workload(tmp_path)
 
@@ -133,7 +133,7 @@ def test_the_published_schema_is_that_of_the_code() -> None:
         ('[server]\nkind = "postgresql"\n[topology]\nkind = "ring"\n[load]\nkind = "none"', "topologies, storms and"),
     ],
 )
-def test_what_a_kind_of_server_does_not_know_is_refused(tmp_path: Path, lines: str, said: str) -> None:
+def test_unsupported_keys_of_a_server_kind_are_refused(tmp_path: Path, lines: str, said: str) -> None:
     (tmp_path / "w").mkdir()
     top = 'schema = "powerprof.workload/1"\nname = "w"\ntitle = "t"\n'
     (tmp_path / "w/workload.toml").write_text(f"{top}{lines}\n[conditions.one]\n")

@@ -63,7 +63,7 @@ def test_a_sweep_is_typed_with_its_values() -> None:
     assert find_study("scale-out").steps[0].typed == "powerprof sweep tpcc-single --clients 4,16"
 
 
-def test_an_unknown_study_is_refused_with_those_that_there_are() -> None:
+def test_an_unknown_study_is_refused_with_the_choices() -> None:
     with pytest.raises(UsageError, match="no study is called nonsense") as error:
         find_study("nonsense")
     assert "power-efficiency" in str(error.value.hint)

@@ -48,7 +48,7 @@ def test_cities_are_spread_over_the_countries_as_published() -> None:
     assert {country.code for country in WORLD.countries} >= set(counts)
 
 
-def test_the_data_never_change() -> None:
+def test_the_data_are_always_the_same() -> None:
     digest = hashlib.sha256("\n".join(dataset.row_statements()).encode()).hexdigest()
     assert digest == "ed817cd57f28b8a4f4f0d5c2ddf5bc26a998013cbbb450d6f2f897078c317155"
     assert dataset.generate(2).cities != WORLD.cities

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Differences of estimated figures carry the doubt of the model: its slope's, and where the work is unequal more."""
+"""The uncertainty of the energy model in estimated differences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def both(measured: list[Block], name: str) -> tuple[Metric, Metric]:
 
 
 @pytest.mark.parametrize(("name", "factor"), [("watts", 1.0), ("joules_per_query", 0.02)])
-def test_between_equal_work_only_the_slope_is_in_doubt(name: str, factor: float) -> None:
+def test_between_equal_work_only_the_slope_is_uncertain(name: str, factor: float) -> None:
     sampled, widened = both(blocks(), name)
     # 10 % of 4 W; half to twice as much by the slope, and not the eightfold that the idle watts are in doubt.
     assert widened.difference.b_minus_a == pytest.approx(0.4 * factor)
@@ -63,7 +63,7 @@ def test_between_unequal_work_the_idle_watts_do_not_cancel() -> None:
     assert low < 0.5 * sampled.difference.ci95[0] or high > 2 * sampled.difference.ci95[1]
 
 
-def test_what_would_have_been_found_lies_beyond_the_model_s_doubt() -> None:
+def test_a_detectable_difference_exceeds_the_uncertainty_of_the_model() -> None:
     sampled, widened = both(blocks(queries_b=108), "joules_per_query")
     assert widened.verdict == "inconclusive"
     assert widened.difference.ci95 is not None and widened.a.mean

@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an idle run may claim, on made-up hosts: quiet ones, drifting ones, and ones that wander."""
+"""The cost of an idle server and the differences between phases."""
 
 from __future__ import annotations
 
 import random
+import warnings
 
 import pytest
+from scipy import stats
 
-from powerprof.experiment.phases import judge_cost
+from powerprof.experiment.phases import difference, judge_cost
+from powerprof.statistics.intervals import UNKNOWN_FACTORS
 
 
 def wandering(generator: random.Random, count: int, step: float, noise: float = 1.5) -> list[float]:
@@ -21,7 +24,7 @@ def wandering(generator: random.Random, count: int, step: float, noise: float = 
 
 @pytest.mark.parametrize("step", [0.0, 0.5, 1.0, 3.0])
 @pytest.mark.parametrize("repeat", [2, 3, 5])
-def test_a_host_beside_itself_is_hardly_ever_said_to_cost(step: float, repeat: int) -> None:
+def test_a_host_compared_with_itself_rarely_has_a_cost(step: float, repeat: int) -> None:
     """No server was started: of 200 such runs at most 5 % may claim a cost. 18 of 200 is what 5 % gives once in 100."""
     generator = random.Random(f"{step} {repeat}")
     claimed = 0
@@ -32,7 +35,7 @@ def test_a_host_beside_itself_is_hardly_ever_said_to_cost(step: float, repeat: i
     assert claimed <= 10
 
 
-def test_a_cost_is_found_where_there_is_one() -> None:
+def test_a_real_cost_is_found() -> None:
     generator = random.Random(5)
     found = 0
     for _ in range(100):
@@ -55,5 +58,41 @@ def test_a_cost_is_found_where_there_is_one() -> None:
         ([], [60.0, 61.0], [], "single"),
     ],
 )
-def test_what_is_said(before: list[float], measured: list[float], after: list[float], said: str) -> None:
+def test_verdicts_on_a_cost(before: list[float], measured: list[float], after: list[float], said: str) -> None:
     assert judge_cost(before, measured, after) == said
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ([0.42, 0.44, 0.40, 0.47, 0.41], [0.63, 0.61, 0.70, 0.58, 0.66]),
+        ([1.0, 2.0], [5.0, 5.5, 9.0]),
+        ([38.1, 36.0, 41.2], [44.9, 44.8, 45.3, 60.0]),
+    ],
+)
+def test_few_windows_in_a_row_cannot_show_their_correlation(before: list[float], after: list[float]) -> None:
+    """The error of each mean, longer by what so few may hide, times Student's quantile for the smaller side."""
+    found = difference(before, after)
+    mean = sum(after) / len(after) - sum(before) / len(before)
+    errors = [UNKNOWN_FACTORS[len(side)] * stats.sem(side) for side in (before, after)]
+    reach = stats.t.ppf(0.975, min(len(before), len(after)) - 1) * (errors[0] ** 2 + errors[1] ** 2) ** 0.5
+    assert (found.low, found.high) == pytest.approx((mean - reach, mean + reach))
+    assert found.mean == pytest.approx(mean)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([100.0, 100.0], [100.0, 100.0 + 1e-13]), ([0.1, 0.1], [0.1, 0.1]), ([1e-200, 2e-200], [1e-200, 3e-200])],
+)
+def test_equal_windows_give_no_warning(before: list[float], after: list[float]) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = difference(before, after)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.low <= found.mean <= found.high
+    assert found.high - found.low < 1e-9
+
+
+def test_one_window_has_no_interval() -> None:
+    assert (difference([1.0], [2.0, 3.0]).low, difference([1.0, 2.0], [3.0]).high) == (None, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the highest rate that holds a limit, against queues whose answer is known."""
+"""The search for the highest rate that holds a limit, with queues of known capacity."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_interval_of_noisy_searches_holds_the_truth() -> None:
     assert within >= 54
 
 
-def test_a_limit_that_nothing_reaches_or_all_do() -> None:
+def test_limits_that_no_rate_or_every_rate_holds() -> None:
     none = halve_rates(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=9.0, held=False), 100.0, 5)
     every = halve_rates(lambda rate: Trial(round=0, rate_hz=rate, finished_hz=rate, value=1.0, held=True), 100.0, 5)
     assert highest_rate(none, 100.0) is None

@@ -1,16 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From blocks to metrics, verdicts and the answer."""
+"""Metrics, verdicts, threats and answers of recorded blocks."""
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
 
+from powerprof.experiment import metrics
 from powerprof.experiment.block import add_client_time
 from powerprof.experiment.metrics import Baseline, list_measured, pair_figures, read_figures, rest_percent
+from powerprof.experiment.observers import Slicer, build_slices
 from powerprof.experiment.records import Answer, Block, Metric, Threat, list_pairs
 from powerprof.experiment.threats import (
     disturbed_pairs,
@@ -57,7 +61,7 @@ def _metric(metrics: list[Metric], name: str) -> Metric:
     return next(metric for metric in metrics if metric.name == name)
 
 
-def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
+def test_per_query_figures_divide_the_use_by_the_queries() -> None:
     one = block(0, "a", queries=100, one=window(10.0, server_s=0.4, client_s=0.1, watts=3.0))
     values = {figures.name: figures.values[0] for figures in read_figures([one], BASELINE)}
     # 10 % of 2 CPUs × 2 s = 400 ms of C0; 1 % of it is the idle host's; 3 W × 2 s = 6 J, 1 W is the idle host's.
@@ -74,7 +78,7 @@ def test_per_query_figures_are_what_was_used_over_what_was_done() -> None:
     assert values["residency_percent:C1"] == pytest.approx(90.0)
 
 
-def test_what_is_unknown_is_left_out_and_never_zero() -> None:
+def test_unknown_figures_are_left_out() -> None:
     one = block(0, "a", queries=None, p95_ms=None, one=window(watts=None))
     names = {figures.name for figures in read_figures([one], Baseline(None, None, None))}
     assert not {name for name in names if "per_query" in name or "joules" in name or "p95" in name}
@@ -128,7 +132,7 @@ def test_a_twofold_difference_is_found_with_its_interval() -> None:
     assert not is_worse(judge(blocks(10, 0.2, 0.1), BASELINE, "c0_ms_per_query_server", seed=1), first.name)
 
 
-def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_seen() -> None:
+def test_small_and_missing_differences_are_worded() -> None:
     small = judge(blocks(10, 0.100, 0.105), BASELINE, "c0_ms_per_query_server", seed=1)
     text = answer(small, "c0_ms_per_query_server", "a", "b").text
     assert text.startswith("b uses 5.0 % more server CPU time per query than a (")
@@ -146,7 +150,7 @@ def test_a_small_difference_is_said_in_percent_and_none_as_what_could_have_been_
     assert width is not None and 0 < width < 1
 
 
-def test_which_way_is_better_is_said_where_one_is() -> None:
+def test_the_better_direction_is_named() -> None:
     assert describe_direction("joules_per_query", "b_lower") == "better"
     assert describe_direction("watts:replica-1", "b_higher") == "worse"
     assert describe_direction("queries_hz", "b_higher") == "better"
@@ -196,7 +200,7 @@ def _told(name: str, a: list[float], b: list[float], *, paired: bool = True) -> 
     return answer(judge_saved([side([*a])], [side([*b])], name, 1, paired=paired), name, "index", "no-index").text
 
 
-def test_a_share_of_nothing_is_not_said() -> None:
+def test_no_percentage_of_zero() -> None:
     """Net of idle a condition may use nought, and less."""
     spread = [-0.1, 0.2, -0.3, 0.1, 0.2, -0.1]
     said = _told("c0_ms_per_query_net", spread, [value + 2 for value in spread])
@@ -205,7 +209,7 @@ def test_a_share_of_nothing_is_not_said() -> None:
     assert said.startswith("The wake-ups per query: 5.05 more with no-index than with index (")
 
 
-def test_nobody_uses_less_than_nothing() -> None:
+def test_the_use_is_never_negative() -> None:
     """Few windows that are no pairs: the interval of the difference is wider than A's mean."""
     said = _told("c0_ms_per_query_server", [2.0, 9.0, 3.0, 11.0], [0.4, 0.5, 0.6, 0.5], paired=False)
     if "less server" in said:
@@ -223,7 +227,7 @@ def test_a_large_effect_is_believed_in_both_directions(a: float, b: float, belie
     assert _texts(doubts) == ([] if believed else ["steal 2 %"])
 
 
-def test_windows_that_leave_room_for_less_than_nothing_are_told_in_the_unit() -> None:
+def test_wide_intervals_are_printed_in_the_unit() -> None:
     said = _told("wakeups_per_query", [0.5, 1.2, 0.9], [0.5, 2.5, 1.0], paired=False)
     shape = (
         r"No measurable difference between index and no-index in the wake-ups per query: "
@@ -240,7 +244,7 @@ def test_an_interval_of_ten_times_the_figure_is_no_bound() -> None:
     assert "in the wake-ups per query: the interval is too wide for a bound (−" in said
 
 
-def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
+def test_intervals_stay_within_the_limits_of_the_metric() -> None:
     """Student's interval of these wake-ups begins below 0, and that of the time in C0 ends above 100 %."""
     few = [0.0, 0.02, 0.0, 1.9, 0.01, 0.0]
     each = [
@@ -255,7 +259,7 @@ def test_no_interval_of_a_condition_reaches_what_cannot_be() -> None:
         assert 0 <= ends[0] < ends[1] <= 100
 
 
-def test_what_is_not_sure_among_many_is_neither_found_nor_absent() -> None:
+def test_uncertain_differences_are_inconclusive() -> None:
     (metric,) = (m for m in judge(blocks(10, 0.1, 0.2), BASELINE, "watts", seed=1) if m.name == "joules_per_query")
     said = answer([replace(metric, verdict="inconclusive")], "joules_per_query", "index", "no-index").text
     assert said == (
@@ -264,14 +268,14 @@ def test_what_is_not_sure_among_many_is_neither_found_nor_absent() -> None:
     )
 
 
-def test_nothing_can_be_said_without_the_primary_metric() -> None:
+def test_no_answer_without_the_primary_metric() -> None:
     assert answer([], "joules_per_query", "a", "b").metric is None
     few = judge(blocks(1, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
     assert few[0].verdict == "inconclusive"
     assert answer(few, "c0_ms_per_query_server", "a", "b").text.startswith("Too few pairs")
 
 
-def test_a_against_its_own_blocks_is_a_control() -> None:
+def test_the_own_blocks_of_a_are_a_control() -> None:
     metrics = judge(blocks(12, 0.1, 0.2), BASELINE, "c0_ms_per_query_server", seed=1)
     control = control_from_blocks(metrics[0], seed=1)
     assert control is not None
@@ -283,7 +287,7 @@ def test_a_against_its_own_blocks_is_a_control() -> None:
     assert control.half_width_percent is not None and control.half_width_percent < 2
 
 
-def test_rest_is_what_neither_server_nor_client_nor_powerprof_used() -> None:
+def test_rest_is_the_time_of_other_programs() -> None:
     # 0.5 s of 4 CPU-seconds are 12.5 %.
     assert rest_percent(window(20.0, server_s=0.4, client_s=0.1)) == pytest.approx(7.5)
     assert rest_percent(window(1.0, server_s=0.4, client_s=0.1)) == 0.0
@@ -303,7 +307,7 @@ def test_two_windows_in_a_row_are_joined_by_time() -> None:
     assert (client.name, client.percent) == ("client", pytest.approx(10.0))
 
 
-def test_threats_are_told_and_weighed() -> None:
+def test_threats_are_found_and_weighed() -> None:
     quiet = [block(pair, arm) for pair in range(6) for arm in ("a", "b")]
     before = [window(1.0), window(1.05), window(0.95)]
     found = find_threats(quiet, list_pairs(quiet), before, before, "rate")
@@ -345,3 +349,37 @@ def test_pairs_that_other_programs_disturbed_are_left_out_if_enough_remain() -> 
     few = found[4:10]
     assert disturbed_pairs(few) == {3}
     assert mark_disturbed_pairs(few, 3) == (few, [])
+
+
+def test_a_burst_is_the_slice_with_most_and_the_mean_hides_it() -> None:
+    slices = build_slices(
+        [(0.0, 0, 10), (0.25, 0, 20), (0.5, 1_000_000, 120), (0.75, 1_000_000, 130), (1.0, 1_000_000, 140)]
+    )
+    assert slices.write_bytes == [0, 1_000_000, 0, 0]
+    assert metrics.mean_hz(slices, metrics.written_per_slice) == pytest.approx(1_000_000)
+    assert metrics.peak_hz(slices, metrics.written_per_slice) == pytest.approx(4_000_000)
+    assert metrics.peak_hz(slices, metrics.woken_per_slice) == pytest.approx(400)
+
+
+def test_the_cut_last_slice_is_not_a_burst() -> None:
+    slices = build_slices([(0.0, 0, 0), (0.25, 100, 0), (0.5, 200, 0), (0.501, 300, 0)])
+    assert metrics.peak_hz(slices, metrics.written_per_slice) == pytest.approx(400)
+
+
+def test_unreadable_counters_have_no_figure() -> None:
+    slices = build_slices([(0.0, None, 5), (0.25, 7, 9), (0.5, 8, 9)])
+    assert slices.write_bytes == []
+    assert metrics.mean_hz(slices, metrics.written_per_slice) is None
+    assert metrics.peak_hz(None, metrics.woken_per_slice) is None
+    assert metrics.mean_hz(slices, metrics.woken_per_slice) == pytest.approx(8)
+
+
+def test_a_failed_window_leaves_no_reading_thread() -> None:
+    before = threading.active_count()
+    slicer = Slicer([os.getpid()], slice_s=0.01)
+    with pytest.raises(RuntimeError, match="the load failed"), slicer:
+        slicer.start()
+        raise RuntimeError("the load failed")
+    assert threading.active_count() == before
+    with Slicer([], slice_s=0.01):
+        pass  # nor does one that never began hang

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the load generators say, and what they are told."""
+"""The clients of each kind of load."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_report_of_sysbench_is_read() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "FATAL: unable to connect", REPORT[:400]])
-def test_what_is_no_report_is_refused(text: str) -> None:
+def test_malformed_reports_are_refused(text: str) -> None:
     with pytest.raises(LoadFailed, match="gave no report"):
         sysbench.parse_report(text, 1.0)
 
@@ -67,7 +67,7 @@ def test_a_report_of_mariadb_slap_is_read() -> None:
         sysbench.parse_mariadb_slap("error", 0.2, 10, Load())
 
 
-def test_a_command_may_say_what_it_did() -> None:
+def test_a_command_can_report_its_queries() -> None:
     result = load_clients.parse_command("working…\nqueries=1200\np95_ms: 2.5\n", 4.0)
     assert (result.queries, result.p95_ms, result.p99_ms, result.elapsed_s) == (1200, 2.5, None, 4.0)
     assert load_clients.parse_command("", 1.0).queries is None
@@ -92,7 +92,7 @@ def test_places_of_a_command_are_filled_and_unknown_ones_refused() -> None:
         load_clients._fill("{sokcet}", {"socket": "/run/s"})
 
 
-def test_a_file_of_the_client_is_for_its_account_alone(tmp_path: Path) -> None:
+def test_only_the_client_account_can_read_its_files(tmp_path: Path) -> None:
     context = _java_context(tmp_path)
     path = context.file("client.cnf", b"secret")
     assert path.stat().st_mode & 0o777 == 0o600
@@ -112,7 +112,7 @@ latency average = 2.500 ms
 """
 
 
-def test_pgbenchs_log_tells_how_many_ended_within_a_window(tmp_path: Path) -> None:
+def test_transactions_within_a_window_are_counted_from_the_log(tmp_path: Path) -> None:
     now_s, ahead_s = time.time(), time.time() - time.monotonic()
     second, micro = int(now_s), int(now_s % 1 * 1e6)
     lines = [f"{client} 1 {us} 0 {second + client} {micro} 10" for client, us in enumerate((1000, 2000, 3000, 4000))]
@@ -156,7 +156,7 @@ def _java_context(tmp_path: Path) -> Context:
         ("prepare-once", "mariadb-connector-j", ("jdbc:mariadb://", "useServerPrepStmts=true", "cachePrepStmts=true")),
     ],
 )
-def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
+def test_the_settings_of_a_java_connector(tmp_path: Path, protocol: str, connector: str, said: tuple[str, ...]) -> None:
     load = Load(kind="connector-j", protocol=protocol, connector=connector, sql=[_SELECT])  # type: ignore[arg-type]
     order = LoadOrder(duration_s=2.5, rate_hz=1000.0, seed=7)
     text = load_clients.connector_properties(load, [_SELECT], _java_context(tmp_path), order)
@@ -181,12 +181,12 @@ def test_what_a_java_connector_is_told(tmp_path: Path, protocol: str, connector:
         Load(kind="connector-j", sql=["SELECT 1"], reconnect=True),
     ],
 )
-def test_what_a_java_connector_cannot_ask_is_refused(tmp_path: Path, load: Load) -> None:
+def test_unsupported_statements_of_a_java_connector_are_refused(tmp_path: Path, load: Load) -> None:
     with pytest.raises(UsageError, match="connector-j"):
         load_clients.connector_properties(load, load.sql, _java_context(tmp_path), LoadOrder(duration_s=1.0))
 
 
-def test_without_a_jdk_or_the_connector_it_is_said_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_jdk_or_connector_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Load(kind="connector-j", sql=["SELECT 1"])
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CapabilityError, match=r"^java is not installed") as caught:

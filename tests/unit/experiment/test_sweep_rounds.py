@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a sweep's rounds is kept when it is gone on with."""
+"""The rounds of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _kept(gathered: dict[Value, PointMeasurements]) -> list[tuple[int, int]]:
     return [(len(had.blocks), had.first_round) for had in gathered.values()]
 
 
-def test_of_a_round_that_was_cut_short_nothing_is_kept() -> None:
+def test_an_incomplete_round_is_dropped() -> None:
     found: dict[Value, PointMeasurements] = {1: _gathered(3), 2: _gathered(2), 4: _gathered(3)}
     assert _kept(found) == [(2, 0), (2, 0), (2, 0)]
     assert len(found[1].rates) == 2
@@ -27,7 +27,7 @@ def test_of_a_round_that_was_cut_short_nothing_is_kept() -> None:
     assert _kept({}) == []
 
 
-def test_a_point_that_failed_goes_on_in_rounds_of_its_own() -> None:
+def test_a_failed_point_continues_in_separate_rounds() -> None:
     """Tried again it is of another time: it shares no round with those that were measured before."""
     assert _kept({1: _gathered(3), 2: _gathered(0, "refused"), 4: _gathered(3)}) == [(3, 0), (0, 3), (3, 0)]
     found: dict[Value, PointMeasurements] = {1: _gathered(3), 2: _gathered(1), 4: _gathered(3, "died")}

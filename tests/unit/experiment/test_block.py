@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which conditions can take turns within a window, and for how long."""
+"""Alternating pairs."""
 
 from __future__ import annotations
 
@@ -66,25 +66,25 @@ def _length(
     )
 
 
-def test_statements_of_one_server_take_turns(tmp_path: Path) -> None:
+def test_conditions_of_one_server_alternate(tmp_path: Path) -> None:
     assert _length(tmp_path) == 0.05
     assert _length(tmp_path, turn_s=0.5) == 0.5
     # Ten statements are asked in a turn, or the wait for the last answer would weigh.
     assert _length(tmp_path, rate_hz=20.0) == pytest.approx(0.5)
 
 
-def test_servers_that_are_put_to_sleep_have_longer_turns(tmp_path: Path) -> None:
+def test_stopped_servers_have_longer_turns(tmp_path: Path) -> None:
     assert _length(tmp_path, shared=False) == 0.5
     assert _length(tmp_path, shared=False, turn_s=0.8) == 0.8
     assert _length(tmp_path, shared=False, window_s=0.8) is None
 
 
 @pytest.mark.parametrize("b", ["settings", "entering", "idle"])
-def test_other_settings_statements_of_their_own_and_other_loads_do_not(tmp_path: Path, b: str) -> None:
+def test_different_settings_or_loads_do_not_alternate(tmp_path: Path, b: str) -> None:
     assert _length(tmp_path, b) is None
 
 
-def test_what_else_asks_for_whole_windows(tmp_path: Path) -> None:
+def test_slow_meters_and_other_sources_need_whole_windows(tmp_path: Path) -> None:
     assert _length(tmp_path, turn_s=0) is None
     assert _length(tmp_path, switchable=False) is None
     assert _length(tmp_path, quick=False) is None
