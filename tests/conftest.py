@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from powerprof.database.fetched import historical
 from powerprof.database.products.builds import ServerBuild
@@ -24,6 +25,10 @@ from tests.disks import slows_disks, slows_loop_devices
 from tests.programs.forking import Forker, can_fork
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Properties use the same examples in every run: a failure is a change of the code, and can be repeated.
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
 
 
 for _number in (signal.SIGHUP, signal.SIGINT):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -18,12 +17,6 @@ from powerprof.system.errors import CapabilityError
 from tests.unit.energy.meter_trees import Tree
 
 Chip = tuple[str, dict[str, float]]
-
-
-@pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
-    monkeypatch.setenv("POWERPROF_SYSFS", str(tmp_path))
-    return Tree(tmp_path)
 
 
 def draw_chips(tree: Tree, chips: list[Chip]) -> None:

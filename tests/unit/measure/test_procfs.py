@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU accounting, interrupts, frequency and the CPU time of processes."""
+"""Figures of /proc: accounting, frequency, CPU time of processes, and interrupts."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.measure import procfs
+from powerprof.measure.procfs import count_unseen, read_unseen_counts
 from powerprof.system.errors import PowerprofError
 from tests.unit.measure.fake_cpu import fake_stat
 
@@ -99,3 +100,43 @@ def test_memory_is_our_own_though_a_large_process_started_us() -> None:
     parent = f"import subprocess, sys; held = bytearray(200 << 20); {run}"
     said = subprocess.run([sys.executable, "-c", parent], check=True, capture_output=True, text=True).stdout
     assert 5e6 < int(said) < 100e6
+
+
+_HYPER_V = """           CPU0       CPU1
+  8:          0          0   IO-APIC   8-edge      rtc0
+NMI:          3          4   Non-maskable interrupts
+LOC:          0          0   Local timer interrupts
+HYP:     120003       7001   Hypervisor callback interrupts
+HRE:          0          0   Hyper-V reenlightenment interrupts
+HVS:     900000     800000   Hyper-V stimer0 interrupts
+ERR:          0
+"""
+_ARM = """           CPU0
+ 11:       1000     GICv3  27 Level     arch_timer
+IPI0:        10       Rescheduling interrupts
+"""
+
+
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
+    return tmp_path / "interrupts"
+
+
+def test_what_a_hypervisor_sends_is_counted_over_all_cpus(proc: Path) -> None:
+    proc.write_text(_HYPER_V)
+    assert read_unseen_counts() == {"NMI": 7, "HYP": 127_004, "HRE": 0, "HVS": 1_700_000}
+
+
+@pytest.mark.parametrize("text", [_ARM, "", "NMI\n", "HYP: x y\n", "\n\nHYP"])
+def test_machines_without_such_rows_and_damaged_files_have_none(proc: Path, text: str) -> None:
+    proc.write_text(text)
+    assert sum(read_unseen_counts().values()) == 0
+
+
+def test_only_what_came_in_the_window_is_told() -> None:
+    before = {"HYP": 100, "NMI": 7, "PIW": 5}
+    assert count_unseen(before, {"HYP": 160, "NMI": 7, "PIW": 3, "HVS": 2}) == {
+        "hypervisor callbacks": 60,
+        "Hyper-V timers": 2,
+    }
