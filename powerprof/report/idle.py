@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from powerprof.energy.domains import HostMeters, Total, host_meters, mean_host_energy
+from powerprof.energy.domains import Total, host_meters, mean_host_energy
 from powerprof.energy.model import WIDE, bound_difference, bound_ratio
 from powerprof.experiment.phases import (
     Claim,
@@ -18,7 +18,7 @@ from powerprof.experiment.phases import (
     server_cost,
 )
 from powerprof.model import text
-from powerprof.model.records import Cause, Delta, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
+from powerprof.model.records import Cause, EnergyReading, Estimate, EstimateRange, IdleRun, Phase, metric_name
 from powerprof.report import labels, metrics
 from powerprof.report import table as terminal
 from powerprof.report.labels import word_notes
@@ -240,12 +240,6 @@ def _context_line(run: IdleRun) -> str:
     )
 
 
-def _phase_lines(run: IdleRun, width: int) -> list[str]:
-    shown = shown_of(run)
-    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
-    return terminal.phases(table, width, _power_rows(run, shown)) + _power_note(run, shown)
-
-
 def _power_rows(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     totals = [host_of(run, phase) for phase in shown]
     if not totals or totals[0].source is None:
@@ -254,10 +248,15 @@ def _power_rows(run: IdleRun, shown: Sequence[Phase]) -> list[list[str]]:
     digits = 2 if all((s.watts or 0) < 100 for s in totals) else 1
     change = _power_change(run, shown)
     last = [text.plus_minus(change, digits, sign=True) + " W"] if change else []
-    if _is_wide(totals[0]) and len(totals) > 1:
+    low, high = totals[0].low_watts, totals[0].high_watts
+    is_wide = kind == "estimated" and low is not None and high is not None and high > WIDE * low
+    if is_wide and len(totals) > 1:
         # With such a doubtful absolute figure, only the difference gets a row. The figure is printed below.
         apart = [None if s.watts is None or totals[0].watts is None else s.watts - totals[0].watts for s in totals[1:]]
-        return [[f"power above {shown[0].name}", "", *(_added_power(watts, digits) for watts in apart), *last]]
+        added = [
+            text.number(w, digits, " W") if w is None or w < 0 else f"+{text.number(w, digits, ' W')}" for w in apart
+        ]
+        return [[f"power above {shown[0].name}", "", *added, *last]]
     return [[f"power, {kind}", *(text.number(s.watts, digits, " W") for s in totals), *last]]
 
 
@@ -271,23 +270,11 @@ def _power_change(run: IdleRun, shown: Sequence[Phase]) -> Estimate | None:
     return change.difference if change else None
 
 
-def _is_wide(total: Total) -> bool:
-    low, high = total.low_watts, total.high_watts
-    return total.kind == "estimated" and low is not None and high is not None and high > WIDE * low
-
-
-def _added_power(watts: float | None, digits: int) -> str:
-    return text.number(watts, digits, " W") if watts is None or watts < 0 else f"+{text.number(watts, digits, ' W')}"
-
-
-def _meters(run: IdleRun) -> HostMeters | None:
-    """Return the meters that cover the host in all phases. Runs without windows have figures per phase only."""
-    return host_meters([energy for phase in run.phases for energy in _readings(phase)])
-
-
 def host_of(run: IdleRun, phase: Phase) -> Total:
     """Return the host's energy in a phase, from the run's meters."""
-    return mean_host_energy(_readings(phase), _meters(run))
+    # The same meters stand for the host in all phases. Runs without windows have figures per phase only.
+    meters = host_meters([energy for each in run.phases for energy in _readings(each)])
+    return mean_host_energy(_readings(phase), meters)
 
 
 def _readings(phase: Phase) -> list[list[EnergyReading]]:
@@ -378,24 +365,15 @@ def _drift(run: IdleRun) -> str:
     changes = [delta for delta in run.drift if delta.metric in ("c0_percent", "wakeups_hz")]
     if not changes:
         return ""
-    ends = [(delta, delta.difference.low, delta.difference.high) for delta in changes]
-    drifted = [
-        _drift_figure(delta) for delta, low, high in ends if low is None or high is None or not low <= 0.0 <= high
-    ]
+    drifted = []
+    for delta in changes:
+        low, high = delta.difference.low, delta.difference.high
+        if low is None or high is None or not low <= 0.0 <= high:
+            unit, digits = ("wake-ups/s", 1) if delta.metric == "wakeups_hz" else ("points of C0", 2)
+            drifted.append(f"{text.plus_minus(delta.difference, digits, sign=True)} {unit}")
     if not drifted:
         return " No significant baseline drift."
     return f" Baseline drift: {' and '.join(drifted)}; trust no smaller difference."
-
-
-def _drift_figure(delta: Delta) -> str:
-    unit = "wake-ups/s" if delta.metric == "wakeups_hz" else "points of C0"
-    return f"{text.plus_minus(delta.difference, 1 if delta.metric == 'wakeups_hz' else 2, sign=True)} {unit}"
-
-
-def _energy_lines(run: IdleRun) -> list[str]:
-    """Return the energy consumers of the last phase."""
-    phase = shown_of(run)[-1]
-    return [metrics.describe_energy(phase.energy_split, f", {phase_title(run, phase)}")] if phase.energy_split else []
 
 
 def _notes(run: IdleRun) -> list[str]:
@@ -411,17 +389,22 @@ def _notes(run: IdleRun) -> list[str]:
 
 def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     """Return the report, at most `width` columns."""
+    shown = shown_of(run)
+    table = phases_table(run, Places(run), [run.phases.index(phase) for phase in shown])
+    split = shown[-1].energy_split
     printed = [
         *text.wrap(answer_of(run), width),
         *(text.wrap(check(run), width) if check(run) else ()),
         *text.wrap(_context_line(run), width),
         "",
-        *_phase_lines(run, width),
+        *terminal.phases(table, width, _power_rows(run, shown)),
+        *_power_note(run, shown),
         *_cause_lines(run, width),
         "",
     ]
     printed += text.wrap(_tool_line(run), width)
-    for line in (*_energy_lines(run), *labels.run_frequency_sentences(run), *_notes(run)):
+    consumers = [metrics.describe_energy(split, f", {phase_title(run, shown[-1])}")] if split else []
+    for line in (*consumers, *labels.run_frequency_sentences(run), *_notes(run)):
         printed += text.wrap(line, width)
     if run.interrupted:
         why = f"Ended early: {run.failure}" if run.failure else "Interrupted"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from powerprof.attribution.offcpu import OffCpuProfile, OffCpuThread, SleepsProfile, WakerRow, WakersProfile
 from powerprof.attribution.offcpu import convert_old_record as as_profile
-from powerprof.attribution.syscalls import FileRow, SyscallProfile, SyscallRow
+from powerprof.attribution.syscalls import SyscallProfile, SyscallRow
 from powerprof.model import text
 from powerprof.report.csv_file import Line, field_lines
 from powerprof.report.labels import word_notes
@@ -147,15 +147,13 @@ def render_syscalls_terminal(profile: SyscallProfile, width: int = text.DEFAULT_
 def _syscall_headline(profile: SyscallProfile) -> str:
     who = profile.label or "the target"
     files = [row for row in profile.files if row.kind == "file"]
-    written, read = (_byte_rate(sum(values), profile.window_s) for values in _file_bytes(files))
+    written, read = (
+        _byte_rate(sum(getattr(row, name) for row in files), profile.window_s) for name in ("write_bytes", "read_bytes")
+    )
     made = f"{who} made {profile.calls_count / profile.window_s:,.0f} system calls/s in {profile.window_s:.1f} s"
     if not any(row.write_bytes or row.read_bytes for row in files):
         return f"{made}; it wrote and read no file."
     return f"{made}; of files it wrote {written} and read {read}."
-
-
-def _file_bytes(rows: Sequence[FileRow]) -> tuple[list[int], list[int]]:
-    return [row.write_bytes for row in rows], [row.read_bytes for row in rows]
 
 
 def _byte_rate(count: float, seconds: float) -> str:
@@ -194,7 +192,8 @@ def _file_lines(profile: SyscallProfile, width: int, top: int) -> list[str]:
     rows = [["written", "writes/s", "read", "reads/s", "syncs/s", "file ← thread"]]
     for row in files[:top]:
         path = row.path.removeprefix(f"{folder}/")
-        rows.append([*_file_figures(row, profile.window_s), f"{path} ← {thread_name(row.thread, row.tid)}"])
+        figures = _file_cells([getattr(row, name) for name in _FIGURES], profile.window_s)
+        rows.append([*figures, f"{path} ← {thread_name(row.thread, row.tid)}"])
     for kind in ("socket", "pipe", "other"):
         if kind_rows := [row for row in profile.files if row.kind == kind]:
             sums = [sum(getattr(row, name) for row in kind_rows) for name in _FIGURES]
@@ -215,10 +214,6 @@ def _common_folder(paths: Sequence[str]) -> str:
 
 
 _FIGURES = ("write_bytes", "writes_count", "read_bytes", "reads_count", "syncs_count")
-
-
-def _file_figures(row: FileRow, window_s: float) -> list[str]:
-    return _file_cells([getattr(row, name) for name in _FIGURES], window_s)
 
 
 def _file_cells(sums: Sequence[int], window_s: float) -> list[str]:

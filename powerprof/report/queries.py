@@ -10,8 +10,7 @@ import msgspec
 from markupsafe import Markup
 
 from powerprof.model import text
-from powerprof.model.records import Note
-from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, Statement, parse_grouping
+from powerprof.queries.records import Grouping, Queries, QueryPlanStep, Share, parse_grouping
 from powerprof.report import labels
 from powerprof.report.html.charts import FlameView, draw_flame
 from powerprof.report.html.page import DrawnColumn, Extras, clean_name, render_page, without_empty
@@ -72,11 +71,12 @@ def balance(record: Queries) -> str:
     """Return the sum of the parts, and the independent count that it is checked against."""
     if record.explained_percent is None:
         return "Nothing counted the server's CPU time independently."
+    processes = "process" if record.server.family == "mysql" else "server's processes"
     return (
         f"Statements {text.number(sum(statement.c0_s for statement in record.statements), 3)} s + background "
         f"{text.number(sum(background.c0_s for background in record.background), 3)} s + connections "
         f"{text.number(record.connections_c0_s, 3)} s + unexplained {text.number(record.residual_c0_s, 3)} s = "
-        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {_processes_text(record)} "
+        f"{text.number(record.server_c0_s, 3)} s that the kernel counted for the {processes} "
         f"({text.number(record.explained_percent, 1)} % explained)."
     )
 
@@ -119,15 +119,12 @@ def render_terminal(
             printed += text.wrap(f"?: {', '.join(named)}: {reason}.", width)
     printed += ["", *text.wrap(balance(record), width), *text.wrap(_tool_line(record), width)]
     # The source of row counts matters only next to their columns.
-    kept = [note for note in record.notes if columns is not None or not _is_note_on_rows(note)]
+    on_rows = ("rows_counted", "rows_unknown")
+    kept = [note for note in record.notes if columns is not None or getattr(note, "name", "") not in on_rows]
     printed += labels.wrap_notes(msgspec.structs.replace(record, notes=kept), width)
     if record.interrupted:
         printed.append("Interrupted: this is what was measured until then.")
     return printed
-
-
-def _is_note_on_rows(note: Note | str) -> bool:
-    return isinstance(note, Note) and note.name in ("rows_counted", "rows_unknown")
 
 
 EXPENSIVE_PERCENT = 3.0  # of the server's CPU time; above it the report offers the cheaper method
@@ -236,10 +233,6 @@ def _fold_background(record: Queries, rows: Sequence[TableRow]) -> list[TableRow
     return [TableRow(cells), *rows[len(record.background) :]]
 
 
-def _processes_text(record: Queries) -> str:
-    return "process" if record.server.family == "mysql" else "server's processes"
-
-
 def _tool_line(record: Queries) -> str:
     cost = record.tracing
     if cost.probes_ms is None:
@@ -331,10 +324,18 @@ def render_html(record: Queries, extras: Extras) -> str:
     places = Places(record)
     whole = queries_table(record, places)
     count = len(record.statements)
-    rows = [*(_as_sql(row) for row in whole.rows[: min(count, MAX_ROWS)]), *whole.rows[count:]]
+    statements = [
+        replace(row, cells={**row.cells, "text": replace(row.words("text"), code=True)})
+        for row in whole.rows[: min(count, MAX_ROWS)]
+    ]
+    rows = [*statements, *whole.rows[count:]]
     first = [column for column in whole.of("html").columns if column.key not in _DETAIL_KEYS]
     shown = without_empty(replace(whole, rows=rows, columns=first).of("html"))
-    waiting = [row for row, statement in zip(rows, record.statements, strict=False) if _has_details(statement)]
+    waiting = [
+        row
+        for row, statement in zip(rows, record.statements, strict=False)
+        if statement.waits_ms is not None or statement.rows_examined_per_call is not None
+    ]
     keys = ("text", "p50", "p99", "c0", *_WAIT_KEYS, *_DETAIL_KEYS)
     waits = without_empty(replace(whole, rows=waiting[:_MAX_WAITING], label="waits").of("html", keys))
     bars = DrawnColumn("calls", Markup("share"), [_draw_bar(row) for row in shown.rows])
@@ -360,15 +361,6 @@ def render_html(record: Queries, extras: Extras) -> str:
         flames=_draw_flames(record),
         energy=split_table(split, places, "/energy_split") if split else None,
     )
-
-
-def _has_details(statement: Statement) -> bool:
-    return statement.waits_ms is not None or statement.rows_examined_per_call is not None
-
-
-def _as_sql(row: TableRow) -> TableRow:
-    cell = row.cells.get("text")
-    return replace(row, cells={**row.cells, "text": replace(cell, code=True)}) if isinstance(cell, Words) else row
 
 
 def _draw_flames(record: Queries) -> list[FlameView]:

@@ -63,11 +63,6 @@ def _state_shares(phase: Phase, looks: dict[str, str]) -> list[svg.BarShare]:
     ]
 
 
-def _causes(run: Run, places: Places, index: int) -> tuple[Table, Table]:
-    whole = causes_table(run.phases[index].causes, places, f"/phases/{index}/causes", _MAX_CAUSES)
-    return split_rows(whole, _OPEN_CAUSES)
-
-
 def render_html(run: Run, extras: Extras) -> str:
     """Return the page of a run of any command."""
     terminal_of = {"idle": idle.render_terminal, "residency": residency.render_terminal}
@@ -82,7 +77,11 @@ def render_html(run: Run, extras: Extras) -> str:
         for title, phase in zip(titles, run.phases, strict=True)
         for number, window in enumerate(phase.windows, 1)
     ]
-    traced = [(index, titles[index]) for index in reversed(chosen) if run.phases[index].causes]
+    traced = [
+        (index, titles[index], causes_table(causes, places, f"/phases/{index}/causes", _MAX_CAUSES))
+        for index in reversed(chosen)
+        if (causes := run.phases[index].causes)
+    ]
     return render_page(
         "run.html.j2",
         run,
@@ -106,7 +105,7 @@ def render_html(run: Run, extras: Extras) -> str:
             for title, phase in zip(titles, run.phases, strict=True)
             if phase.name != "baseline-after"
         ],
-        traced=[(index, title, _causes(run, places, index)) for index, title in traced],
+        traced=[(index, title, split_rows(causes, _OPEN_CAUSES)) for index, title, causes in traced],
         energy=energy_table(run, places),
         splits=[
             (title, word_notes(split.notes), split_table(split, places, f"/phases/{index}/energy_split"))

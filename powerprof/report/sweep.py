@@ -117,7 +117,10 @@ def render_terminal(sweep: Sweep, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed.append("")
     for columns in (_work_columns(good), _SYSTEM_COLUMNS, _DISK_COLUMNS):
         known = [(title, value) for title, value in columns if any(value(point) is not None for point in good)]
-        printed += [*_point_lines(sweep.parameter, good, known, width), ""] if known else []
+        if known:
+            rows = [[sweep.parameter, *(title for title, _ in known)]]
+            rows += [[str(point.value), *(_short(value(point)) for _, value in known)] for point in good]
+            printed += [*(text.shorten(line, width) for line in text.columns(rows, left=1, gap=1)), ""]
     for point in good:
         printed += _thread_lines(point, width)
     printed += _function_lines(sweep, width)
@@ -247,12 +250,6 @@ def _point_text(sweep: Sweep, best: _Best) -> str:
     if sweep.parameter == "clients":
         return f"with {text.plural(int(value), 'client')}{best.alike}"
     return f"at {sweep.parameter} {value}{best.alike}"
-
-
-def _point_lines(parameter: str, points: Sequence[Point], columns: Sequence[_Column], width: int) -> list[str]:
-    rows = [[parameter, *(title for title, _ in columns)]]
-    rows += [[str(point.value), *(_short(value(point)) for _, value in columns)] for point in points]
-    return [text.shorten(line, width) for line in text.columns(rows, left=1, gap=1)]
 
 
 def _short(value: float | None) -> str:

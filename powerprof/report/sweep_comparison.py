@@ -8,23 +8,15 @@ from itertools import pairwise
 
 import msgspec
 
-from powerprof.experiment.records import Metric, Side
-from powerprof.experiment.sweep_comparison import (
-    SweepComparison,
-    SweepSide,
-    Trend,
-    TrendPoint,
-    TrendStep,
-    Value,
-    judged_metrics,
-)
+from powerprof.experiment.records import Metric
+from powerprof.experiment.sweep_comparison import SweepComparison, SweepSide, Trend, TrendPoint, Value, judged_metrics
 from powerprof.experiment.verdict import describe_direction
 from powerprof.model import text
 from powerprof.model.records import RunMetric
 from powerprof.report import labels, table
 from powerprof.report.answers import NO_BOUND_PERCENT, word_threats, words
 from powerprof.report.csv_file import Line
-from powerprof.report.html.charts import Ends, draw_metrics, one_curve
+from powerprof.report.html.charts import draw_metrics, one_curve
 from powerprof.report.html.page import Extras, clean_name, render_page, without_empty
 from powerprof.report.labels import answer_and_context, format_significant, word_notes
 from powerprof.report.markdown import draw_table, escape, note_lines
@@ -57,7 +49,7 @@ def _sweeps_answer(record: SweepComparison) -> str:
         parts.append(f"{where} {what} {verb} {way} with {b} than with {a}: {_percent_change(most.metric)}{at}")
     if not parts:
         where = f"between {a} and {b} in {what} at any of {len(points)} values of {parameter}"
-        bounds = [_less_than_percent(point.metric) for point in points]
+        bounds = [_bound_percent(point.metric.difference.ci95, point.metric.a.mean) for point in points]
         known = [bound for bound in bounds if bound is not None]
         if len(known) < len(bounds):
             return f"Inconclusive {where}: how large a difference may be is unknown at {len(bounds) - len(known)}."
@@ -82,10 +74,9 @@ def _change(metric: Metric) -> float:
     return metric.difference.b_minus_a or 0.0
 
 
-def _less_than_percent(metric: Metric) -> float | None:
-    """Return the largest possible difference in either direction, in percent of A; None if unknown."""
-    ends, base = metric.difference.ci95, metric.a.mean
-    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
+def _bound_percent(interval: tuple[float, float] | None, base: float | None) -> float | None:
+    """Return the largest possible difference in either direction, in percent of the base; None if unknown."""
+    return None if interval is None or not base else 100 * max(abs(end) for end in interval) / abs(base)
 
 
 def _percent_change(metric: Metric) -> str:
@@ -220,20 +211,11 @@ _CHART_METRICS = ("queries_hz", "latency_p95_ms", "c0_percent", "c0_ms_per_query
 _MAX_CHARTS = 10
 
 
-def _chart_metrics(record: SweepComparison) -> list[str]:
-    """Return the judged metric, the usual metrics, and the metrics that differ significantly with it."""
-    sure = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
-    return list(dict.fromkeys((record.metric, *_CHART_METRICS, *sure)))[:_MAX_CHARTS]
-
-
-def _interval_of(side: Side) -> Ends:
-    return (side.mean, *(side.ci95 or (None, None)))
-
-
 def render_html(record: SweepComparison, extras: Extras) -> str:
     """Return the HTML page."""
     places = Places(record)
     answer, context = answer_and_context(render_terminal, record)
+    significant_metrics = [metric.name for metric in record.parted_with if metric.verdict != "inconclusive"]
     return render_page(
         "sweepcomparison.html.j2",
         record,
@@ -242,9 +224,9 @@ def render_html(record: SweepComparison, extras: Extras) -> str:
         answer=answer,
         context=context,
         charts=draw_metrics(
-            _chart_metrics(record),
+            list(dict.fromkeys((record.metric, *_CHART_METRICS, *significant_metrics)))[:_MAX_CHARTS],
             [(str(point.value), point.metrics) for point in record.points],
-            lambda metric: [_interval_of(metric.a), _interval_of(metric.b)],
+            lambda metric: [(side.mean, *(side.ci95 or (None, None))) for side in (metric.a, metric.b)],
         ),
         points=without_empty(points_table(record, places)),
         parted=parted_table(record, places),
@@ -311,7 +293,10 @@ def _trend_answer(record: Trend) -> str:
     metric = words(record.metric)
     if not steps:
         none = f"{name}, {len(points)} runs: no measurable step in {metric} between neighbouring runs"
-        bounds = [_step_less_than_percent(record.metric, before, step) for before, _, step in every]
+        bounds = []
+        for before, _, step in every:
+            mean = next((metric.estimate.mean for metric in before.metrics if metric.name == record.metric), None)
+            bounds.append(_bound_percent(step.difference.ci95 if step is not None else None, mean))
         known_bounds = [bound for bound in bounds if bound is not None]
         if len(known_bounds) < len(bounds):
             return f"{none}; how large one may be is unknown at {len(bounds) - len(known_bounds)} of {len(bounds)}."
@@ -326,13 +311,6 @@ def _trend_answer(record: Trend) -> str:
         f"{name}, {len(points)} runs: {metric} {direction_text} by {abs(percent):,.1f} % "
         f"({describe_direction(record.metric, step.verdict)}) from {_run_name(before)} to {_run_name(after)}{others}."
     )
-
-
-def _step_less_than_percent(name: str, before: TrendPoint, step: TrendStep | None) -> float | None:
-    """Return the largest possible step in either direction, in percent of the earlier run; None if unknown."""
-    base = next((metric.estimate.mean for metric in before.metrics if metric.name == name), None)
-    ends = step.difference.ci95 if step is not None else None
-    return None if ends is None or not base else 100 * max(abs(end) for end in ends) / abs(base)
 
 
 def _run_name(point: TrendPoint) -> str:

@@ -296,18 +296,13 @@ def busy_wakings_table(record: Attribution, places: Places, limit: int) -> Table
 # The table of wake-up causes: one row per thread, whatever interrupt ended its sleep.
 
 
-def _sleeper_key(cause: Cause) -> tuple[str | int | None, ...]:
-    """Return the identity of a sleeping thread. Without a thread, every interrupt is a separate cause."""
-    if cause.thread:
-        return cause.process, cause.pid, cause.thread
-    return cause.process, cause.pid, None, cause.mechanism, cause.name
-
-
 def same_sleepers(causes: Sequence[Cause]) -> list[list[Cause]]:
     """Group causes by thread, whatever interrupt ended its sleep. The most frequent group is first."""
-    groups: dict[tuple[str | int | None, ...], list[Cause]] = {}
+    groups: dict[object, list[Cause]] = {}
     for cause in causes:
-        groups.setdefault(_sleeper_key(cause), []).append(cause)
+        # Without a thread, every interrupt is a separate cause.
+        interrupt = None if cause.thread else (cause.mechanism, cause.name)
+        groups.setdefault((cause.process, cause.pid, cause.thread or None, interrupt), []).append(cause)
     return sorted(groups.values(), key=lambda group: -sum(cause.wakeups_hz for cause in group))
 
 

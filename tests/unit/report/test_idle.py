@@ -35,7 +35,7 @@ def test_single_probed_function_is_named() -> None:
 def test_only_drifted_figures_are_called_drift(monkeypatch: pytest.MonkeyPatch) -> None:
     drifted = Claim("wakeups_hz", Estimate(mean=925.3, low=729.9, high=1120.7), "drift")
     below = Claim("c0_percent", Estimate(mean=-24.57, low=-35.66, high=-13.48), "nothing")
-    monkeypatch.setattr(idle, "claims", lambda *_: [drifted, below])
+    monkeypatch.setattr(idle, "judge_costs", lambda *_: [drifted, below])
     assert idle.answer_of(sample_records.idle_run()) == (
         "No answer: the host changed meanwhile: 925.3 ± 195.4 wake-ups/s, but the baseline drifted as far; the rest is "
         "inconclusive: −24.57 ± 11.09 points of C0. Measure again when it is quiet."
@@ -62,7 +62,7 @@ def test_undetected_cost_is_a_bound_or_no_answer(
     wakeups: Estimate, c0: Estimate, answer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     claims = [Claim("wakeups_hz", wakeups, "nothing"), Claim("c0_percent", c0, "nothing")]
-    monkeypatch.setattr(idle, "claims", lambda *_: claims)
+    monkeypatch.setattr(idle, "judge_costs", lambda *_: claims)
     assert re.fullmatch(answer, idle.answer_of(sample_records.idle_run()))
 
 
