@@ -25,11 +25,13 @@ def _violations(page: Any) -> list[str]:
 
 @pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1600, "dark")])
 @pytest.mark.parametrize("kind", [*PAGES, *LIVE_PAGES])
-def test_axe_finds_nothing(kind: str, width: int, scheme: str, pages: dict[str, Path], open_page: Open) -> None:
+def test_page_has_no_accessibility_violation(
+    kind: str, width: int, scheme: str, pages: dict[str, Path], open_page: Open
+) -> None:
     assert _violations(open_page(pages[kind], width, scheme)) == []
 
 
-def test_axe_would_find_a_picture_without_words(open_page: Open, tmp_path: Path) -> None:
+def test_axe_finds_a_picture_without_a_label(open_page: Open, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     path.write_text("<!doctype html><html><title>x</title><main><h1>x</h1><img src='data:,'></main></html>")
     found = _violations(open_page(path))

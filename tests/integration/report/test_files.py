@@ -39,7 +39,7 @@ def test_every_kind_of_file_in_one_command(powerprof_cli: Cli, saved: dict[str, 
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".powerprof-")]
 
 
-def test_a_dash_is_stdout_and_nothing_else_goes_there(powerprof_cli: Cli, saved: dict[str, str]) -> None:
+def test_dash_writes_only_the_file_to_stdout(powerprof_cli: Cli, saved: dict[str, str]) -> None:
     done = powerprof_cli(["report", saved["attribute"], "--folded", "-"])
     assert done.code == 0
     assert sum(int(line.rpartition(" ")[2]) for line in done.out.splitlines()) == 68
@@ -69,7 +69,7 @@ def test_a_page_of_a_comparison_with_the_stacks_of_two_attributions(
         ("idle", ["--html", "-", "--flame-a", "x"], "--flame-a and --flame-b belong to a comparison"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_a_line(
+def test_error_is_one_line_with_a_hint(
     powerprof_cli: Cli, saved: dict[str, str], kind: str, options: list[str], message: str
 ) -> None:
     done = powerprof_cli(["report", saved[kind], *options])
@@ -77,13 +77,13 @@ def test_what_cannot_be_done_is_said_in_a_line(
     assert done.err.startswith(f"error: {message}") and len(done.err.splitlines()) <= 2
 
 
-def test_a_refused_file_leaves_the_others_unwritten(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
+def test_refused_file_leaves_others_unwritten(powerprof_cli: Cli, saved: dict[str, str], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     done = powerprof_cli(["report", saved["idle"], "--html", str(page), "--pprof", str(tmp_path / "p")])
     assert done.code == 2 and not page.exists()
 
 
-def test_an_old_file_is_replaced_at_once_and_readable(tmp_path: Path) -> None:
+def test_old_file_is_replaced_in_one_step(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     link = tmp_path / "link.html"
@@ -98,12 +98,12 @@ def test_an_old_file_is_replaced_at_once_and_readable(tmp_path: Path) -> None:
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link.html", "report.html"]
 
 
-def test_a_device_is_written_to_and_not_replaced() -> None:
+def test_device_is_written_to_and_not_replaced() -> None:
     write_output("/dev/null", b"x")
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
 
 
-def test_a_full_disk_is_an_error_and_leaves_nothing() -> None:
+def test_full_disk_is_an_error_without_a_partial_file() -> None:
     with pytest.raises(PowerprofError, match="cannot write /dev/full"):
         write_output("/dev/full", b"x")
     with pytest.raises(PowerprofError, match=r"cannot write /proc/self/report\.html"):

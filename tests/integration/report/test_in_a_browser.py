@@ -95,7 +95,7 @@ def test_every_text_has_contrast(kind: str, scheme: str, pages: dict[str, Path],
         assert page.evaluate(CONTRAST)["bad"] == []
 
 
-def test_the_measure_of_contrast_sees_a_pale_text(pages: dict[str, Path], open_page: Open) -> None:
+def test_contrast_check_finds_pale_text(pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages["comparison"])
     page.evaluate("document.documentElement.style.setProperty('--muted', '#9a9a94')")
     found = [element for element, _, _ in page.evaluate(CONTRAST)["bad"]]
@@ -131,7 +131,7 @@ def test_no_column_of_statements_is_cut(kind: str, width: int, pages: dict[str, 
     assert all(wide <= room + 1 for wide, room in tables)
 
 
-def test_figures_that_are_seen_are_the_record_s(kind: str, pages: dict[str, Path], open_page: Open) -> None:
+def test_visible_figures_equal_the_record(kind: str, pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages[kind])
     record = json.loads(page.evaluate("document.getElementById('record').textContent"))
     figures = page.evaluate("""Array.from(document.querySelectorAll('data[data-at]')).map((one) => [
@@ -146,7 +146,7 @@ def test_figures_that_are_seen_are_the_record_s(kind: str, pages: dict[str, Path
             assert abs(float(number) - exact * float(scale)) <= rounding + 1e-12 * abs(exact * float(scale)), place
 
 
-def test_marks_lie_where_the_figures_are(pages: dict[str, Path], open_page: Open) -> None:
+def test_marks_are_at_their_figures(pages: dict[str, Path], open_page: Open) -> None:
     """The energy's interval: drawn at the places that a logarithmic axis of ÷20 … ×20 gives it; beyond it an arrow."""
     page = open_page(pages["comparison"])
     record = json.loads(page.evaluate("document.getElementById('record').textContent"))
@@ -232,7 +232,7 @@ def test_a_search_is_a_regular_expression_and_counts_nothing_twice(pages: dict[s
     assert info.text_content() == "0 boxes with “operator(”"
 
 
-def test_what_is_seen_is_in_the_address(pages: dict[str, Path], open_page: Open) -> None:
+def test_view_is_saved_in_the_address(pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages["attribution"])
     figure = page.locator(".flame").nth(1)
     page.get_by_role("radio", name="C0 time that followed").check()
@@ -282,7 +282,7 @@ def test_the_axis_of_a_narrow_comparison_has_its_ticks(pages: dict[str, Path], o
     assert "%" in (page.locator("td.draw svg title").first.text_content() or "")
 
 
-def test_a_click_zooms_and_a_second_one_goes_back(pages: dict[str, Path], open_page: Open) -> None:
+def test_click_zooms_and_second_click_returns(pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages["comparison"])
     page.locator(".choice > input").last.check()
     figure = page.locator(".flame").last
@@ -294,7 +294,7 @@ def test_a_click_zooms_and_a_second_one_goes_back(pages: dict[str, Path], open_p
     assert figure.locator(".f:not(.out)").count() == total
 
 
-def test_paper_is_white_and_holds_what_is_open(kind: str, pages: dict[str, Path], open_page: Open) -> None:
+def test_print_is_white_and_shows_open_sections(kind: str, pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages[kind], width=800, scheme="dark")
     page.emulate_media(media="print", color_scheme="dark")
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(31, 30, 27)"
@@ -327,7 +327,7 @@ def test_everything_that_scrolls_or_acts_can_be_focused(kind: str, pages: dict[s
     assert stuck == []
 
 
-def test_pictures_have_words(kind: str, pages: dict[str, Path], open_page: Open) -> None:
+def test_pictures_have_labels(kind: str, pages: dict[str, Path], open_page: Open) -> None:
     page = open_page(pages[kind])
     assert page.evaluate("""Array.from(document.querySelectorAll('svg[role=img]')).every((one) =>
         one.getAttribute('aria-label').length > 5)""")
@@ -336,7 +336,7 @@ def test_pictures_have_words(kind: str, pages: dict[str, Path], open_page: Open)
     assert all(after <= before + 1 for before, after in pairwise(levels))
 
 
-def test_hostile_names_run_nothing_and_break_nothing(tmp_path: Path, open_page: Open) -> None:
+def test_hostile_names_do_not_run_in_a_browser(tmp_path: Path, open_page: Open) -> None:
     record = attribution()
     rows = [
         replace(

@@ -22,7 +22,7 @@ def _interrupted(_record: msgspec.Struct, _width: int) -> list[str]:
     raise Interrupted("interrupted")
 
 
-def test_an_interrupt_while_the_report_is_put_together_says_where_the_run_is(tmp_path: Path) -> None:
+def test_interrupt_during_the_report_names_the_saved_run(tmp_path: Path) -> None:
     record: Any = load_saved(str(_SAVED / "idle-0001"))
     saving = Saving(runs_dir=tmp_path)
     with pytest.raises(Interrupted) as caught:
@@ -31,7 +31,7 @@ def test_an_interrupt_while_the_report_is_put_together_says_where_the_run_is(tmp
     assert RunStore(tmp_path).find("idle-0001").is_file()
 
 
-def test_what_a_killed_server_broke_off_is_a_failure_and_no_interrupt(tmp_path: Path) -> None:
+def test_killed_server_is_a_failure_not_an_interrupt(tmp_path: Path) -> None:
     record: Any = load_saved(str(_SAVED / "run-0001"))
     broken = msgspec.structs.replace(record, interrupted=True, failure="the server was killed")
     with pytest.raises(PowerprofError) as caught:

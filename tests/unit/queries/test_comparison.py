@@ -19,7 +19,7 @@ from powerprof.report.kinds import lines_of
 from powerprof.report.kinds import word_record as worded
 from powerprof.system.errors import UsageError, WorseError
 from tests.unit.queries.test_report import record
-from tests.unit.report.test_html_pages import Page
+from tests.unit.report.test_page import Page
 
 
 def window(*statements: Statement, **changes: object) -> Queries:

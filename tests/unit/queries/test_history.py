@@ -17,7 +17,7 @@ from powerprof.report.exports import export
 from powerprof.report.history import about
 from powerprof.report.kinds import lines_of
 from tests.unit.queries.test_report import record
-from tests.unit.report.test_html_pages import Page
+from tests.unit.report.test_page import Page
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

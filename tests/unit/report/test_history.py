@@ -44,7 +44,7 @@ def _run(factor: float, day: int) -> LoadRun:
     return replace(load_run(), id=None, metrics=metrics, options=options, started_at=f"2026-03-{day:02d}T10:00:00Z")
 
 
-def test_every_record_is_told_by_what_was_measured_and_what_it_said() -> None:
+def test_list_entry_has_target_and_answer() -> None:
     said = {record.command: history.about(record) for record in (idle_run(), load_run(), comparison(4), sweep())}
     assert said["run"].target == "city:index"
     assert said["compare"].target == "index / no-index"
@@ -66,7 +66,7 @@ def test_ages_have_one_unit() -> None:
         assert history.age(text, NOW) == said
 
 
-def test_the_list_has_the_answer_below_each_run_and_no_lines_of_others() -> None:
+def test_list_has_two_lines_per_run() -> None:
     runs = [_info(1, "2026-03-09T12:00:00Z", "v1"), _info(2, "2026-03-10T11:00:00Z", target="evil\nrun-0003  1 d")]
     found = history.lines(runs, Path("/r"), 80, NOW)
     assert found[0].startswith("run-0001  1 d  city:index") and found[0].endswith("[v1]")
@@ -75,7 +75,7 @@ def test_the_list_has_the_answer_below_each_run_and_no_lines_of_others() -> None
     assert history.lines([], Path("/r"), 80) == ["No runs in /r."]
 
 
-def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
+def test_pruning_keeps_newest_recent_and_labelled_runs() -> None:
     runs = [
         _info(1, "2026-01-01T00:00:00Z"),
         _info(2, "2026-01-02T00:00:00Z", "v1"),
@@ -94,7 +94,7 @@ def test_pruning_keeps_the_newest_the_young_and_the_labelled() -> None:
         history.removable_runs(runs, None, None, NOW)
 
 
-def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
+def test_earlier_run_has_the_same_command_and_target() -> None:
     runs = [
         _info(1, "2026-01-01T00:00:00Z", "v1"),
         _info(2, "2026-01-02T00:00:00Z", target="city:no-index"),
@@ -109,7 +109,7 @@ def test_the_run_before_is_one_of_the_same_command_and_target() -> None:
         history.find_earlier_run(runs, runs[3], "v2")
 
 
-def test_labels_are_kept_beside_a_run_and_go_with_it(tmp_path: Path) -> None:
+def test_labels_are_saved_and_removed_with_a_run(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     name = store.save("run", replace(load_run(), id=None), about=history.about(load_run(), ["v1"])).id
     assert name == "run-0001"
@@ -151,7 +151,7 @@ def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None
     assert "rose by" in page and 'data-at="/points/2/step/difference/percent"' in page
 
 
-def test_runs_that_do_not_differ_have_no_step(tmp_path: Path) -> None:
+def test_equal_runs_have_no_step(tmp_path: Path) -> None:
     store = RunStore(tmp_path)
     for day in (1, 2, 3):
         store.save("run", _run(1.0, day))

@@ -32,7 +32,7 @@ def test_every_kind_loads_and_has_a_frozen_record(name: str) -> None:
     assert set(kind.options) <= set(signature(kind.lines).parameters)
 
 
-def test_reading_one_kind_loads_the_code_of_no_other() -> None:
+def test_loading_a_kind_imports_only_its_code() -> None:
     code = """
 import sys
 from powerprof.report.kinds import KIND_LOADERS, kind_of, lines_of
@@ -57,14 +57,14 @@ def test_missing_form_names_the_available_files() -> None:
     assert refused.value.hint == "it has: --html, --csv, --csv-bom, --flame, --folded, --pprof, --otlp, --json"
 
 
-def test_a_doubt_beside_the_answer_is_not_taken_for_the_context() -> None:
+def test_doubt_is_not_the_context() -> None:
     record = comparison()
     doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal was high"]))
     assert answer_and_context(render_terminal, doubtful) == answer_and_context(render_terminal, record)
     assert answer_and_context(render_terminal, record)[1].startswith("12 pairs, ABBA")
 
 
-def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:
+def test_figure_is_rounded_scaled_and_signed() -> None:
     ends = (Figure(0.00131, "/low", 2, "mJ", 1e3, True), Figure(-0.0001, "/high", 2, "mJ", 1e3, True))
     figure = Figure(0.00127, "/mean", 2, "mJ", 1e3, True, ends)
     assert (figure.text, figure.whole) == ("+1.27", "+1.27 mJ")
@@ -74,7 +74,7 @@ def test_a_figure_is_rounded_scaled_and_signed_in_one_place() -> None:
     assert Figure(44.7, "/x", 1, "/s").whole == "44.7/s"
 
 
-def test_a_place_that_is_not_there_is_unknown() -> None:
+def test_missing_place_is_unknown() -> None:
     places = Places(idle_run())
     assert places.figure("/phases/99/c0_percent", 2).value is None
     assert places.figure("/host/hostname", 2).value is None
@@ -96,7 +96,7 @@ def test_all_forms_show_the_same_metrics() -> None:
     assert len(terminal.metrics(table, 80)) == 1 + len(table.rows)
 
 
-def test_a_narrow_terminal_has_the_figures_without_intervals() -> None:
+def test_narrow_terminal_drops_intervals() -> None:
     table = comparison_table(comparison(), Places(comparison()))
     for width in (120, 80, 60, 44):
         lines = terminal.metrics(table, width)
@@ -105,7 +105,7 @@ def test_a_narrow_terminal_has_the_figures_without_intervals() -> None:
         assert "2.72" in lines[1]
 
 
-def test_phases_stand_side_by_side_and_change_beside_them() -> None:
+def test_phases_are_columns_followed_by_their_change() -> None:
     run = idle_run()
     lines = terminal.phases(phases_table(run, Places(run), [0, 1, 2]), 80)
     assert lines[0].split("  ")[-1].strip() == "clients − baseline"
@@ -113,7 +113,7 @@ def test_phases_stand_side_by_side_and_change_beside_them() -> None:
     assert sum(line.startswith("  average residency") for line in lines) == 2
 
 
-def test_a_point_without_a_metric_is_unknown_and_has_no_place() -> None:
+def test_missing_metric_of_a_point_is_unknown() -> None:
     table = sweep_table(sweep(), Places(sweep()))
     missing = table.rows[0].cells[str(len(sweep().points) - 1)]
     assert isinstance(missing, Figure) and (missing.value, missing.at) == (None, "")
@@ -121,7 +121,7 @@ def test_a_point_without_a_metric_is_unknown_and_has_no_place() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_from_outside_stay_names(name: str) -> None:
+def test_hostile_names_do_not_change_tables(name: str) -> None:
     columns = [Column("name", left=True), Column("x", name=name)]
     table = Table(columns, [TableRow({"name": Words(name), "x": Figure(1, "/x", 0)})], "t")
     page = str(html_table(table))

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""OTLP profiles say what the rows say, as OpenTelemetry's own library reads them."""
+"""OTLP messages, and the folder with one profile per minute."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,11 +16,15 @@ from msgspec.structs import replace
 from opentelemetry.proto.collector.profiles.v1development.profiles_service_pb2 import ExportProfilesServiceRequest
 from opentelemetry.proto.profiles.v1development.profiles_pb2 import Profile, ProfilesData, ProfilesDictionary
 
+from powerprof.live.intervals import LiveInterval
 from powerprof.report.exports import export
-from powerprof.report.pprof import number
+from powerprof.report.pprof import ProfileFolder, number
 from powerprof.system import sending
-from powerprof.system.errors import UsageError
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.system.folders import Folder
+from tests.unit.live.intervals import interval, row
 from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
+from tests.unit.report.test_exports import decoded
 
 
 def _read(record: msgspec.Struct) -> ProfilesData:
@@ -67,7 +74,7 @@ def test_each_row_is_a_sample_with_its_thread_and_stack() -> None:
     assert (first["powerprof.mechanism"], first["powerprof.origin"]) == (row.mechanism, row.origin)
 
 
-def test_time_is_a_profile_of_its_own_and_both_say_when() -> None:
+def test_c0_time_is_a_second_profile_of_the_same_window() -> None:
     record = attribution()
     profiles = _profiles(_read(record))
     assert list(profiles) == ["idle_exits", "c0"]
@@ -88,7 +95,7 @@ def test_the_resource_is_the_server_and_its_host() -> None:
     }
 
 
-def test_exits_are_told_apart_by_the_idle_state_where_all_are_known() -> None:
+def test_exits_are_split_by_idle_state_if_all_states_are_known() -> None:
     record = attribution()
     row = replace(
         record.wakeups[0],
@@ -106,7 +113,7 @@ def test_exits_are_told_apart_by_the_idle_state_where_all_are_known() -> None:
     assert said == [("C1", "db.service", 20), ("C6", "db.service", 5), (None, None, 10)]
 
 
-def test_a_profile_of_cpu_time_knows_the_kernels_functions() -> None:
+def test_kernel_functions_have_a_frame_type() -> None:
     record = on_cpu()
     data = _read(record)
     samples = _profiles(data)["samples_of_C0"].samples
@@ -119,7 +126,7 @@ def test_a_profile_of_cpu_time_knows_the_kernels_functions() -> None:
     assert said == kernel != set()
 
 
-def test_tables_begin_with_nothing_and_have_each_thing_once() -> None:
+def test_tables_begin_empty_and_have_no_duplicates() -> None:
     dictionary = _read(attribution()).dictionary
     for name in ("mapping", "location", "function", "link", "attribute", "stack"):
         table = getattr(dictionary, f"{name}_table")
@@ -129,7 +136,7 @@ def test_tables_begin_with_nothing_and_have_each_thing_once() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_names_of_others_arrive_as_they_are(name: str) -> None:
+def test_hostile_names_arrive_unchanged(name: str) -> None:
     record = attribution()
     row = record.wakeups[0]
     frames = [replace(row.stack[0], function=name), *row.stack[1:]]
@@ -139,7 +146,7 @@ def test_names_of_others_arrive_as_they_are(name: str) -> None:
     assert _frames(data.dictionary, sample.stack_index)[0] == expected
 
 
-def test_a_request_is_the_same_message_and_a_comparison_has_none() -> None:
+def test_comparison_has_no_otlp_profile() -> None:
     data = export(attribution(), "otlp")
     assert ExportProfilesServiceRequest.FromString(data).SerializeToString(
         deterministic=True
@@ -148,12 +155,12 @@ def test_a_request_is_the_same_message_and_a_comparison_has_none() -> None:
         export(comparison(), "otlp")
 
 
-def test_numbers_are_written_in_two_s_complement() -> None:
+def test_negative_numbers_are_twos_complement() -> None:
     assert number(1, -1) == b"\x08" + b"\xff" * 9 + b"\x01" and number(1, 0) == b""
 
 
 @pytest.mark.parametrize("target", ["-", "out.otlp", "./a:1", "a/b:4318", "/tmp/x"])
-def test_other_words_are_files(target: str) -> None:
+def test_other_targets_are_files(target: str) -> None:
     assert sending.is_address(target) is False
 
 
@@ -185,8 +192,102 @@ def test_addresses_of_collectors(target: str) -> None:
         ),
     ],
 )
-def test_what_is_no_address_is_refused_and_no_password_is_said(target: str) -> None:
+def test_invalid_address_is_refused_without_its_password(target: str) -> None:
     with pytest.raises(UsageError) as caught:
         sending.is_address(target)
     said = f"{caught.value.message} {caught.value.hint}"
     assert "secret" not in said and "user:" not in said and len(said.splitlines()) == 1
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """One that is ours alone: for root no one below a folder of everybody's that is not sticky."""
+    made = tmp_path / "profiles"
+    made.mkdir(mode=0o755)
+    return made
+
+
+def at(second: int, one: LiveInterval) -> LiveInterval:
+    stamp = f"2026-11-22T08:{second // 60:02}:{second % 60:02}.500Z"
+    return msgspec.structs.replace(one, ended_at=stamp)
+
+
+def named(profiles: Path) -> list[str]:
+    return sorted(path.name for path in profiles.iterdir())
+
+
+def test_profile_of_a_minute_sums_to_the_host(folder: Path) -> None:
+    deep = msgspec.structs.replace(row("poll", 3, 0.5), stack=("poll", "wait_for_data", "handle_connection"))
+    said: list[str] = []
+    with ProfileFolder(folder, said.append) as profiles:
+        for number in range(1, 7):
+            profiles.add(at(10 * number, interval(deep, row("page_cleaner", 2, 0.25), untraced=4)))
+        assert named(folder) == ["powerprof-20261122T080100Z.pb.gz"]
+        profiles.add(at(70, interval(deep)))
+    assert (named(folder), said) == (["powerprof-20261122T080100Z.pb.gz"], [])
+    path = folder / named(folder)[0]
+    types, samples = decoded(path.read_bytes())
+    assert types == [("idle_exits", "count"), ("c0", "nanoseconds")]
+    found = dict(samples)
+    key = deep.key
+    assert found[("poll", "wait_for_data", "handle_connection", key.thread, key.process)] == [18, 3 * 10**9]
+    assert found[("other",)][0] == 24
+    assert sum(values[0] for values in found.values()) == 6 * 9
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+def test_old_profiles_are_removed_and_other_files_stay(folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    with ProfileFolder(folder, lambda _: None, kept=3, every_s=10.0) as profiles:
+        for number in range(1, 8):
+            profiles.add(at(10 * number, interval(row("poll", 1))))
+    assert named(folder) == [
+        "notes.txt",
+        "powerprof-20261122T080050Z.pb.gz",
+        "powerprof-20261122T080100Z.pb.gz",
+        "powerprof-20261122T080110Z.pb.gz",
+    ]
+
+
+def test_profiles_from_the_future_are_removed_first(folder: Path) -> None:
+    with ProfileFolder(folder, lambda _: None, kept=3, every_s=10.0) as profiles:
+        for second in (600, 610, 620, 10, 20):
+            profiles.add(at(second, interval(row("poll", 1), window_s=10.0)))
+        assert named(folder) == [f"powerprof-20261122T08{stamp}Z.pb.gz" for stamp in ("0010", "0020", "1020")]
+
+
+def test_full_disk_is_reported_once_and_export_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    full, write = [True], Folder.write
+
+    def maybe(self: Folder, name: str, data: bytes, mode: int = 0o600) -> None:
+        if full[0]:
+            raise OSError(28, os.strerror(28))
+        write(self, name, data, mode)
+
+    monkeypatch.setattr(Folder, "write", maybe)
+    with ProfileFolder(folder, said.append, every_s=10.0) as profiles:
+        for number in range(1, 4):
+            profiles.add(at(10 * number, interval(row("poll", 1))))
+        full[0] = False
+        profiles.add(at(40, interval(row("poll", 1))))
+    assert said == [f"cannot write a profile to {folder} (no space left on device)"]
+    assert named(folder) == ["powerprof-20261122T080040Z.pb.gz"]
+
+
+def test_folder_writable_by_others_is_refused(folder: Path) -> None:
+    folder.chmod(0o777)
+    with pytest.raises(PowerprofError, match=r"cannot write profiles to .*others .*may write to"):
+        ProfileFolder(folder, lambda _: None)
+    with pytest.raises(PowerprofError, match="no such file"):
+        ProfileFolder(folder / "missing", lambda _: None)
+
+
+def test_root_refuses_folders_of_other_accounts(folder: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("no capability: root (sudo make test)")
+    theirs = folder / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    with pytest.raises(PowerprofError, match="belongs to user 65534"):
+        ProfileFolder(theirs, lambda _: None)

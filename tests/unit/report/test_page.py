@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages as text: complete, self-contained, hostile names harmless, every figure the record's. Drawing is tested in
-tests/integration/report, in a browser."""
+"""Pages: figures of the record, safe content, answers, tiles and size."""
 
 from __future__ import annotations
 
@@ -14,16 +13,33 @@ from typing import Any
 
 import msgspec
 import pytest
+from markupsafe import Markup
 from msgspec.structs import replace
 
 from powerprof.experiment.records import Plan, Threat
 from powerprof.model.attribution import StackFrame
+from powerprof.model.records import Estimate, ServerExits
+from powerprof.report import energy
 from powerprof.report.exports import render_flame, render_html
-from powerprof.report.html.page import MAX_EMBEDDED_BYTES, MAX_PAGE_BYTES, Extras
+from powerprof.report.html.charts import DrawnInterval, interval_axis
+from powerprof.report.html.page import (
+    MAX_EMBEDDED_BYTES,
+    MAX_PAGE_BYTES,
+    Extras,
+    brief,
+    build_tiles,
+    explain_terms,
+    qualified,
+)
+from powerprof.report.kinds import kind_of
+from powerprof.report.labels import TERMS, split_terms
 from powerprof.report.stacks import build_flame, modules_of, stacks_of
+from powerprof.report.sweep import TradeoffPoint, tradeoff
+from powerprof.report.table import Places
 from powerprof.system.errors import UsageError
+from tests.contract.docs import glossary_page
 from tests.unit.report.sample_pages import PAGES, at, html_of
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, load_run
 
 _VOID = {"meta", "link", "input", "br", "img"}
 
@@ -71,7 +87,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_every_figure_is_the_record_s(kind: str) -> None:
+def test_every_figure_equals_its_place_in_the_record(kind: str) -> None:
     page = Page(html_of(kind))
     record = page.record()
     assert record == json.loads(msgspec.json.encode(PAGES[kind]()[0]))
@@ -118,7 +134,7 @@ def test_the_answer_comes_first(kind: str) -> None:
     assert heading[1].startswith(answers[kind])
 
 
-def test_nothing_is_fetched_and_only_our_script_may_run(kind: str) -> None:
+def test_policy_allows_only_the_script_of_powerprof(kind: str) -> None:
     page = Page(html_of(kind))
     assert page.open == []
     for tag, attributes in page.elements:
@@ -133,12 +149,12 @@ def test_nothing_is_fetched_and_only_our_script_may_run(kind: str) -> None:
     assert [attributes.get("type") for tag, attributes in page.elements if tag == "script"].count(None) == 1
 
 
-def test_the_same_record_gives_the_same_page(kind: str) -> None:
+def test_page_is_reproducible(kind: str) -> None:
     record, extras = PAGES[kind]()
     assert render_html(record, extras=extras) == html_of(kind)
 
 
-def test_hostile_names_add_no_element_and_no_attribute() -> None:
+def test_hostile_names_stay_text() -> None:
     record = attribution()
     plain = Page(html_of("attribution"))
     expected = {(tag, *sorted(attributes)) for tag, attributes in plain.elements}
@@ -175,7 +191,7 @@ def test_hostile_names_add_no_element_and_no_attribute() -> None:
     assert "\u202e" not in text.replace("\\u202e", "").partition('type="application/json"')[0]
 
 
-def test_hostile_sql_conditions_and_threats_are_text() -> None:
+def test_hostile_sql_conditions_and_threats_stay_text() -> None:
     record = comparison()
     evil = "</pre><script>alert(1)</script>"
     changed = replace(
@@ -191,7 +207,7 @@ def test_hostile_sql_conditions_and_threats_are_text() -> None:
     assert len(page.scripts) == 2 and page.open == []
 
 
-def test_a_page_stays_small_where_the_record_is_not() -> None:
+def test_page_of_a_large_record_is_small() -> None:
     record = attribution()
     bulky = replace(record, notes=["x" * 1000] * 5000)
     text = render_html(bulky)
@@ -205,7 +221,7 @@ def test_ten_thousand_stacks_fit_in_a_page() -> None:
     assert len(text.encode()) < MAX_PAGE_BYTES
 
 
-def test_no_names_make_a_page_too_large() -> None:
+def test_long_names_do_not_enlarge_the_page() -> None:
     """Quotes are five times as long in HTML; three hundred stacks of sixty long frames each."""
     record = attribution()
     frames = [StackFrame(function='"' * 300 + str(n), module="m", address="0x1") for n in range(60)]
@@ -222,7 +238,7 @@ def test_no_names_make_a_page_too_large() -> None:
     assert len(render_html(replace(record, wakeups=rows)).encode()) < MAX_PAGE_BYTES
 
 
-def test_windows_that_took_turns_stand_side_by_side() -> None:
+def test_alternating_windows_are_drawn_side_by_side() -> None:
     record = comparison(4)
     first = {block.pair: block.window.started_at for block in reversed(record.blocks)}
     together = [replace(b, window=replace(b.window, started_at=first[b.pair])) for b in record.blocks]
@@ -236,7 +252,7 @@ def test_windows_that_took_turns_stand_side_by_side() -> None:
         assert start >= end - 0.01
 
 
-def test_an_empty_or_interrupted_record_has_a_page() -> None:
+def test_empty_and_interrupted_records_have_pages() -> None:
     run = replace(idle_run(), phases=idle_run().phases[:1], deltas=[], drift=[], server=None, interrupted=True, id=None)
     assert "Interrupted" in render_html(run)
     record = comparison()
@@ -259,7 +275,7 @@ def test_an_empty_or_interrupted_record_has_a_page() -> None:
     assert "no user stack" in render_html(replace(attribution(), wakeups=[replace(attribution().wakeups[0], stack=[])]))
 
 
-def test_a_flame_graph_alone_is_a_page() -> None:
+def test_flame_graph_has_a_separate_page() -> None:
     rows = attribution().wakeups
     text = render_flame(build_flame(stacks_of(rows), unit="idle exits"), "mariadbd", modules_of(rows))
     page = Page(text)
@@ -269,6 +285,193 @@ def test_a_flame_graph_alone_is_a_page() -> None:
     assert " (libc.so.6): 4 idle exits, 5.9 % of all" in {box["data-info"] for box in boxes}
 
 
-def test_a_record_without_a_page_is_refused() -> None:
+def test_record_without_a_page_is_an_error() -> None:
     with pytest.raises(UsageError, match="no HTML report of this record"):
         render_html(idle_run().tool)
+
+
+@pytest.mark.parametrize(
+    ("sentence", "headline", "below"),
+    [
+        (
+            "b uses 12.1 times as much CPU time as a (9.53 – 15.2, 95 %).",
+            "b uses 12.1 times as much CPU time as a.",
+            "9.53 – 15.2, 95 %",
+        ),
+        (
+            "0.4 of 0.5 J (estimated, 0.2 to 1.9 J possible): f(int) ran",
+            "0.4 of 0.5 J: f(int) ran",
+            "estimated, 0.2 to 1.9 J possible",
+        ),
+        ("mariadbd (8123) wakes 2 times (1.6 of them x)", "mariadbd (8123) wakes 2 times (1.6 of them x)", ""),
+        ("a&lt;b (5 % of all) &amp; c", "a&lt;b &amp; c", "5 % of all"),
+    ],
+)
+def test_intervals_are_below_the_headline(sentence: str, headline: str, below: str) -> None:
+    assert brief(Markup(sentence)) == headline
+    assert qualified(Markup(sentence)) == below
+
+
+def test_ratios_beyond_twenty_are_arrows() -> None:
+    """339,833 % more rows would leave a difference of 10 % no room."""
+    far = interval_axis([DrawnInterval(339_833, 339_000, 340_000, clear=True), DrawnInterval(10, 5, 15, clear=True)])
+    assert (far.scale.low, far.scale.high) == (1 / 20, 20.0)
+    assert [label for _, label in far.ticks] == ["÷\u00a020", "÷\u00a05", "= A", "×\u00a05", "×\u00a020"]
+    assert interval_axis([DrawnInterval(300, 200, 400, clear=True)]).scale.high == 10.0
+
+
+def test_secondary_metrics_are_folded() -> None:
+    text = html_of("comparison")
+    shown, _, folded = text.partition("more metrics</summary>")
+    table = shown[shown.index('<table class="metrics"') :]
+    assert 'class="primary"' in table and "energy per query" in table
+    assert len(re.findall(r"<tr", table)) > 1 and '<table class="metrics"' in folded
+    assert 'class="primary"' not in folded.split("</table>")[0]
+
+
+def test_comparison_without_intervals_has_no_empty_column() -> None:
+    record = comparison()
+    bare = [
+        replace(
+            metric,
+            minimum_detectable_percent=None,
+            difference=replace(metric.difference, ci95=None, b_minus_a=None, percent=None),
+            verdict="inconclusive",
+        )
+        for metric in record.metrics
+    ]
+    text = render_html(replace(record, metrics=bare))
+    table = text[text.index('<table class="metrics"') :].split("</table>")[0]
+    assert "smallest detectable" not in table and 'class="draw"' not in table and "B − A" not in table
+
+
+def test_the_best_points_of_a_sweep_are_marked() -> None:
+    settings = [TradeoffPoint("1", 100.0, 3e-3), TradeoffPoint("4", 300.0, 1e-3), TradeoffPoint("16", 400.0, 2e-3)]
+    drawn = tradeoff(settings, "clients", "estimated")
+    assert drawn.count('class="best"') == 2
+    assert "4: least energy<" in drawn and "16: most queries<" in drawn
+    assert "energy per query, mJ, estimated" in drawn and "queries per second" in drawn
+    assert tradeoff(settings[:1], "clients", "estimated") == ""
+
+
+def test_a_comparison_has_energy_latency_and_confidence() -> None:
+    record = comparison()
+    headline, cost, speed, sure = build_tiles(record, Places(record))
+    assert record.verdict.metric == "c0_ms_per_query_server" and headline.heading == "C0 per query, server"
+    assert (cost.heading, cost.look) == ("energy per query, estimated", "worse")
+    assert "+14.3" in cost.value
+    assert speed.heading == "latency, p95"
+    assert sure.value == "12 pairs"
+    doubtful = replace(record, verdict=replace(record.verdict, doubts=["steal 9 %"]))
+    assert build_tiles(doubtful, Places(doubtful))[-1].note == "1 reason to doubt it, below"
+
+
+def test_inconclusive_difference_has_no_verdict() -> None:
+    record = comparison()
+    unsure = replace(record, metrics=[replace(metric, verdict="inconclusive") for metric in record.metrics])
+    tile = build_tiles(unsure, Places(unsure))[0]
+    assert tile.note == "B compared with A: no measurable difference"
+    assert tile.look == "inconclusive"
+    bounds = [replace(metric.difference, less_than=0.1 * (metric.a.mean or 0.0)) for metric in record.metrics]
+    bounded = [replace(m, difference=bound) for m, bound in zip(unsure.metrics, bounds, strict=True)]
+    tile = build_tiles(replace(unsure, metrics=bounded), Places(unsure))[0]
+    assert tile.note == "B compared with A: no measurable difference: less than 10.0 %"
+
+
+def test_wide_interval_gives_no_bound() -> None:
+    record = comparison()
+    metrics = [
+        replace(
+            metric,
+            verdict="inconclusive",
+            difference=replace(metric.difference, less_than=50_000.0 * (metric.a.mean or 0.0)),
+        )
+        for metric in record.metrics
+    ]
+    wide = replace(record, metrics=metrics)
+    assert (
+        build_tiles(wide, Places(wide))[0].note
+        == "B compared with A: inconclusive: the interval is too wide for a bound"
+    )
+
+
+def test_count_is_inconclusive_without_an_answer() -> None:
+    counted = ServerExits(count=9, window_s=3.0, wakeups_hz=Estimate(mean=3.0, low=2.0, high=4.0))
+    run = idle_run()
+    phases = [replace(phase, c0_percent=2.0, server_exits=counted, conservation=None) for phase in run.phases]
+    idle = replace(run, phases=phases)
+    busy = replace(idle, phases=[replace(phase, c0_percent=98.0) for phase in idle.phases])
+    heading = "Idle periods ended by the server"
+    looks = [[tile.look for tile in build_tiles(run, Places(run)) if tile.heading == heading] for run in (idle, busy)]
+    assert looks == [[""], ["inconclusive"]]
+
+
+def test_idle_run_shows_added_cost_and_its_certainty() -> None:
+    record = idle_run()
+    wakeups, running, sure = build_tiles(record, Places(record))
+    assert "+7.0" in wakeups.value and wakeups.note.startswith("± 0.5, ")
+    assert "points" in running.value
+    assert sure.value == "5 windows"
+    none = replace(
+        record,
+        phases=[replace(phase, windows=[]) for phase in record.phases],
+        deltas=[replace(one, difference=replace(one.difference, low=-1.0)) for one in record.deltas],
+    )
+    assert build_tiles(none, Places(none))[0].note.endswith("which may be nothing")
+
+
+def test_attribution_shows_rate_source_and_energy() -> None:
+    record = attribution()
+    own, most, *_, counted = build_tiles(record, Places(record))
+    assert (own.value, own.note) == ("6.8/s", "17.8 % of all idle exits")
+    assert (most.value, most.note) == ("2.5/s", "mysys/statement_timer in timer_handler")
+    assert counted.heading == "Idle exits with a cause" and "lost" in counted.note
+    assert build_tiles(replace(record, wakeups=[]), Places(record)) == []
+
+
+def test_a_record_without_a_figure_of_cost_has_no_tiles() -> None:
+    record = load_run()
+    assert len(build_tiles(record, Places(record))) >= 2
+
+
+def test_terms_are_explained_but_not_inside_words() -> None:
+    assert split_terms("C0 per query") == [("C0", TERMS["C0"]), (" per query", None)]
+    assert split_terms("C01, xC0, wake-upset") == [("C01, xC0, wake-upset", None)]
+    assert 'title="The state of a CPU' in explain_terms("C0 <b>")
+    assert "&lt;b&gt;" in explain_terms("C0 <b>")
+    assert glossary_page.PAGE.read_text(encoding="utf-8") == glossary_page.render(), glossary_page.COMMAND
+
+
+def test_yearly_cost_is_marked_as_derived() -> None:
+    record = comparison()
+    metric = next(one for one in record.metrics if one.name == "watts")
+    assert metric.verdict != "inconclusive"
+    # 1 W all year is 8.76 kWh.
+    watt = replace(metric, difference=replace(metric.difference, b_minus_a=-1.0), verdict="b_lower")
+    sample = replace(record, metrics=[watt])
+    said = energy.yearly_sentence(sample, energy.parse_terms("0.5EUR", 400))
+    assert said == (
+        "Derived, not measured: no-index draws 1 W (estimated) less than index; all year round that is 8.76 kWh, "
+        "4.38 EUR at 0.5 EUR/kWh and 3.5 kg CO2 at 400 g/kWh."
+    )
+    unsure = replace(record, metrics=[replace(watt, verdict="inconclusive")])
+    assert energy.yearly_sentence(unsure, energy.parse_terms(None, 400)).startswith("No yearly figure")
+    assert "the host draws" in energy.yearly_sentence(load_run(), energy.parse_terms("1USD", None)) or not [
+        one for one in load_run().metrics if one.name == "watts"
+    ]
+    kind = kind_of(sample)
+    assert kind is not None and kind.html is not None
+    page = kind.html(record, Extras(derived=said))
+    assert 'class="derived"' in page and "Derived, not measured" in page
+
+
+@pytest.mark.parametrize("price", ["0.3", "EUR", "-1EUR", "0EUR", "1e9EUR", "0.3 euros"])
+def test_invalid_price_is_refused(price: str) -> None:
+    with pytest.raises(UsageError, match="is not a price per kWh"):
+        energy.parse_terms(price, None)
+
+
+@pytest.mark.parametrize("grid", [-1.0, float("nan"), 1e9])
+def test_invalid_grid_intensity_is_refused(grid: float) -> None:
+    with pytest.raises(UsageError, match="is not a grid intensity"):
+        energy.parse_terms(None, grid)

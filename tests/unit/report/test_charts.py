@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The spread of windows: a mark for each, on an axis that shows how far apart they are."""
+"""Charts of the spread of windows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _places(drawing: str, look: str) -> list[float]:
     return [float(x) for x in re.findall(rf'class="one {look}" (?:cx|x)="([\d.]+)%"', drawing)]
 
 
-def test_each_window_has_a_mark_where_its_value_is() -> None:
+def test_each_window_has_a_mark_at_its_value() -> None:
     rows = [Strip("a", (1.0, 2.0, 3.0), "bar-a", 2.0, 1.5, 2.5), Strip("b", (4.0,) * 3, "bar-b", 4.0)]
     drawing = draw_strips(rows, "ms", "latency")
     # From 0 at 2 % of the width to 4 at 97 %.
@@ -27,13 +27,13 @@ def test_each_window_has_a_mark_where_its_value_is() -> None:
     assert 'aria-label="latency: a 3 windows from 1 to 3 ms; b 3 windows from 4 to 4 ms"' in drawing
 
 
-def test_an_axis_begins_at_0_unless_the_marks_would_be_one_spot() -> None:
+def test_axis_begins_at_0_unless_marks_would_overlap() -> None:
     near = draw_strips([Strip("a", (99.0, 100.0), "bar-a", 99.5)], "%", "C0")
     assert ">0<" not in near and ">99<" in near and ">100 %<" in near
     assert ">0<" in draw_strips([Strip("a", (30.0, 100.0), "bar-a", 65.0)], "%", "C0")
 
 
-def test_a_thousand_windows_are_drawn_by_a_share_that_is_spread_as_they_are() -> None:
+def test_sample_of_many_windows_has_their_spread() -> None:
     values = tuple(float(number % 500) for number in range(1000))
     places = _places(draw_strips([Strip("a", values, "bar-a", 249.5)], "1/s", "wake-ups"), "bar-a")
     assert 100 <= len(places) <= 120
@@ -41,7 +41,7 @@ def test_a_thousand_windows_are_drawn_by_a_share_that_is_spread_as_they_are() ->
     assert abs(sum(places) / len(places) - (2 + 95 * 249.5 / 600)) < 1.0
 
 
-def test_what_is_no_spread_has_no_chart() -> None:
+def test_single_window_has_no_chart() -> None:
     one = replace(idle_run(), phases=[replace(phase, windows=phase.windows[:1]) for phase in idle_run().phases])
     looks = dict.fromkeys([phase.name for phase in one.phases], "bar-a")
     assert run_charts(one, [phase.name for phase in one.phases], looks) == []

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Folded stacks and pprof say what the rows of an attribution say."""
+"""pprof, folded stacks and traces hold the rows of a record."""
 
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from powerprof.report.exports import export, fold_stacks
+from powerprof.report.exports import build_trace, export, fold_stacks
+from powerprof.report.html.page import Extras
 from powerprof.report.pprof import encode_pprof
-from powerprof.report.stacks import frames_of
+from powerprof.report.stacks import TimelineExit, frames_of
 from powerprof.system.errors import UsageError
-from tests.unit.report.sample_records import HOSTILE, attribution, comparison, on_cpu
+from tests.unit.report.sample_records import HOSTILE, attribution, comparison, idle_run, on_cpu, timeline
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
@@ -87,7 +90,7 @@ def test_pprof_has_every_row_with_its_count_and_its_c0_time() -> None:
     assert samples == expected
 
 
-def test_pprof_is_the_same_twice() -> None:
+def test_pprof_is_reproducible() -> None:
     assert export(attribution(), "pprof") == export(attribution(), "pprof")
 
 
@@ -97,7 +100,7 @@ def test_pprof_keeps_large_values_and_any_name() -> None:
     assert samples == [(tuple(reversed(stack)), [2**62, 0])]
 
 
-def test_go_reads_the_profile_where_there_is_go(tmp_path: Path) -> None:
+def test_go_tool_pprof_reads_the_profile(tmp_path: Path) -> None:
     """Without Go the decoder above has the say alone."""
     path = tmp_path / "profile.pb.gz"
     path.write_bytes(export(attribution(), "pprof"))
@@ -130,7 +133,7 @@ def test_folded_adds_equal_stacks_and_drops_empty_ones() -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_name_stays_one_frame_on_one_line(name: str) -> None:
+def test_hostile_name_is_one_frame_on_one_line(name: str) -> None:
     text = fold_stacks([(("main", name, "leaf"), 7)])
     assert len(text.splitlines()) == 1
     stack, _, weight = text.rstrip("\n").rpartition(" ")
@@ -143,13 +146,13 @@ def test_a_hostile_name_stays_one_frame_on_one_line(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["folded", "pprof", "flame"])
-def test_a_record_without_stacks_is_refused_with_what_would_have_them(kind: str) -> None:
+def test_record_without_stacks_names_the_commands_that_save_them(kind: str) -> None:
     with pytest.raises(UsageError, match=f"--{kind} needs stacks, and ") as caught:
         export(comparison(4), kind)
     assert "powerprof attribute" in str(caught.value.hint)
 
 
-def test_a_profile_of_c0_goes_to_the_same_viewers() -> None:
+def test_profile_of_c0_has_all_stack_files() -> None:
     """Kernel frames carry the suffix by which flamegraph.pl colours them."""
     profile = on_cpu()
     assert export(profile, "folded").decode() == (
@@ -162,3 +165,65 @@ def test_a_profile_of_c0_goes_to_the_same_viewers() -> None:
     assert b"C0 time by function" in export(profile, "flame")
     faults = replace(profile, percent_of="page_faults", stacks=[replace(row, c0_ms=None) for row in profile.stacks])
     assert decoded(export(faults, "pprof"))[0] == [("page_faults", "count")]
+
+
+def test_two_exits_become_slices_arrows_and_instants() -> None:
+    events = build_trace(
+        [
+            TimelineExit(0, 1_000_000, 3_500_000, 3_700_123, "C6", "timer", "statement timer", "mariadbd"),
+            TimelineExit(1, 2_000_000, 4_000_000, None, "C1", "no_ipi", "sshd", None),
+        ]
+    )["traceEvents"]
+    cpus = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    assert [(e["tid"], e["name"], e["ts"], e["dur"]) for e in cpus] == [
+        (0, "C6", 0.0, 2500.0),
+        (0, "mariadbd", 2500.0, 200.123),
+        (1, "C1", 1000.0, 2000.0),
+    ]
+    assert cpus[1]["args"] == {"woken_by": "timer: statement timer"}
+    arrows = {event["ph"]: event for event in events if event["ph"] in "sf"}
+    assert arrows["s"]["ts"] == arrows["f"]["ts"] == 2500.0
+    assert (arrows["s"]["pid"], arrows["f"]["pid"], arrows["f"]["tid"]) == (2, 1, 0)
+    assert [e["name"] for e in events if e["ph"] == "i"] == ["wake-up: timer: statement timer", "wake-up: no-ipi: sshd"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    assert names == {(1, 0): "CPU 0", (1, 1): "CPU 1", (2, 1): "timer: statement timer", (2, 2): "no-ipi: sshd"}
+
+
+def test_slices_of_one_track_never_overlap() -> None:
+    events = json.loads(export(attribution(), "perfetto", Extras(timeline=timeline(400))))["traceEvents"]
+    tracks: dict[tuple[int, int], list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "X":
+            assert event["dur"] >= 0
+            tracks.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for slices in tracks.values():
+        slices.sort()
+        # A nanosecond of tolerance: times are µs in floating point.
+        assert all(end <= start + 1e-3 for (_, end), (start, _) in pairwise(slices))
+    assert len([e for e in events if e["ph"] == "i"]) == 400
+
+
+def test_every_arrow_starts_in_a_cause_and_ends_on_a_cpu() -> None:
+    events = build_trace(timeline(100))["traceEvents"]
+    starts = {e["id"]: e for e in events if e["ph"] == "s"}
+    ends = {e["id"]: e for e in events if e["ph"] == "f"}
+    assert starts.keys() == ends.keys() and len(starts) == 99  # the last exit was cut off by the window's end
+    slices = {(e["pid"], e["tid"], e["ts"]) for e in events if e["ph"] == "X"}
+    for one in [*starts.values(), *ends.values()]:
+        assert (one["pid"], one["tid"], one["ts"]) in slices
+
+
+def test_hostile_names_stay_text() -> None:
+    exits = [
+        TimelineExit(0, i * 100, i * 100 + 50, i * 100 + 70, name, "timer", name, name)
+        for i, name in enumerate(HOSTILE)
+    ]
+    document = json.loads(json.dumps(build_trace(exits)))
+    assert {e["name"] for e in document["traceEvents"] if e["ph"] == "X" and e["pid"] == 1} == set(HOSTILE)
+
+
+def test_timeline_needs_the_capture() -> None:
+    with pytest.raises(UsageError, match="needs the capture"):
+        export(attribution(), "perfetto")
+    with pytest.raises(UsageError, match="--perfetto needs an attribution"):
+        export(idle_run(), "perfetto", Extras(timeline=timeline(3)))
