@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to servers and what is asked of them."""
+"""Connections to servers, and their reports."""

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a private server lives in: its account, folder, network, disk and the process that cleans up."""
+"""The account, folder, network, disk and janitor of a private server."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +19,7 @@ from powerprof.system.errors import PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
+Pool = Callable[..., PrivateServer]
 
 
 def _connected(server: PrivateServer) -> int:
@@ -62,8 +64,9 @@ def test_at_the_end_the_server_has_none_of_them(room: Room, family: Literal["mar
                 assert sql.dialect_of(connection).read_room(connection)[2] <= 2
 
 
-def test_nobody_is_held(room: Room) -> None:
-    with PrivateServer() as server, IdleConnections(server, 0) as clients:
+def test_zero_clients_hold_no_connection(pooled_server: Pool) -> None:
+    server = pooled_server()
+    with IdleConnections(server, 0) as clients:
         assert _connected(server) == 0
         assert clients.lost_count() == 0
 
@@ -76,17 +79,16 @@ def test_lost_clients_are_counted(room: Room) -> None:
             time.sleep(0.1)
 
 
-def test_more_than_the_server_takes_is_refused_first(room: Room) -> None:
-    with PrivateServer(settings={"max-connections": 30}) as server:
-        with pytest.raises(PowerprofError, match=r"room for \d+ more connections, 40 are wanted"):
-            IdleConnections(server, 40).__enter__()
-        assert _connected(server) == 0
-
-
-def test_more_than_the_user_may_have_is_refused_first(room: Room) -> None:
-    refused = pytest.raises(PowerprofError, match="allows 10 connections per user, 20 are wanted")
-    with PrivateServer(settings={"max-user-connections": 10}) as server, refused:
-        IdleConnections(server, 20).__enter__()
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [(40, r"room for \d+ more connections, 40 are wanted"), (20, "allows 10 connections per user, 20 are wanted")],
+    ids=["server", "user"],
+)
+def test_too_many_clients_are_refused_before_the_first_connects(pooled_server: Pool, count: int, message: str) -> None:
+    server = pooled_server(**{"max-connections": 30, "max-user-connections": 10})
+    with pytest.raises(PowerprofError, match=message):
+        IdleConnections(server, count).__enter__()
+    assert _connected(server) == 0
 
 
 @pytest.mark.parametrize("count", [-1, 10**7])

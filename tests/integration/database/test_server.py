@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,25 +22,26 @@ from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from tests.integration.database.conftest import Room
 
 pytestmark = pytest.mark.usefixtures("mariadbd")
+Pool = Callable[..., PrivateServer]
 
 
-def test_a_server_answers_on_its_socket_only(room: Room) -> None:
-    with PrivateServer() as server:
-        with server.connect() as connection:
-            assert sql.fetch_rows(connection, "SELECT @@skip_networking, @@performance_schema") == [(1, 1)]
-        assert server.port is None
-        assert server.socket.parent == server.directory
-        assert server.datadir.stat().st_mode & 0o777 == 0o700
-        process = psutil.Process(server.pid)
-        assert process.name() in ("mariadbd", "mysqld")
-        assert process.net_connections("inet") == []
-        assert server.version.startswith(("MariaDB ", "MySQL "))
+def test_a_server_answers_on_its_socket_only(pooled_server: Pool) -> None:
+    server = pooled_server()
+    with server.connect() as connection:
+        assert sql.fetch_rows(connection, "SELECT @@skip_networking, @@performance_schema") == [(1, 1)]
+    assert server.port is None
+    assert server.socket.parent == server.directory
+    assert server.datadir.stat().st_mode & 0o777 == 0o700
+    process = psutil.Process(server.pid)
+    assert process.name() in ("mariadbd", "mysqld")
+    assert process.net_connections("inet") == []
+    assert server.version.startswith(("MariaDB ", "MySQL "))
 
 
-def test_threads_have_their_names(room: Room) -> None:
-    with PrivateServer() as server:
-        names = server.thread_names()
-        kernel = {int(path.name) for path in Path(f"/proc/{server.pid}/task").iterdir()}
+def test_threads_have_their_names(pooled_server: Pool) -> None:
+    server = pooled_server()
+    names = server.thread_names()
+    kernel = {int(path.name) for path in Path(f"/proc/{server.pid}/task").iterdir()}
     assert names[server.pid] == "thread/sql/main"
     assert "thread/innodb/page_cleaner_thread" in names.values()
     assert len(set(names) - kernel) <= 1, "only the thread of the asking connection may be gone"
@@ -100,11 +102,8 @@ def test_two_servers_live_side_by_side(room: Room) -> None:
         assert one.datadir != two.datadir
 
 
-def test_as_root_the_server_runs_as_its_own_user(room: Room, root: None) -> None:
-    import pwd
-
-    with PrivateServer() as server:
-        assert psutil.Process(server.pid).username() == pwd.getpwnam("mysql").pw_name
+def test_as_root_the_server_runs_as_its_own_user(pooled_server: Pool, root: None) -> None:
+    assert psutil.Process(pooled_server().pid).username() == "mysql"
 
 
 def test_a_port_is_in_the_network_of_the_run_alone(room: Room) -> None:
