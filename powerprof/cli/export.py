@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, interval, quiet
+from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, MonitorOptions, interval, quiet
 from powerprof.cli.output import print_progress, print_text
 from powerprof.cli.parameters import flag, group, number, option, whole_number
 from powerprof.system.errors import Interrupted, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exported(Watched):
+class ExporterOptions(MonitorOptions):
     """The processes to watch, and the interval."""
 
     interval: float = interval(15.0)
@@ -59,7 +59,7 @@ class SeriesOptions:
 class Options(CommandOptions):
     """The options of `export`."""
 
-    watched: Exported = group(Exported)
+    watched: ExporterOptions = group(ExporterOptions)
     energy: EnergyOptions = group(EnergyOptions)
     listen: str = option("--listen", "ADDRESS", "HOST:PORT, [V6]:PORT or unix:PATH.", default="127.0.0.1:9477")
     web_config: Path | None = option(

@@ -360,12 +360,12 @@ class TargetOptions:
     system: bool = flag("--system", "Every process of this host.")
 
 
-# Fields of `Watched` that concern the queried servers.
+# Fields of `MonitorOptions` that concern the queried servers.
 SERVER_QUERIES = ("ask_every", "defaults_file")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Watched:
+class MonitorOptions:
     """The processes to watch, and the interval."""
 
     HEADING: ClassVar[str] = "What is measured, and how often"

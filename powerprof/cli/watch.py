@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, Watched, runs_dir
+from powerprof.cli.options import SERVER_QUERIES, CommandOptions, EnergyOptions, MonitorOptions, runs_dir
 from powerprof.cli.output import print_progress
 from powerprof.cli.parameters import flag, group, whole_number
 from powerprof.system.errors import UsageError
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Options(CommandOptions):
     """The options of `watch`."""
 
-    watched: Watched = group(Watched)
+    watched: MonitorOptions = group(MonitorOptions)
     energy: EnergyOptions = group(EnergyOptions)
     plain: bool = flag("--plain", "Print a line each interval.")
     json_lines: bool = flag("--json-lines", "Print a JSON document each interval.")

@@ -29,7 +29,7 @@ TABLE: list[tuple[int, str, tuple[str, ...]]] = [
     # Values.
     (2, r"--rate \S+: must be above 0", ("run", *CITY, "--rate", "0")),
     (2, r"--rate \S+: must be above 0", ("run", *CITY, "--rate", "-5")),
-    (2, r"--rate \S+: must be above 0", ("compare", "index", "no-index", *LONG, "--rate", "nan")),
+    (2, r"--rate \S+: not a finite number", ("compare", "index", "no-index", *LONG, "--rate", "nan")),
     (2, r"--rate \S+: must be above 0 and at most 10,000,000", ("run", *CITY, "--rate", "1e12")),
     (2, r"--rate \S+: must be above 0", ("sweep", *CITY, "--clients", "1,2", "--rate", "0")),
     (2, r"--queries", ("run", *CITY, "--queries", "0")),
