@@ -220,7 +220,7 @@ def answer_of(sweep: Sweep) -> str:
 
 
 @dataclass(frozen=True)
-class _Best:
+class _BestPoint:
     """The best point by a metric. `alike` lists the points that are not worse, with the bound of the difference."""
 
     point: Point
@@ -228,7 +228,7 @@ class _Best:
     alike: str
 
 
-def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _Best | None:
+def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _BestPoint | None:
     known = [(point, metric) for point in points if (metric := _metric_of(point, name)) is not None]
     if not known:
         return None
@@ -242,10 +242,10 @@ def _best(sweep: Sweep, points: Sequence[Point], name: str, *, least: bool) -> _
         sure = "no measurable difference" if bounded else "inconclusive"
         bound = f", less than {format_significant(max(bounds))} %" if bounded else ""
         as_good = f" (or {text.join_words([str(value) for value in others], 'or')}: {sure}{bound})"
-    return _Best(point, best, as_good)
+    return _BestPoint(point, best, as_good)
 
 
-def _point_text(sweep: Sweep, best: _Best) -> str:
+def _point_text(sweep: Sweep, best: _BestPoint) -> str:
     value = best.point.value
     if sweep.parameter == "clients":
         return f"with {text.plural(int(value), 'client')}{best.alike}"
