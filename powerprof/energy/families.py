@@ -5,8 +5,8 @@ A server with a known kind of CPU is predicted from the results of that kind, an
 generation. Both are prediction intervals of the logarithms (mean ± t · s · √(1 + 1/n), as in any textbook on
 regression). Few results of a kind, and few kinds of a generation, look more alike than they are. Their variance is
 pooled with the variance of all kinds and generations (`Deviations`), each weighted by its number. No interval is
-narrower than the middle nine tenths of the published results. Leave-one-out tests check the coverage, of a result
-(`measure_coverage`) and of a whole kind (`measure_new_kind_coverage`).
+narrower than the middle nine tenths of the published results. Tests that leave one result or one kind out check the
+coverage.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import difflib
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -171,26 +171,6 @@ def _quantile(values: Sequence[float], share: float) -> float:
     position = share * (len(ordered) - 1)
     below = min(int(position), len(ordered) - 2) if len(ordered) > 1 else 0
     return ordered[below] + (position - below) * (ordered[min(below + 1, len(ordered) - 1)] - ordered[below])
-
-
-Predict = Callable[[Sequence[PowerResult]], Spread]
-
-
-def measure_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
-    """Return the share of results, in percent, inside the interval that the other results predict."""
-    inside = [
-        predict([*results[:i], *results[i + 1 :]]).holds(result.per_cpu(what)) for i, result in enumerate(results)
-    ]
-    return 100 * sum(inside) / len(inside)
-
-
-def measure_new_kind_coverage(results: Sequence[PowerResult], what: str, predict: Predict) -> float:
-    """Return the share of results, in percent, inside the interval that the other kinds of CPU predict."""
-    inside = 0
-    for name, kind in group_by_kind(results).items():
-        predicted = predict([result for result in results if result.cpu != name])
-        inside += sum(predicted.holds(result.per_cpu(what)) for result in kind)
-    return 100 * inside / len(results)
 
 
 # The shipped models.

@@ -54,7 +54,7 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
                 continue
             seen[text] = path
             with reading(path):
-                made = _recording(text, path, notes)
+                made = _make_recording(text, path, notes)
         except DataError as error:
             unusable.append(error)
             continue
@@ -72,10 +72,10 @@ def read_recordings(files: Sequence[Path], elapsed_s: float | None) -> tuple[lis
         raise UsageError("--elapsed is the time between powercap dumps, and none of these files is one", "leave it out")
     if not recordings and not notes:
         raise UsageError("no recordings were given", "powerprof energy --from FILE…")
-    return _one_per_source(recordings, notes), notes
+    return _drop_repeated(recordings, notes), notes
 
 
-def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
+def _make_recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list[PowercapDump] | None:
     """Return the recording of a text by its content, or None with a note for PowerTOP's report.
 
     Raise DataError for others.
@@ -93,7 +93,8 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
     if "PowerTOP Version" in text[:4096]:
         notes.append(_note_powertop(text, path))
         return None
-    if "\t" in text and looks_damaged_turbostat(text):
+    # turbostat's columns without a readable header: the error must name the damaged line.
+    if "\t" in text and ("Busy%" in text or "PkgWatt" in text):
         parse_turbostat(text, path)
     if looks_like_meter_log(text):
         wall = parse_meter_log(text, path)
@@ -106,7 +107,7 @@ def _recording(text: str, path: Path, notes: list[str]) -> MeterRecording | list
     )
 
 
-def _one_per_source(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
+def _drop_repeated(recordings: Sequence[MeterRecording], notes: list[str]) -> list[MeterRecording]:
     """Return at most one recording per source. A second one of the same server is left out with a note.
 
     Raise UsageError for recordings of different times or machines: their sum has no meaning.
@@ -145,11 +146,6 @@ def _mean_watts(recording: MeterRecording, window: tuple[float, float]) -> float
 
 # In-band and out-of-band readings of one controller are some seconds apart.
 _SAME_SERVER = 0.05
-
-
-def looks_damaged_turbostat(text: str) -> bool:
-    """Return whether the text has turbostat's columns but no readable header. The error must name its line."""
-    return "Busy%" in text or "PkgWatt" in text
 
 
 def find_common_window(recordings: Sequence[MeterRecording]) -> tuple[float, float] | None:

@@ -12,7 +12,6 @@ from statistics import median
 
 from powerprof.energy.families import (
     PowerResult,
-    bound_over_range,
     compute_deviations,
     group_by_kind,
     model_generation,
@@ -21,7 +20,7 @@ from powerprof.energy.families import (
     published_results,
     shipped_models,
 )
-from powerprof.energy.models_file import PowerModel, estimate_range_of
+from powerprof.energy.models_file import PowerModel, bound_over_range, estimate_range_of
 from tests.bench.figures import Verdict
 
 WANTED_PERCENT = 90.0

@@ -131,7 +131,7 @@ def test_a_figure_below_zero_is_taken_as_zero_and_keeps_its_interval() -> None:
     assert any("C6 came out below 0" in note for note in fit.notes)
 
 
-def test_wakeups_that_move_with_a_state_are_not_told_apart() -> None:
+def test_wakeups_that_move_with_a_state_are_part_of_it() -> None:
     windows = []
     for level in range(8):
         running = 0.2 + level * 0.2
@@ -161,14 +161,12 @@ def test_a_state_that_was_hardly_entered_is_left_out() -> None:
         ([MeteredWindow("same", 1.0, 5.0, 1.0, {"C1": 1.0}, 10.0)] * 9, "do not separate C0, C1"),
     ],
 )
-def test_windows_that_tell_nothing_are_refused(windows: list[MeteredWindow], reason: str) -> None:
+def test_windows_without_information_are_refused(windows: list[MeteredWindow], reason: str) -> None:
     with pytest.raises(PowerprofError, match=reason):
         fit_windows(windows)
 
 
-def test_a_calibrated_model_estimates_what_the_meter_would_say(
-    tmp_path: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_calibrated_model_estimates_the_meters_watts(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     model = make_model(fit_windows(simulate(7)), "bench", GENOA, "package-0 by rapl", "2026-01-31")
     path = choose_target("bench", None)
@@ -242,7 +240,7 @@ def test_windows_of_measuring_become_windows_of_the_fit() -> None:
     assert make_metered_window(window, "x") == MeteredWindow("x", 5.0, 50.0, 0.5, {"C6": 1.5}, 100.0)
 
 
-def test_a_load_runs_on_its_cpus_and_is_gone_afterwards() -> None:
+def test_a_load_runs_on_its_cpus_and_ends_with_its_context() -> None:
     before = {child.pid for child in psutil.Process().children()}
     cpu = min(os.sched_getaffinity(0))
     with run_load(Level("full", 1.0, 1_000, 0), [cpu]):
@@ -255,7 +253,7 @@ def test_a_load_runs_on_its_cpus_and_is_gone_afterwards() -> None:
     assert not child.is_running()
 
 
-def test_idle_starts_nothing() -> None:
+def test_the_idle_level_starts_no_process() -> None:
     before = len(psutil.Process().children())
     with run_load(Level("idle", 0.0, 0, 0), [0, 1]):
         assert len(psutil.Process().children()) == before

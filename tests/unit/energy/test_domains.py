@@ -137,7 +137,7 @@ def test_every_command_gives_one_host_energy(readings: list[EnergyReading], data
 
 @settings(max_examples=300, deadline=None)
 @given(readings=SOME)
-def test_the_sum_is_of_one_source_and_nothing_is_in_it_twice(readings: list[EnergyReading]) -> None:
+def test_the_sum_counts_each_domain_of_one_source_once(readings: list[EnergyReading]) -> None:
     found = host_energy(readings)
     known = {(r.source, r.domain): r for r in readings}
     summed = [known[found.source or "", domain] for domain in found.domains if (found.source or "", domain) in known]
@@ -151,7 +151,7 @@ def test_the_sum_is_of_one_source_and_nothing_is_in_it_twice(readings: list[Ener
         assert found.kind != "estimated" or found.source == "model"
 
 
-def test_psys_beside_its_packages_counts_once() -> None:
+def test_psys_and_its_packages_count_once() -> None:
     readings = [reading("rapl", "package-0", 2.0), reading("rapl", "package-1", 2.0), reading("rapl", "psys", 6.0)]
     assert set(by_every_command(readings).values()) == {6.0}
 
@@ -166,7 +166,7 @@ def test_a_psys_below_its_packages_is_not_the_host() -> None:
     assert set(by_every_command(readings).values()) == {400.0}
 
 
-def test_a_psys_that_reads_nothing_takes_no_figure_away() -> None:
+def test_a_psys_without_figure_leaves_the_packages() -> None:
     readings = [reading("rapl", "psys", None), reading("rapl", "package-0", 30.0)]
     assert set(by_every_command(readings).values()) == {30.0}
 
@@ -177,7 +177,7 @@ def test_a_graphics_card_is_never_the_host() -> None:
     assert set(by_every_command(readings[:1]).values()) == {None}
 
 
-def test_a_dram_that_never_counts_is_no_loss_and_a_package_is() -> None:
+def test_a_missing_package_voids_the_sum_and_a_dead_dram_does_not() -> None:
     dead_dram = [reading("rapl", "package-0", 30.0), reading("rapl", "package-0/dram", None)]
     assert set(by_every_command(dead_dram).values()) == {30.0}
     lost_dram = [reading("rapl", "package-0", 30.0), reading("rapl", "package-0/dram", None, dropped=2)]
@@ -229,7 +229,7 @@ def test_baseline_and_blocks_are_by_one_set_of_meters() -> None:
     assert "joules_per_query_net" not in {m.name for m in read_figures(blocks, baseline)}
 
 
-def test_the_estimate_stands_in_for_a_run_without_any_figure_only() -> None:
+def test_the_estimate_replaces_only_a_run_without_any_figure() -> None:
     without = [reading("rapl", "package-0", None), reading("model", "cpus", 5.0)]
     assert host_meters([without, without]) == HostMeters("model", ("cpus",), "estimated")
     windows = [[reading("rapl", "package-0", 30.0)], without, [reading("rapl", "package-0", 30.0)]]
@@ -290,7 +290,7 @@ def wall_logs(draw: st.DrawFn) -> list[PowerSample]:
     wall=st.none() | wall_logs(),
     order=st.randoms(),
 )
-def test_whatever_happens_to_meters_all_commands_agree_and_no_watt_is_impossible(
+def test_all_commands_agree_on_damaged_meters_and_watts_stay_possible(
     packages: list[list[CounterSample]],
     dram: list[CounterSample] | None,
     psys: list[CounterSample] | None,

@@ -67,7 +67,7 @@ def test_a_name_as_it_is_written(text: str, name: str) -> None:
         ("7763:256:256", "write|near"),
     ],
 )
-def test_what_is_no_name_ends_with_names_that_are_near(text: str, said: str) -> None:
+def test_an_unknown_name_gets_similar_names(text: str, said: str) -> None:
     with pytest.raises(UsageError) as caught:
         find_kind(text)
     assert caught.value.hint is not None
@@ -89,7 +89,7 @@ def test_what_is_no_name_ends_with_names_that_are_near(text: str, said: str) -> 
         "Intel Xeon Processor (Skylake, IBRS)",
     ],
 )
-def test_a_hidden_name_is_no_kind(name: str | None) -> None:
+def test_a_hidden_name_identifies_no_kind(name: str | None) -> None:
     assert identify_kind(CpuIdentity("AuthenticAMD", 25, 1, 1, name)) is None
 
 
@@ -130,7 +130,7 @@ def test_a_name_that_contradicts_the_host_is_doubted() -> None:
     assert chosen.doubts[0].startswith("this host shows a CPU of Intel Skylake")
 
 
-def test_what_estimates_nothing_takes_no_name() -> None:
+def test_a_name_without_an_estimate_is_refused() -> None:
     with pytest.raises(UsageError, match="no effect"):
         WindowEnergy(EnergyRequest(source="none", cpu_model="EPYC 7763"))
     with pytest.raises(UsageError, match="no effect"):

@@ -100,9 +100,7 @@ _HOSTS: list[tuple[str, list[Chip], float | None]] = [
 
 
 @pytest.mark.parametrize(("chips", "watts"), [host[1:] for host in _HOSTS], ids=[host[0] for host in _HOSTS])
-def test_a_host_is_summed_from_what_is_known_to_be_a_part_of_it(
-    tree: Tree, chips: list[Chip], watts: float | None
-) -> None:
+def test_a_host_is_the_sum_of_its_known_parts(tree: Tree, chips: list[Chip], watts: float | None) -> None:
     draw_chips(tree, chips)
     with open_meters("hwmon") as meters:
         readings = measured(meters)
@@ -122,7 +120,7 @@ def _fields(reading: EnergyReading) -> dict[str, object]:
     return {name: getattr(reading, name) for name in reading.__struct_fields__}
 
 
-def test_which_of_two_meters_of_a_server_counts_is_said(tree: Tree) -> None:
+def test_a_note_names_the_counted_one_of_two_server_meters(tree: Tree) -> None:
     draw_chips(tree, [("power_meter", {"1": 200.0}), *[("cffps2", _SUPPLY)] * 2])
     with open_meters("hwmon") as meters:
         readings = measured(meters)
@@ -139,7 +137,7 @@ def test_a_supply_that_cannot_be_read_leaves_the_sum_unknown(tree: Tree) -> None
         assert host_energy(measured(meters)).watts is None
 
 
-def test_what_is_in_no_sum_is_marked(tree: Tree) -> None:
+def test_domains_outside_of_sums_are_marked(tree: Tree) -> None:
     draw_chips(tree, [("amdgpu", {"PPT": 80.0}), ("power_meter", {"1": 20.0})])
     with open_meters("hwmon") as meters:
         readings = measured(meters)
@@ -228,7 +226,7 @@ _DCMI = """
 """
 
 
-def test_todays_ipmitool_text_and_a_reading_that_is_switched_off() -> None:
+def test_a_deactivated_reading_is_left_out() -> None:
     states = [(210, 10, "activated"), (999, 15, "deactivated"), (220, 20, "activated")]
     text = "".join(_DCMI.format(watts=watts, second=second, state=state) for watts, second, state in states)
     log = parse_ipmi(text, "dcmi.log")
@@ -243,7 +241,7 @@ def supply(tree: Tree, name: str, kind: str, **values: object) -> None:
         tree.write(f"class/power_supply/{name}/{key}", value)
 
 
-def test_a_battery_beside_the_mains_is_no_meter_of_the_machine(tree: Tree) -> None:
+def test_a_battery_next_to_online_mains_is_refused(tree: Tree) -> None:
     supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
     supply(tree, "AC", "Mains", online=1)
     with pytest.raises(CapabilityError, match=r"the mains feed this machine too \(AC\)"):
@@ -268,7 +266,7 @@ def test_a_battery_beside_the_mains_is_no_meter_of_the_machine(tree: Tree) -> No
         ("Battery", False),
     ],
 )
-def test_whatever_else_feeds_the_machine_is_no_battery_of_it(tree: Tree, kind: str, feeds: bool) -> None:
+def test_any_online_supply_refuses_the_battery(tree: Tree, kind: str, feeds: bool) -> None:
     supply(tree, "BAT0", "Battery", status="Discharging", power_now=8_000_000)
     supply(tree, "other", kind, online=1, scope="Device")  # a mouse's cradle
     with open_meters("battery") as meters:
@@ -299,7 +297,7 @@ def test_a_maker_of_ups_makes_no_battery_of_this_machine(tree: Tree, maker: str,
 
 
 @pytest.mark.parametrize("name", ["hid-0003:051D:0002.0001-battery", "wacom_battery_3", "ps-controller-battery-a0"])
-def test_a_peripherals_battery_is_none_of_this_machine(tree: Tree, name: str) -> None:
+def test_a_battery_of_a_peripheral_is_ignored(tree: Tree, name: str) -> None:
     supply(tree, name, "Battery", status="Discharging", power_now=300_000_000)
     with pytest.raises(CapabilityError, match="battery: none"):
         open_meters("battery")
@@ -329,7 +327,7 @@ def test_zones_of_other_kernels(tree: Tree, names: list[str], ranged: bool, watt
 
 
 @pytest.mark.parametrize("control", ["arm-scmi", "dtpm", "intel-rapl-other"])
-def test_limits_that_are_no_rapl_are_not_read_as_such(tree: Tree, control: str) -> None:
+def test_limits_of_other_control_types_are_ignored(tree: Tree, control: str) -> None:
     tree.zone(f"{control}:0", "package-0", 0)
     with pytest.raises(CapabilityError, match="no RAPL energy counters"):
         open_meters("rapl")
@@ -338,7 +336,7 @@ def test_limits_that_are_no_rapl_are_not_read_as_such(tree: Tree, control: str) 
 @pytest.mark.parametrize(
     ("name", "model"), [("hid_ups", ""), ("ups", "Eaton 5E"), ("hidpp_1", "Back-UPS ES 700"), ("battery", "Smart-UPS")]
 )
-def test_a_ups_is_no_battery_of_this_machine(tree: Tree, name: str, model: str) -> None:
+def test_a_ups_is_not_a_battery(tree: Tree, name: str, model: str) -> None:
     supply(tree, name, "Battery", status="Discharging", power_now=300_000_000, model_name=model)
     with pytest.raises(CapabilityError, match="battery: none"):
         open_meters("battery")

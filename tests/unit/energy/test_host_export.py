@@ -71,7 +71,7 @@ def test_a_named_guest_of_keplers_page(url: str) -> None:
         assert host_energy([msgspec.structs.replace(reading, joules=3.0, watts=1.5)]).domains == ["share of host"]
 
 
-def test_several_guests_have_to_be_told_apart(url: str) -> None:
+def test_several_guests_need_a_name(url: str) -> None:
     Page.text = KEPLER.replace("{db1}", "100")
     with pytest.raises(CapabilityError, match=r"2 guests \(db1, web\)") as caught:
         open_meters(f"host:{url}")
@@ -86,7 +86,7 @@ def test_zones_within_zones_are_not_added() -> None:
     assert (domain, sum(sample.value for sample in chosen)) == ("share of host", 110.0)
 
 
-def test_figures_that_are_no_counters_are_left_out() -> None:
+def test_figures_other_than_counters_are_left_out() -> None:
     page = 'kepler_vm_cpu_joules_total{vm_name="db1",zone="package"} %s\n'
     assert parse_metrics("".join(page % value for value in ("1e999", "-5", "1e", "NaN", "7"))) == parse_metrics(
         page % "7"
@@ -123,7 +123,7 @@ def test_the_tree_that_scaphandre_shares(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["/nonexistent", "http://127.0.0.1:9/metrics"])
-def test_a_host_that_offers_nothing_is_a_missing_capability(where: str) -> None:
+def test_a_host_without_figures_is_a_missing_capability(where: str) -> None:
     with pytest.raises(CapabilityError) as caught:
         open_meters(f"host:{where}")
     assert caught.value.message.startswith("host: ")
@@ -238,7 +238,7 @@ def test_under_root_the_page_is_read_by_an_account_without_rights() -> None:
         "joules_total" * 5000,
     ],
 )
-def test_a_line_that_is_none_takes_time_with_its_length(line: str) -> None:
+def test_an_invalid_line_takes_linear_time(line: str) -> None:
     text = "\n".join([line] * 50)
 
     def read() -> None:

@@ -46,12 +46,12 @@ def test_headers_units_and_times(text: str, first: tuple[float, float]) -> None:
     assert log.notes == ()
 
 
-def test_seconds_since_the_log_began_are_no_moments() -> None:
+def test_times_from_zero_are_not_epoch_times() -> None:
     assert not parse_meter_log("time,watts\n0,1\n1,2\n", "log").has_epoch
     assert parse_meter_log("time,watts\n1737461935,1\n1737461936,2\n", "log").has_epoch
 
 
-def test_times_without_a_zone_are_local_and_said() -> None:
+def test_times_without_a_zone_are_local_with_a_note() -> None:
     log = parse_meter_log("time,watts\n2025-01-21 12:18:55,1\n2025-01-21 12:18:56,1\n", "log")
     assert log.notes == ("its times carry no zone and are taken as this machine's local time",)
 
@@ -77,7 +77,7 @@ def test_damaged_logs_are_refused(text: str, line: int | None, reason: str) -> N
     assert reason in caught.value.reason
 
 
-def test_a_loggers_farewell_is_no_damage() -> None:
+def test_a_message_at_the_end_of_a_log_is_left_out() -> None:
     log = parse_meter_log("time,watts\n1737461935,2\n1737461936,3\nInterrupted, exiting\n", "log")
     assert len(log.samples) == 2
     assert log.notes == ("the last line is not a sample and was left out: 'Interrupted, exiting'",)
@@ -279,7 +279,7 @@ def test_one_header_only_and_summary_rows_only() -> None:
     assert [i.system.values["PkgWatt"] for i in log.intervals if i.system] == [1.5, 2.5]
 
 
-def test_an_unfinished_last_interval_is_left_out_and_said() -> None:
+def test_an_unfinished_last_interval_is_left_out_with_a_note() -> None:
     cut = LOG[: LOG.rindex("1009.99")]
     log = parse_turbostat(cut, "log")
     assert len(log.intervals) == 2

@@ -148,7 +148,7 @@ def test_nested_folders_of_sysfs_devices(tree: Tree) -> None:
         assert joules(window(meters, change)) == {"package-0": 1.0, "core": 0.01}
 
 
-def test_unreadable_range_drops_the_samples_and_says_it(tree: Tree) -> None:
+def test_an_unreadable_range_drops_the_samples_with_a_note(tree: Tree) -> None:
     tree.zone("intel-rapl:0", "package-0", 0, range_uj=None)
     with open_meters("rapl") as meters:
         readings = window(meters, lambda: tree.count("intel-rapl:0", 5_000_000))
@@ -157,7 +157,7 @@ def test_unreadable_range_drops_the_samples_and_says_it(tree: Tree) -> None:
     assert readings[0].dropped_samples_count == 2
 
 
-def test_a_package_that_is_unplugged_is_marked_and_the_total_is_unknown(tree: Tree) -> None:
+def test_an_unplugged_package_makes_the_total_unknown(tree: Tree) -> None:
     tree.zone("intel-rapl:0", "package-0", 0)
     second = tree.zone("intel-rapl:1", "package-1", 0)
 
@@ -172,7 +172,7 @@ def test_a_package_that_is_unplugged_is_marked_and_the_total_is_unknown(tree: Tr
     assert host_energy(readings).joules is None
 
 
-def test_a_counter_that_stands_still_is_not_zero_watts(tree: Tree) -> None:
+def test_a_frozen_counter_is_not_zero_watts(tree: Tree) -> None:
     tree.zone("intel-rapl:0", "package-0", 240_422_366_267)
     with open_meters("auto") as meters:
         readings = window(meters)
@@ -261,7 +261,7 @@ _CHIPS: list[tuple[str, dict[str, float], list[str], float | None]] = [
 
 
 @pytest.mark.parametrize(("name", "watts", "domains", "expected"), _CHIPS, ids=lambda value: str(value)[:24])
-def test_each_chip_is_counted_for_what_it_measures(
+def test_each_chip_has_its_scope(
     tree: Tree, name: str, watts: dict[str, float], domains: list[str], expected: float | None
 ) -> None:
     chip(tree, 0, name, watts, average=name == "power_meter")
@@ -358,7 +358,7 @@ def test_mains_plugged_in_while_measuring_is_a_dropped_sample(tree: Tree) -> Non
     assert readings[0].dropped_samples_count == 1
 
 
-def test_battery_that_charges_is_no_meter(tree: Tree) -> None:
+def test_a_charging_battery_is_refused(tree: Tree) -> None:
     battery(tree, "BAT0", "Charging", power_now=30_000_000)
     with pytest.raises(CapabilityError, match="not discharging"):
         open_meters("battery")
@@ -400,7 +400,7 @@ _ZONES = [
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(order=st.permutations(range(len(_ZONES))), numbers=st.permutations("0123456789abcdef"), mmio=st.booleans())
-def test_order_and_numbering_of_zones_change_nothing(order: list[int], numbers: list[str], mmio: bool) -> None:
+def test_order_and_numbering_of_zones_have_no_effect(order: list[int], numbers: list[str], mmio: bool) -> None:
     ids: dict[int, str] = {0: f"intel-rapl:{numbers[0]}", 1: f"intel-rapl:{numbers[1]}"}
     for index, (_, parent, _) in enumerate(_ZONES):
         if parent is not None:
@@ -453,7 +453,7 @@ def test_the_window_without_its_gaps() -> None:
 
 
 @pytest.mark.parametrize("after", [5_023_000_000, 500], ids=["counted on in s2idle", "began at 0 after S3"])
-def test_what_was_drawn_asleep_is_nobodys(package: Tree, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+def test_energy_during_a_suspend_is_not_counted(package: Tree, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
     clock = SuspendedClock(monkeypatch)
     with open_meters("rapl") as meters:
         sample_counter(meters, package, (100.0, 5_000_000_000), (104.0, 5_012_000_000))
@@ -469,7 +469,7 @@ def test_what_was_drawn_asleep_is_nobodys(package: Tree, monkeypatch: pytest.Mon
         assert not meters.notes()
 
 
-def test_two_samples_and_a_suspend_between_them_are_no_figure(package: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_suspend_between_two_samples_gives_no_figure(package: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SuspendedClock(monkeypatch)
     with open_meters("rapl") as meters:
         sample_counter(meters, package, (100.0, 5_000_000_000))

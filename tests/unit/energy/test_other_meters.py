@@ -41,7 +41,7 @@ def test_events_of_the_power_pmu(tmp_path: Path) -> None:
     assert found[1].joules_per_unit == pytest.approx(2**-32)
 
 
-def test_perf_counters_are_scaled_and_a_gone_cpu_is_marked() -> None:
+def test_perf_counters_are_scaled_and_an_offline_cpu_is_marked() -> None:
     read_pkg, write_pkg = os.pipe()
     read_core, write_core = os.pipe()
     os.write(write_pkg, struct.pack("=QQ", 1 << 32, 4 << 32))
@@ -150,7 +150,7 @@ def test_live_turbostat(program: Path) -> None:
         ("#!/bin/sh\necho hello\n", "no turbostat table"),
     ],
 )
-def test_a_turbostat_without_watts_is_no_meter(program: Path, text: str, reason: str) -> None:
+def test_a_turbostat_without_watts_is_refused(program: Path, text: str, reason: str) -> None:
     script(program, "turbostat", text)
     with pytest.raises(CapabilityError, match=reason):
         open_meters("turbostat")
@@ -183,7 +183,7 @@ def test_ipmi_that_does_not_answer(program: Path, text: str, reason: str) -> Non
         open_meters("ipmi")
 
 
-def test_powertops_own_watts() -> None:
+def test_the_watts_of_powertop_reports() -> None:
     assert find_report_watts("x\nThe battery reports a discharge rate of:  9.57  W;\n") == (9.57, "battery discharge")
     baseline = find_report_watts("The system baseline power is estimated at:  830 mW;\n")
     assert baseline == (pytest.approx(0.83), "system baseline")

@@ -13,11 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from powerprof.energy.families import (
-    bound_over_range,
     delivered_excess,
     delivered_ratio,
-    measure_coverage,
-    measure_new_kind_coverage,
     predict_new_kind,
     published_deviations,
     published_results,
@@ -30,6 +27,7 @@ from powerprof.energy.models_file import (
     PowerModel,
     StateWatts,
     WakeupJoules,
+    bound_over_range,
     encode_model,
     parse_cpuinfo,
     parse_models,
@@ -38,6 +36,7 @@ from powerprof.energy.recordings import replay
 from powerprof.energy.windows import estimate_doubts, estimate_window
 from powerprof.model.records import StateResidency, Window
 from powerprof.system.errors import DataError
+from tests.unit.energy.published_coverage import measure_coverage, measure_new_kind_coverage
 
 GENOA = CpuIdentity("AuthenticAMD", 25, 17, 1)
 SHIPPED = shipped_models()

@@ -118,7 +118,7 @@ def test_a_package_missing_in_a_dump_is_marked(tmp_path: Path) -> None:
         (("Timestamp | 5\n" + grep(0), "Timestamp | 4\n" + grep(1)), None, DataError, "time does not advance"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_contradictory_recordings_are_refused(
     tmp_path: Path, texts: tuple[str, ...], elapsed: float | None, error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason.replace("(", r"\(")):
@@ -276,7 +276,7 @@ def test_packed_logs_are_read_and_empty_ones_called_empty(tmp_path: Path) -> Non
         replay([packed])
 
 
-def test_one_file_that_is_no_use_does_not_void_the_others(tmp_path: Path) -> None:
+def test_an_unusable_file_does_not_void_the_others(tmp_path: Path) -> None:
     result = replay(save(tmp_path, "nothing of use\n", turbostat(1000, 40.0), ""))
     assert result.total.watts == pytest.approx(40.0)
     assert [note for note in result.notes if note.startswith("not used: ")] == [
@@ -286,13 +286,13 @@ def test_one_file_that_is_no_use_does_not_void_the_others(tmp_path: Path) -> Non
     ]
 
 
-def test_dumps_in_the_wrong_order_are_no_58_kilowatts(tmp_path: Path) -> None:
+def test_dumps_in_the_wrong_order_have_no_figure(tmp_path: Path) -> None:
     result = replay(save(tmp_path, bars(240_425_366_267, 0), bars(240_422_366_267, 0)), 3.0)
     assert result.total.joules is None
     assert any("readings in the wrong order" in note for note in result.notes)
 
 
-def test_constraints_say_what_a_package_can_draw(tmp_path: Path) -> None:
+def test_constraints_limit_the_power_of_a_package(tmp_path: Path) -> None:
     limit = f"{ROOT}/intel-rapl:0/constraint_0_max_power_uw|15000000\n"
     # 200 W from a laptop's 15 W part.
     result = replay(save(tmp_path, bars(0, 0) + limit, bars(400_000_000, 0) + limit), 2.0)

@@ -161,7 +161,7 @@ def test_functions_below_threads_below_processes() -> None:
     assert conservation_error(split) < 1e-12
 
 
-def test_an_unknown_floor_attributes_nothing() -> None:
+def test_without_an_idle_floor_no_energy_is_attributed() -> None:
     split = split_energy(
         5.0, 1.0, idle_watts=None, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.0)]
     )
@@ -187,7 +187,7 @@ def test_parts_that_ran_longer_than_the_cpus_leave_a_negative_residual() -> None
     assert split.notes == ["the parts sum to more than the CPUs ran: what cannot be attributed is below 0"]
 
 
-def test_clocks_that_differ_by_half_a_percent_are_no_note() -> None:
+def test_clocks_half_a_percent_apart_get_no_note() -> None:
     split = split_energy(
         20.0, 10.0, idle_watts=1.0, c0_s=1.0, kind="measured", source="rapl", consumers=[Consumer(name="x", c0_s=1.005)]
     )
@@ -218,7 +218,7 @@ def test_wakeups_never_cost_more_than_was_drawn() -> None:
     assert "their price is lowered" in split.notes[0]
 
 
-def test_stolen_time_is_a_line_of_its_own_and_no_negative_residual() -> None:
+def test_stolen_time_is_a_separate_line() -> None:
     # 2 CPUs for 2 s: C0 30 % = 1.2 s, of which 0.4 s were stolen; the server used 0.4 s of CPU time.
     window = msgspec.structs.replace(builders.window(30.0, client_s=0.0, watts=3.0), steal_percent=10.0)
     phase = phases.combine_windows("server", [window])
@@ -235,7 +235,7 @@ def test_stolen_time_is_a_line_of_its_own_and_no_negative_residual() -> None:
     assert split.residual_joules == pytest.approx(0.0, abs=1e-9)
 
 
-def test_steal_and_smt_are_said() -> None:
+def test_steal_and_smt_are_noted() -> None:
     split = split_energy(
         20.0,
         10.0,
@@ -301,7 +301,7 @@ def test_a_measured_idle_baseline_is_the_floor(energy: WindowEnergy) -> None:
     assert [part.joules for part in split.parts] == [pytest.approx(360.0), pytest.approx(240.0)]
 
 
-def test_a_host_that_slept_all_along_has_nothing_above_its_floor(energy: WindowEnergy) -> None:
+def test_a_sleeping_host_draws_its_floor(energy: WindowEnergy) -> None:
     split = energy.split(WHOLE, 10.0, 4, 0.0, [], idle_watts=None)
     assert split is not None
     assert split.active_joules == pytest.approx(0.0)

@@ -39,7 +39,7 @@ def test_a_reading_that_was_cut_in_two_is_taken_again(monkeypatch: pytest.Monkey
     assert cut == []
 
 
-def test_what_a_window_says() -> None:
+def test_a_window_notes_a_suspend() -> None:
     assert note_suspend(0.0) == []
     assert note_suspend(12.34)[0].startswith("the host was suspended for 12.3 s within this window")
 

@@ -55,7 +55,7 @@ def test_energy_is_exact_to_one_unit_under_jitter(data: st.DataObject) -> None:
     assert scale_to_window(energy, 0.0, count - 1.0)[0] == energy.joules
 
 
-def test_unknown_wrap_point_drops_every_sample_and_says_so() -> None:
+def test_an_unknown_wrap_point_drops_every_sample_with_a_note() -> None:
     samples = [CounterSample(float(t), None, "no_range") for t in range(3)]
     energy = counter_energy(samples, 0.0, 2.0, joules_per_unit=1e-6, modulus=None)
     assert energy.joules is None
@@ -91,7 +91,7 @@ def test_a_wrap_counts_and_a_reset_does_not() -> None:
     assert "the counter went back from 120.0 to 0.0 J, which is a reset, not a wrap" in reset.notes[0]
 
 
-def test_a_reset_of_a_counter_with_fine_units_is_told_by_what_is_usual() -> None:
+def test_usual_power_distinguishes_a_reset_from_a_wrap() -> None:
     # 15.3 µJ units wrap at 65,536 J: a reset at 65,000 J reads as 536 W, which the package could draw, and never did.
     usual = [64_800_000_000 + i * 65_000_000 for i in range(4)]
     energy = counted([*usual, 0, 65_000_000, 130_000_000], modulus=65_532_610_988)
@@ -99,7 +99,7 @@ def test_a_reset_of_a_counter_with_fine_units_is_told_by_what_is_usual() -> None
     assert energy.dropped == 1
 
 
-def test_two_dumps_in_the_wrong_order_are_no_energy() -> None:
+def test_two_dumps_in_the_wrong_order_have_no_energy() -> None:
     energy = counted([240_425_000_000, 240_422_000_000], modulus=262_143_328_851)
     assert energy.joules is None
     assert energy.dropped == 1
@@ -113,7 +113,7 @@ def test_a_spike_is_dropped_and_bridged() -> None:
     assert "does not fit the samples around it" in energy.notes[0]
 
 
-def test_more_than_the_hardware_can_draw_is_no_figure() -> None:
+def test_impossible_power_gives_no_figure() -> None:
     assert counted([0, 99_000_000, 198_000_000], limit_watts=100.0).watts == pytest.approx(99.0)
     refused = counted([0, 120_000_000], limit_watts=100.0)
     assert refused.joules is None
@@ -148,13 +148,13 @@ def test_a_window_before_the_domain_went_away_is_untouched() -> None:
     assert counter_energy(samples, 0.0, 1.0, joules_per_unit=1.0, modulus=100).joules == 10
 
 
-def test_a_step_back_without_a_wrap_point_is_no_energy() -> None:
+def test_a_step_back_without_a_wrap_point_has_no_energy() -> None:
     energy = counter_energy([CounterSample(0.0, 9), CounterSample(1.0, 3)], 0.0, 1.0, joules_per_unit=1.0, modulus=None)
     assert energy.joules is None
     assert energy.dropped == 1
 
 
-def test_a_counter_above_its_own_range_is_not_believed() -> None:
+def test_a_value_above_the_range_is_dropped() -> None:
     assert step_units(150, 20, 100) is None
 
 
@@ -198,13 +198,13 @@ def test_samples_that_cover_only_part_are_stretched_aloud() -> None:
     assert energy.notes == ("covers 8.0 s and its mean power stands for the window of 10.0 s",)
 
 
-def test_samples_that_cover_less_than_half_give_nothing() -> None:
+def test_samples_over_less_than_half_give_no_figure() -> None:
     energy = power_energy([PowerSample(t / 10, 50.0) for t in range(0, 41)], 0.0, 10.0)
     assert energy.joules is None
     assert energy.notes == ("covers 4.0 s, less than half of the window of 10.0 s",)
 
 
-def test_a_window_takes_its_share_of_what_straddles_its_edges() -> None:
+def test_a_window_takes_its_share_of_intervals_across_its_edges() -> None:
     # 10, 20, 30, 40 J in a second each; the window is from 0.5 to 2.5 s.
     samples = [CounterSample(float(t), v) for t, v in enumerate((0, 10, 30, 60, 100))]
     energy = counter_energy(samples, 0.5, 2.5, joules_per_unit=1.0, modulus=None)
@@ -229,7 +229,7 @@ def test_a_spike_in_a_log_and_negative_watts_are_dropped() -> None:
     assert energy.notes == ("3 of 8 samples are impossible (178,993 W) and were dropped",)
 
 
-def test_a_load_that_begins_is_no_spike() -> None:
+def test_the_begin_of_a_load_is_not_a_spike() -> None:
     watts = [5.0, 5.0, 5.0, 90.0, 95.0, 90.0, 5.0]
     energy = power_energy([PowerSample(float(t), w) for t, w in enumerate(watts)], 0.0, 6.0)
     assert energy.dropped == 0

@@ -61,7 +61,7 @@ def test_residency_is_exact_over_policies_of_unlike_size(tree: Tree) -> None:
     assert found.busy_mhz is None
 
 
-def test_counters_that_were_reset_are_no_residency(tree: Tree) -> None:
+def test_reset_counters_give_no_residency(tree: Tree) -> None:
     tree.policy(0, "0", {1500000: 1000, 2400000: 5000})
     before = cpufreq.read_frequencies()
     tree.policy(0, "0", {1500000: 10, 2400000: 20})
@@ -73,7 +73,7 @@ def test_counters_that_were_reset_are_no_residency(tree: Tree) -> None:
     ("folder", "driver", "status"),
     [("intel_pstate", "intel_pstate", "active"), ("amd_pstate", "amd-pstate-epp", "active")],
 )
-def test_a_driver_that_counts_nothing_says_its_limits(tree: Tree, folder: str, driver: str, status: str) -> None:
+def test_a_driver_without_counters_shows_its_limits(tree: Tree, folder: str, driver: str, status: str) -> None:
     files = {
         "scaling_driver": driver,
         "scaling_governor": "powersave",
@@ -142,7 +142,7 @@ def test_windows_put_together_are_weighted_by_time() -> None:
     assert both.busy_mhz == 40.0
 
 
-def test_what_a_window_reports_of_a_machine_with_p_states(tree: Tree) -> None:
+def test_a_window_reports_p_states(tree: Tree) -> None:
     fake = FakeCpus(tree.cpu.parents[2], [[POLL, C1]] * 2, driver="acpi_idle")
     fake_stat(tree.cpu.parents[2], [(0, 100), (0, 100)])
     files = {"scaling_driver": "acpi-cpufreq", "scaling_min_freq": "1500000", "scaling_max_freq": "2400000"}

@@ -87,7 +87,7 @@ def test_an_older_kernel_without_above_below_rejected(tmp_path: Path) -> None:
     assert (reading.above, reading.rejected) == ((None, None), (None, None))
 
 
-def test_cpus_without_states_are_said(tmp_path: Path) -> None:
+def test_cpus_without_states_are_noted(tmp_path: Path) -> None:
     FakeCpus(tmp_path, [[POLL, C1], []])
     assert CpuidleReader(tmp_path).notes == ["no idle states for CPU 1: left out"]
 
@@ -103,7 +103,7 @@ def test_no_tree_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("text", "reason"), [("junk", "not a number: b'junk'"), ("", "not a number: b''")])
-def test_a_counter_that_is_no_number_is_named(tmp_path: Path, text: str, reason: str) -> None:
+def test_the_error_names_a_damaged_counter(tmp_path: Path, text: str, reason: str) -> None:
     cpus = FakeCpus(tmp_path, [[POLL, C1]])
     (cpus.state(0, 1) / "time").write_text(text)
     with pytest.raises(PowerprofError) as error:
@@ -159,7 +159,7 @@ def cpus(tmp_path: Path) -> FakeCpus:
 
 
 @pytest.mark.parametrize("bar", [False, True])
-def test_both_layouts_say_the_same(cpus: FakeCpus, bar: bool) -> None:
+def test_both_layouts_give_the_same_figures(cpus: FakeCpus, bar: bool) -> None:
     dump = parse_dump(cpus.dump(bar), Path("dump"))
     assert dump.driver == "intel_idle"
     assert dump.snapshot.cpus[1].usage == (0, 10, 5)
@@ -204,7 +204,7 @@ def test_a_missing_value_is_refused_with_its_line(cpus: FakeCpus) -> None:
 
 
 @pytest.mark.parametrize("value", ["abc", "-5", "1e9", "0x10", "18446744073709551616", "12 13", "nan"])
-def test_a_counter_that_is_no_number_is_refused_with_its_line(cpus: FakeCpus, value: str) -> None:
+def test_a_damaged_counter_is_refused_with_its_line(cpus: FakeCpus, value: str) -> None:
     lines = cpus.dump(bar=True).splitlines()
     at = next(index for index, line in enumerate(lines) if "cpu0/cpuidle/state1/usage|" in line)
     lines[at] = f"/sys/devices/system/cpu/cpu0/cpuidle/state1/usage|{value}"
@@ -226,7 +226,7 @@ def test_a_counter_that_is_no_number_is_refused_with_its_line(cpus: FakeCpus, va
         ("/" + "x" * 5000 + "\n", "dump:1: line too long"),
     ],
 )
-def test_what_is_no_dump_is_refused(text: str, reason: str) -> None:
+def test_another_text_is_refused(text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         parse_dump(text, Path("dump"))
 

@@ -139,7 +139,7 @@ def test_exits_are_conserved(reader: CpuidleReader) -> None:
     assert window.edge_exits_count <= 2 * len(reader.cpus)
 
 
-def test_a_cpu_outside_of_our_set_is_said(tmp_path: Path) -> None:
+def test_a_cpu_outside_of_our_set_is_noted(tmp_path: Path) -> None:
     """CPU 5000 is none that this process may run on, as in a container with a cpuset."""
     cpus = FakeCpus(tmp_path, [[POLL, C1]])
     (cpus.folder / "cpu0").rename(cpus.folder / "cpu5000")

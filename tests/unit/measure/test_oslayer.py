@@ -65,7 +65,7 @@ def test_rates_between_two_readings(sda: Path) -> None:
     assert (own.read_ms, own.write_ms, own.service_ms) == (20.0, 20.0, 20.0)
 
 
-def test_what_the_kernel_does_not_count_is_unknown(tmp_path: Path) -> None:
+def test_missing_counters_are_unknown(tmp_path: Path) -> None:
     nothing = read_counters(tmp_path)
     assert compute_os_rates(nothing, OsReading(nothing.at_s + 1)) == OsRates()
 
@@ -174,7 +174,7 @@ def test_two_windows_put_together_weigh_times_by_requests() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="counting on every CPU needs root")
-def test_a_task_that_is_moved_is_counted() -> None:
+def test_a_migrated_task_is_counted() -> None:
     if len(allowed := sorted(os.sched_getaffinity(0))) < 2:
         pytest.skip("one CPU")
     moves = oslayer.Migrations(allowed)

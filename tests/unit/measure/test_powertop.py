@@ -129,7 +129,7 @@ def test_recorded_laptops(recordings: Path) -> None:
     assert total == pytest.approx(100.0)
 
 
-def test_a_program_that_is_not_installed_is_a_missing_capability() -> None:
+def test_a_missing_program_is_a_missing_capability() -> None:
     with pytest.raises(CapabilityError) as error:
         TimedProgram("powerprof-no-such-program", "powertop")
     assert (error.value.exit_code, error.value.hint) == (3, "apt install powertop")

@@ -30,7 +30,7 @@ ctxt 1500
 """
 
 
-def test_where_the_time_went() -> None:
+def test_accounting_splits_the_time() -> None:
     spent = procfs.compute_accounting(procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(LATER, "stat", 10**9))
     assert spent is not None
     # 20 user, 10 system, 60 + 100 idle, 5 softirq, 10 steal: 205 ticks; iowait went back by 5, which counts as 0.
@@ -41,7 +41,7 @@ def test_where_the_time_went() -> None:
     assert (spent.cpus, spent.interrupts_hz, spent.context_switches_hz) == (2, 200.0, 500.0)
 
 
-def test_a_stat_that_stands_still_is_unknown() -> None:
+def test_an_unchanged_stat_gives_no_accounting() -> None:
     first, second = procfs.parse_stat(STAT, "stat", 0), procfs.parse_stat(STAT, "stat", 10**9)
     assert procfs.compute_accounting(first, second) is None
 
@@ -76,7 +76,7 @@ def test_process_time_counts_ended_threads_and_running_ones() -> None:
     assert 0.05e9 <= after - before <= 0.5e9
 
 
-def test_a_process_that_ended_is_said_and_not_counted() -> None:
+def test_an_ended_process_is_noted_and_not_counted() -> None:
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     times = procfs.ProcessTimes({"server": [os.getpid(), child.pid], "client": [os.getpid()]})
     before = times.read()
@@ -93,7 +93,7 @@ def test_the_tree_can_be_moved(tmp_path: Path) -> None:
     assert procfs.read_stat(tmp_path / "proc").cpus[0]["idle"] == 0.1
 
 
-def test_memory_is_our_own_though_a_large_process_started_us() -> None:
+def test_peak_memory_excludes_the_parent_process() -> None:
     """`parent` holds 200 MB when it starts the program that asks."""
     child = "from powerprof.measure.procfs import own_peak_bytes; print(own_peak_bytes())"
     run = f"subprocess.run([sys.executable, '-c', {child!r}], check=True)"
@@ -123,18 +123,18 @@ def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "interrupts"
 
 
-def test_what_a_hypervisor_sends_is_counted_over_all_cpus(proc: Path) -> None:
+def test_hypervisor_interrupts_are_summed_over_all_cpus(proc: Path) -> None:
     proc.write_text(_HYPER_V)
     assert read_unseen_counts() == {"NMI": 7, "HYP": 127_004, "HRE": 0, "HVS": 1_700_000}
 
 
 @pytest.mark.parametrize("text", [_ARM, "", "NMI\n", "HYP: x y\n", "\n\nHYP"])
-def test_machines_without_such_rows_and_damaged_files_have_none(proc: Path, text: str) -> None:
+def test_missing_rows_and_damaged_files_give_no_counts(proc: Path, text: str) -> None:
     proc.write_text(text)
     assert sum(read_unseen_counts().values()) == 0
 
 
-def test_only_what_came_in_the_window_is_told() -> None:
+def test_only_interrupts_of_the_window_are_counted() -> None:
     before = {"HYP": 100, "NMI": 7, "PIW": 5}
     assert count_unseen(before, {"HYP": 160, "NMI": 7, "PIW": 3, "HVS": 2}) == {
         "hypervisor callbacks": 60,

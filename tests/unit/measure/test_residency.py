@@ -95,7 +95,7 @@ def test_states_are_merged_by_name_over_unlike_cpus(tmp_path: Path) -> None:
     assert state(window, "C6").residency_percent == pytest.approx(75.0)
 
 
-def test_a_cpu_that_goes_offline_is_left_out_and_said(tmp_path: Path) -> None:
+def test_an_offline_cpu_is_left_out_with_a_note(tmp_path: Path) -> None:
     cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
 
     def unplug() -> None:
@@ -107,7 +107,7 @@ def test_a_cpu_that_goes_offline_is_left_out_and_said(tmp_path: Path) -> None:
     assert window.notes == ["CPU 1 came or went during the window: left out"]
 
 
-def test_counters_that_went_back_are_left_out_and_said(tmp_path: Path) -> None:
+def test_counters_that_went_back_are_left_out_with_a_note(tmp_path: Path) -> None:
     """A driver that was loaded again starts at 0."""
     cpus = FakeCpus(tmp_path, [[POLL, C1]] * 2)
     cpus.add(1, 1, us=500, usage=5)
@@ -137,7 +137,7 @@ def window_of(before: Sequence[CpuReading], after: Sequence[CpuReading], elapsed
     return compute_residency(snapshots[0], snapshots[1], started_at="", elapsed_s=elapsed_s)
 
 
-def test_exits_that_reading_caused_are_no_wakeups() -> None:
+def test_exits_by_reading_are_not_wakeups() -> None:
     window = window_of([reading(0, 0, 100)], [reading(2, 2 * SECOND, 111, forced=(0, 1))])
     assert window.wakeups_hz == 5.0
     assert window.edge_exits_count == 1
@@ -161,7 +161,7 @@ def test_a_sleeping_cpu_is_never_called_busy() -> None:
     assert "CPU 1 entered and left no idle state (asleep or busy throughout): left out" in window.notes
 
 
-def test_unresolved_edges_say_how_much_they_may_be_wrong() -> None:
+def test_unresolved_edges_note_their_error() -> None:
     """20 exits in 1 s of idle are 50 ms each, one of them open at each edge: 10 % of the second."""
     window = window_of([reading(0, 0, 0, resolved=False)], [reading(1, SECOND, 20, resolved=False)])
     assert window.notes == ["idle periods open at the edges of CPU 0 are not resolved: about ±10 points of C0"]

@@ -48,7 +48,7 @@ def interrupting() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def test_an_interrupted_window_keeps_what_it_measured(interrupting: None) -> None:
+def test_an_interrupted_window_is_kept(interrupting: None) -> None:
     allowed = os.sched_getaffinity(0)
     with pytest.raises(WindowInterrupted) as error:
         measure_window(30.0, meters=Alarming())
@@ -146,7 +146,7 @@ def test_students_interval() -> None:
     assert found.mean - found.low == pytest.approx(2.7764451 / 5**0.5)
 
 
-def test_one_window_has_no_interval_and_none_no_mean() -> None:
+def test_one_window_has_no_interval() -> None:
     assert estimate([3.0]) == Estimate(mean=3.0, low=None, high=None)
     assert estimate([3.0, None, float("nan")]) == Estimate(mean=3.0, low=None, high=None)
     assert estimate([None]) is None
