@@ -83,6 +83,8 @@ def test_help_fits_the_terminal(powerprof_cli: Cli, columns: int) -> None:
         ("attribute --pid 1 --by day", "--by day is not a choice here", "one of"),
         ("attribute --pid 1 --by function --lines", "--lines has no effect on rows by function", "add --by stack"),
         ("profile --pid 1 --lines", "--lines has no effect on rows by function", "add --by stack"),
+        ("export --statements abc", "--statements abc: no process is called abc", "ps -e lists them"),
+        ("export --statements -3", "--statements '-3' is neither a process id nor a name", ".*such as 1234"),
         # Options that moved to another command.
         ("attribute --pid 1 --on-cpu", "attribute has no --on-cpu$", "powerprof profile$"),
         ("attribute --pid 1 --event page-faults --on-cpu", "attribute has no --event$", "powerprof profile$"),

@@ -271,3 +271,31 @@ def test_the_cache_cannot_be_made(powerprof_cli: Cli, mariadbd: Path) -> None:
     done = powerprof_cli(["idle", *QUICK], {"XDG_CACHE_HOME": os.devnull})
     assert (done.code, done.err) == (0, "")
     assert "Saved as idle-0001." in done.out
+
+
+@pytest.mark.parametrize("command", ["report", "doctor --from", "attribute --from"])
+def test_a_folder_or_a_pipe_is_not_a_run(command: str, powerprof_cli: Cli, tmp_path: Path) -> None:
+    folder, pipe = tmp_path / "folder", tmp_path / "pipe"
+    folder.mkdir()
+    os.mkfifo(pipe)
+    for place, why in ((folder, "is a directory without a run.json"), (pipe, "is not a regular file")):
+        done = powerprof_cli([*command.split(), str(place)])
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"error: {place} {why}\nhint: ")
+
+
+@pytest.mark.parametrize("words", ["doctor", "study", "workloads", "--help"])
+def test_a_full_disk_under_the_output_is_named(words: str, powerprof_cli: Cli) -> None:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "powerprof", *words.split()],
+            cwd=REPOSITORY,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=powerprof_cli.environment({}),
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "no space left on device" in done.stderr.lower()
+    assert "the system refused" not in done.stderr
