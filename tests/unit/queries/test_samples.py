@@ -1,159 +1,131 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts with their values: which are taken, and the workload that is made of them."""
+"""Samples of what threads were at: each stands for as much, and the parts are the whole."""
 
 from __future__ import annotations
 
-from collections import Counter
-from pathlib import Path
+import random
 
-import msgspec
 import pytest
 
-from powerprof.database.clients.performance import ServerReport, list_own_statements
-from powerprof.queries.client_texts import (
-    LeftOutStatements,
-    StatementSample,
-    check_workload_name,
-    choose_texts,
-    explain_left_out,
-    format_workload,
-    interleave_by_rate,
-    list_missing_plans,
+from powerprof.database.clients.performance import ServerReport
+from powerprof.queries import pricing as record
+from powerprof.queries.records import Share, Statement
+from powerprof.queries.samples import join_moments
+from powerprof.statements.text import Family
+from powerprof.tracing.bpf.shared_numbers import COM_QUERY
+from powerprof.tracing.captures import RecordedText
+from powerprof.tracing.statements import SampledThread, StatementSamples
+
+POINT, POINT_TOO, BURN, UNREADABLE = 1001, 1002, 1003, 3
+KNOWN = ServerReport(
+    threads={11: "thread/sql/one_connection", 12: "thread/sql/one_connection", 13: "thread/innodb/page_cleaner_thread"},
+    schemas={11: "shop", 12: "shop"},
+    digests={("shop", "SELECT `c` FROM `t` WHERE `id` = ?"): (40, 40, 40)},
 )
-from powerprof.queries.join import join_trace
-from powerprof.queries.records import Statement
-from powerprof.statements.text import normalise
-from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.tracing.captures import RecordedText, StatementUse
-from powerprof.workloads.reading import read_workload
-from tests.unit.queries.sample import trace
-
-TEXTS = {
-    1: r"""SELECT c FROM t WHERE n='it''s " and \\' AND id=7""",
-    2: "/* app:shop */ (select d from t where id in (1,2)) union (select 1)",
-    3: "UPDATE t SET c=1",
-    4: "SELECT c FROM t WHERE id=1 FOR UPDATE",
-    5: "SELECT * FROM t INTO OUTFILE '/tmp/x'",
-    6: "SELECT e FROM t WHERE id=?",
-    7: "WITH x AS (SELECT 1) SELECT * FROM x",
-    8: "SELECT '" + "x" * 2000,
-    9: "CALL p(1)",
-    10: "SELECT a FROM t /*!50000 INTO OUTFILE '/tmp/x' */",
-    11: "SELECT f FROM t /*M!100100 INTO OUTFILE '/tmp/x' */",
-    12: "/*!80018 ANALYZE */ SELECT g FROM t",
-    13: "WITH x AS (SELECT 1) DELETE FROM t WHERE id IN (SELECT * FROM x)",
-    14: "SELECT SETVAL(s, 1)",
-    15: "SELECT h FROM t; DROP TABLE t",
-    16: "SELECT 1--1 INTO OUTFILE '/tmp/x'",
-    17: r"SELECT '\' INTO OUTFILE '/tmp/x' -- '",
-    18: "SELECT 1 # '\n INTO OUTFILE '/tmp/x' -- '",
-    19: "SELECT NEXT VALUE FOR s",
-    20: "SELECT i FROM t WHERE id = 1 FOR/**/UPDATE",
-    21: "SELECT j FROM t WHERE n = 'please insert; or delete' AND `lock` = 1 AND REPLACE(n, 'a', 'b') = 'c'",
-    22: "SELECT @x := k FROM t",
-    23: "SELECT 'x' /*' */ INTO DUMPFILE '/tmp/x' /*'*/",
-}
 
 
-def chosen(most: int = 20) -> list[StatementSample]:
-    taken = trace(
-        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
-        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
-        latencies={},
-    )
-    return choose_texts(taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements, most)
-
-
-def others() -> LeftOutStatements:
-    taken = trace(
-        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
-        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
-        latencies={},
-    )
-    statements = join_trace(taken, ServerReport(schemas={11: "shop"})).statements
-    return explain_left_out(taken.texts, statements, choose_texts(taken.texts, statements, 20))
-
-
-def test_each_statement_without_a_sample_has_its_reason() -> None:
-    reasons = {reason: {one.text for one in statements} for reason, statements in others().items()}
-    prepared = next(texts for reason, texts in reasons.items() if reason.startswith("prepared: "))
-    assert prepared == {"SELECT e FROM t WHERE id = ?"}
-    assert {"UPDATE t SET c = ?", "CALL p(?)"} <= reasons["it does more than read"]
-    assert "SELECT c FROM t WHERE id = ? FOR UPDATE" in reasons["it may do more than read"]
-    assert len(reasons["its text has 1,024 bytes or more"]) == 1
-    named = {one.id for statements in others().values() for one in statements} | {one.statement.id for one in chosen()}
-    assert len(named) == len({normalise(text) for text in TEXTS.values()})
-    notes = list_missing_plans(others())
-    first = next(statements[0] for reason, statements in others().items() if reason.startswith("prepared: "))
-    assert (
-        f"no plan of #{first.id}: prepared: its values are not in its text, and others could have another plan" in notes
-    )
-
-
-def test_the_workload_names_what_is_not_in_it(tmp_path: Path) -> None:
-    hostile = msgspec.structs.replace(
-        chosen()[0].statement, text="SELECT '\n[load]\nsql = 1\x00'", c0_percent=12.34, id="abcdef"
-    )
-    text = format_workload("shop", "mysqld", chosen(), 3, {**others(), "a reason": [hostile]})
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    (folder / "workload.toml").write_text(text)
-    assert read_workload(folder).definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
-    assert "# left out: SELECT e FROM t WHERE id = ? (#" in text
-    assert "# left out: SELECT ' [load] sql = 1?' (#abcdef, 12.3 % of the server's CPU time): a reason\n" in text
-
-
-def test_only_whole_texts_that_read_are_taken() -> None:
-    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
-    assert [one.text for one in chosen(1)] == [TEXTS[1]]
-
-
-def test_the_workload_is_one(tmp_path: Path) -> None:
-    folder = tmp_path / "shop"
-    folder.mkdir()
-    (folder / "workload.toml").write_text(format_workload("shop", 'mysqld "10"', chosen(), 3))
-    read = read_workload(folder)
-    assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
-    assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
-    assert set(read.definition.conditions) == {"as-is", "changed"}
-
-
-def test_without_a_statement_there_is_no_workload() -> None:
-    with pytest.raises(PowerprofError, match="no statement for a workload"):
-        format_workload("shop", "mysqld", [], 1)
-
-
-@pytest.mark.parametrize("name", ["", "Shop", "a b", "../x", "-x"])
-def test_a_folder_has_to_have_a_workloads_name(name: str) -> None:
-    with pytest.raises(UsageError):
-        check_workload_name(name)
-
-
-def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
-    rates = {"SELECT 1": 100.0, "SELECT 2": 50.0, "SELECT 3": 10.0}
-    some = [
-        StatementSample(at, Statement(text=text, c0_s=1.0, calls_hz=rate), text)
-        for at, (text, rate) in enumerate(rates.items())
+def moments(met: list[SampledThread], family: Family = "mysql") -> StatementSamples:
+    texts = [
+        RecordedText(POINT, COM_QUERY, 26, b"SELECT c FROM t WHERE id=7"),
+        RecordedText(POINT_TOO, COM_QUERY, 28, b"SELECT c FROM t WHERE id = 8"),
+        RecordedText(BURN, COM_QUERY, 21, b"SELECT BENCHMARK(9,1)"),
     ]
-    found = Counter(one.text for one in interleave_by_rate(some))
-    assert found == {"SELECT 1": 10, "SELECT 2": 5, "SELECT 3": 1}
-    assert (
-        Counter(one.text for one in interleave_by_rate(some)[:8])["SELECT 1"] == 5
-    )  # spread, not one behind the other
-    rare = [*some, StatementSample(3, Statement(text="SELECT 4", c0_s=0.1, calls_hz=0.001), "SELECT 4")]
-    assert len(interleave_by_rate(rare)) <= 204
-    own = list_own_statements()[3]
-    taken = trace(
-        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)],
-        texts=[RecordedText(300, 3, len(own), own.encode())],
-        latencies={},
+    return StatementSamples(
+        family=family,
+        met=met,
+        texts=texts,
+        events_count=1000,
+        lost_count=0,
+        unreadable_count=0,
+        cut_count=0,
+        bpf_s=0.001,
+        cost_s=0.002,
     )
-    (row, *_) = join_trace(taken, ServerReport()).statements
-    assert row.text.startswith("(powerprof) SELECT SCHEMA_NAME, DIGEST_TEXT")
-    assert choose_texts(taken.texts, [row], 9) == []
 
 
-def test_execute_by_its_own_text_is_prepared_too() -> None:
-    (reason,) = explain_left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
-    assert reason.startswith("prepared: ")
-    assert explain_left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}
+def met(id: int, tid: int, count: int, is_client: bool = False) -> SampledThread:
+    return SampledThread(id, tid, is_client, count, "mysqld")
+
+
+def test_samples_are_the_servers_cpu_time_and_have_intervals() -> None:
+    rows = [met(POINT, 11, 30), met(POINT_TOO, 12, 10), met(BURN, 12, 40), met(0, 11, 10), met(0, 13, 10)]
+    parts, count = join_moments(moments(rows), KNOWN, 2.0, 4.0)
+    assert count == 100
+    found = {one.text: one for one in parts.statements}
+    point = found["SELECT c FROM t WHERE id = ?"]
+    assert (point.c0_s, point.schema_name) == (pytest.approx(0.8), "shop")
+    assert (point.calls_count, point.calls_hz, point.c0_ms_per_call) == (40, 10.0, pytest.approx(20.0))
+    assert point.low_percent is not None
+    assert point.high_percent is not None
+    # Wilson's: 40 of the 90 of clients, of the 90 % that they are.
+    assert (point.low_percent, point.high_percent) == (pytest.approx(31.2, abs=0.2), pytest.approx(49.2, abs=0.2))
+    burn = found["SELECT BENCHMARK(?, …)"]
+    assert (burn.c0_s, burn.calls_count) == (pytest.approx(0.8), None)
+    assert parts.connections.c0_s == pytest.approx(0.2)
+    assert [(one.thread, one.c0_s) for one in parts.background] == [
+        ("thread/innodb/page_cleaner_thread", pytest.approx(0.2))
+    ]
+    assert parts.connections_count == 2
+
+
+def test_percentages_sum_to_all_and_none_is_beyond_its_interval_or_the_server() -> None:
+    draw = random.Random(5)
+    for _ in range(300):
+        counts = [draw.randint(1, 400) for _ in range(draw.choice((1, 1, 2, 4)))]
+        ids = [POINT, BURN, 0, 0]
+        rows = [met(ids[at], 13 if at == 3 else 11, count) for at, count in enumerate(counts)]
+        cpu_s = draw.uniform(1e-3, 30)
+        parts, _ = join_moments(moments(rows), KNOWN, cpu_s, 4.0)
+        every = [record.price_share(one, 0, cpu_s, None, 4.0) for one in [*parts.statements, *parts.background]]
+        percents = [one.c0_percent or 0.0 for one in [*every, parts.connections]]
+        assert sum(percents) == pytest.approx(100)
+        assert max(percents) <= 100
+        assert sum(one.c0_s for one in [*every, parts.connections]) == pytest.approx(cpu_s)
+        for one in every:
+            if isinstance(one, Statement):
+                assert one.c0_percent is not None
+                assert one.low_percent is not None
+                assert one.high_percent is not None
+                assert one.low_percent <= one.c0_percent <= one.high_percent
+
+
+def test_all_of_a_timed_server_is_100_percent() -> None:
+    draw = random.Random(7)
+    times = [draw.uniform(1e-6, 100) for _ in range(1000)]
+    assert {record.price_share(Share(c0_s=s), 0, s, None, 1.0).c0_percent for s in times} == {100.0}
+
+
+def test_a_thread_that_works_by_itself_is_background_whatever_it_executes() -> None:
+    known = ServerReport(threads={14: "thread/sql/slave_sql"})
+    parts, _ = join_moments(moments([met(BURN, 14, 5)]), known, 1.0, 1.0)
+    assert (parts.statements, [one.thread for one in parts.background]) == ([], ["thread/sql/slave_sql"])
+
+
+def test_of_a_server_that_is_not_asked_threads_with_a_statement_are_connections() -> None:
+    rows = [met(POINT, 21, 5), met(0, 21, 3), met(0, 22, 2)]
+    parts, _ = join_moments(moments(rows), ServerReport(), 1.0, 1.0)
+    assert parts.connections.c0_s == pytest.approx(0.3)
+    assert [(one.thread, one.c0_s) for one in parts.background] == [("mysqld", pytest.approx(0.2))]
+
+
+def test_processes_of_clients_are_told_by_themselves_and_workers_are_no_clients() -> None:
+    known = ServerReport(threads={10: "postmaster", 31: "backend of shop"}, schemas={31: "shop"})
+    rows = [
+        met(POINT, 31, 4, is_client=True),
+        met(POINT, 32, 4),  # a parallel worker
+        met(0, 33, 1, is_client=True),  # born and gone
+        met(0, 34, 1),  # autovacuum's, gone
+    ]
+    parts, _ = join_moments(moments(rows, "postgresql"), known, 1.0, 1.0)
+    (statement,) = parts.statements
+    assert (statement.c0_s, statement.schema_name) == (pytest.approx(0.8), "shop")
+    assert parts.connections.c0_s == pytest.approx(0.1)
+    assert [one.thread for one in parts.background] == ["ended processes"]
+    assert parts.connections_count == 2
+
+
+def test_a_text_that_could_not_be_read_is_said_so_and_no_sample_is_no_part() -> None:
+    parts, _ = join_moments(moments([met(UNREADABLE, 11, 1)]), KNOWN, 1.0, 1.0)
+    assert parts.statements[0].text == "(COM_QUERY, its text not readable)"
+    none, count = join_moments(moments([]), KNOWN, 1.0, 1.0)
+    assert (none.statements, none.background, none.connections.c0_s, count) == ([], [], 0.0, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL: its settings, its plans, and what its processes say that they are."""
+"""PostgreSQL: settings, plans, and titles of processes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Probes or samples: what a trial of probes decides."""
+"""The choice between probes and samples by a trial of probes."""
 
 from __future__ import annotations
 

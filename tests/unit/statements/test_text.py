@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts as people see them: no value is left, and a client's text meets the server's digest of it."""
+"""Identity, strings in all readings, and normal forms of statements."""
 
 from __future__ import annotations
 
@@ -13,16 +13,182 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from powerprof.database.clients.performance import ServerReport
+from powerprof.queries.join import join_trace
 from powerprof.statements.text import (
     LEFT_OUT,
     MOST_WORDS,
+    STATES,
     Family,
+    build_table,
+    hash_statement,
     limit_texts,
     make_key,
     normalise,
     normalise_logged_event,
     normalise_replication_error,
+    replace_strings,
 )
+from powerprof.tracing.captures import RecordedText, StatementUse
+from tests.unit.queries.sample import trace
+
+
+def number(text: str) -> int:
+    return hash_statement(text.encode())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT c FROM t1 WHERE id=5", "SELECT  c FROM t1\nWHERE id=77 /* request 8 */"),
+        ("SELECT 'it''s', 5", "SELECT 'a\\'b', 7 "),
+        ("x IN (1,2,3) AND y=1", "x IN (1, 2) AND y=9"),
+        ("INSERT INTO t VALUES (1,'a'),(2,'b')", "INSERT INTO t VALUES (1,'abc'),(-2,'b'),(3,'c')"),
+        ("SELECT 1 -- why\nFROM t", "SELECT 2 -- because\nFROM t"),
+        ("a = 0x1F", "a = 0xABCDEF"),
+        ("a = 1.5e10", "a = 3"),
+        ("a = ?", "a = 3"),
+    ],
+)
+def test_values_comments_and_blanks_make_no_difference(one: str, other: str) -> None:
+    assert number(one) == number(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("SELECT c FROM t1 WHERE id=5", "SELECT c FROM t2 WHERE id=5"),
+        ("x IN (1)", "x IN (1,2)"),
+        ("LIMIT 1", "LIMIT 1, 2"),
+        ("ab", "a b"),
+        ("SELECT `a` FROM t", "SELECT `b` FROM t"),
+        ("SELECT a", "SELECT A"),
+    ],
+)
+def test_what_is_another_statement_has_another_number(one: str, other: str) -> None:
+    assert number(one) != number(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ('SELECT "a" FROM t', 'SELECT "b" FROM t', False),
+        ("SELECT 'C:\\', 1 FROM t", "SELECT 'd', 2 FROM t", True),
+        ("SELECT E'it\\'s' FROM t", "SELECT E'no' FROM t", True),
+        ("SELECT e'a'", "SELECT f'a'", False),
+        ("SELECT a # 5", "SELECT a # 6", True),
+        ("SELECT a # 5, b", "SELECT a # 6, c", False),
+        ("SELECT elements FROM e", "SELECT elements  FROM e", True),
+        ("SELECT c FROM t WHERE id = $1", "SELECT c FROM t WHERE id = $2", False),
+    ],
+)
+def test_quotes_and_operators_are_postgresqls_in_its_texts(one: str, other: str, is_same: bool) -> None:
+    first, second = (hash_statement(text.encode(), "postgresql") for text in (one, other))
+    assert (first == second) is is_same
+
+
+def test_operators_are_told_apart_though_comments_begin_like_them() -> None:
+    assert len({number(f"a{operator}b") for operator in ("-", "+", "/", "*", " ", "")}) == 6
+
+
+def test_the_table_leads_to_states_that_exist_and_fits_the_program() -> None:
+    for how in (build_table(), build_table("postgresql")):
+        assert len(how) == 2 * STATES * 256
+        assert max(how[: STATES * 256]) < STATES
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_a_quoted_value_never_matters(one: bytes, other: bytes) -> None:
+    quoted = [
+        b"SELECT c FROM t WHERE k='" + value.replace(b"\\", b"").replace(b"'", b"") + b"'" for value in (one, other)
+    ]
+    assert hash_statement(quoted[0]) == hash_statement(quoted[1])
+
+
+HOSTILE: list[tuple[Family, bytes]] = [
+    # SJIS: the second byte of the character is a backslash, or a backtick.
+    ("mysql", b"SELECT '\x95\x5c', 'secret'"),
+    ("mysql", b"SELECT '\x83\x60', 'secret', '\x83\x60'"),
+    ("mysql", b"SELECT '\x95\x5c', 'secret', '\x95\x5c'"),
+    # NO_BACKSLASH_ESCAPES
+    ("mysql", b"SELECT '\\', 'secret'"),
+    ("mysql", b"SELECT '\\', 'secret', '\\', \"secret\""),
+    ("mysql", b"SELECT 'it\\'s', 'secret'"),
+    ("mysql", b"SELECT 'it\\'s secret"),
+    # What a tokenizer takes for a comment, and the server does not; and the other way round.
+    ("mysql", b"SELECT a--'x\n', 'secret'"),
+    ("mysql", b"SELECT /*! '*/', 'secret' */"),
+    ("mysql", b"SELECT /* /* */ 'a', 'secret' /* ' */"),
+    ("mysql", b"SELECT 1 # ' \n, 'secret'"),
+    ("mysql", b"SELECT 0x736563726574, x'736563726574'"),
+    ("postgresql", b"SELECT E'it\\'s secret', 'secret'"),
+    ("postgresql", b"SELECT E'\\\\', 'secret'"),
+    ("postgresql", b"SELECT '\\', 'secret'"),
+    ("postgresql", b"SELECT 'it\\'s secret'"),
+    ("postgresql", b"SELECT $a$ $b$ ' secret $a$, 'secret'"),
+    ("postgresql", b"SELECT /* /* */ ' */ 'secret'"),
+    ("postgresql", b"SELECT $q$ secret"),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), HOSTILE)
+def test_no_value_is_kept(family: Family, text: bytes) -> None:
+    taken = trace(
+        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)], texts=[RecordedText(300, 3, len(text), text)], latencies={}
+    )
+    if family == "postgresql":
+        kept = normalise(text.decode("utf-8", "surrogateescape"), family)
+    else:
+        (kept,) = (one.text for one in join_trace(taken, ServerReport()).statements)
+    assert "secret" not in kept
+    assert "736563726574" not in kept
+    assert kept.startswith(("SELECT", "(statement 000000000000012c", "(not kept"))
+
+
+CUT: list[tuple[Family, str]] = [
+    ("mysql", "SELECT 'a\\', 'secret', 'cut"),
+    ("mysql", "SELECT '\\', 'secret', \"cut"),
+    ("mysql", "SELECT \"\\\", 'secret', 'secret', \"cut"),
+    ("mysql", "SELECT /*! 'x' /* 'secret"),
+    ("mysql", "SELECT 1 -- secret"),
+    ("mysql", "CREATE USER u IDENTIFIED BY 'secret"),
+    ("mysql", "SELECT 'sec'secret'"),
+    ("postgresql", "SELECT 'a\\', 'secret', E'cut"),
+    ("postgresql", "SELECT '\\', 'secret', 'cut"),
+    ("postgresql", "COPY t TO PROGRAM 'secret"),
+    ("postgresql", "CREATE SUBSCRIPTION s CONNECTION 'password=secret"),
+]
+
+
+@pytest.mark.parametrize(("family", "text"), CUT)
+def test_a_text_that_is_cut_keeps_no_value_in_any_way_of_reading_it(family: Family, text: str) -> None:
+    assert "secret" not in normalise(text, family, is_whole=False)
+
+
+CLEAR: list[tuple[Family, str, str]] = [
+    (
+        "mysql",
+        "SELECT a FROM t WHERE b = 'it\\'s' AND c = \"x\" -- end\n AND d = 1",
+        "SELECT a FROM t WHERE b = ? AND c = ? AND d = ?",
+    ),
+    ("mysql", "SELECT a FROM t WHERE b = 'caf\u00e9' AND c = '\\\\'", "SELECT a FROM t WHERE b = ? AND c = ?"),
+    ("mysql", "SELECT `a'b`, 'c' FROM t /* 'x */", "SELECT `a'b`, ? FROM t"),
+    ("mysql", "SELECT a FROM t WHERE b = 'caf\udce9' AND d = 1", "SELECT a FROM t WHERE b = ? AND d = ?"),
+    ("postgresql", "SELECT \"a'b\", 'c' FROM t WHERE x = E'\\''", 'SELECT "a\'b", ? FROM t WHERE x = ?'),
+    ("postgresql", "SELECT $$it's$$ FROM t", "SELECT ? FROM t"),
+]
+
+
+@pytest.mark.parametrize(("family", "text", "kept"), CLEAR)
+def test_a_text_that_is_clear_is_kept(family: Family, text: str, kept: str) -> None:
+    assert normalise(text, family) == kept
+
+
+def test_it_is_linear() -> None:
+    """4,096 bytes of what makes a scanner go back; without a limit on steps each would take minutes."""
+    for part in ("'\\", "/*", "`'", "$a$", "''", "/*!", "\udc95\\"):
+        for family in ("mysql", "postgresql"):
+            assert len(replace_strings(part * (4096 // len(part)), family)) <= 3 * 4096  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

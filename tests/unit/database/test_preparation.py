@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copying a data directory that another user may have laid out."""
+"""Copies of a data directory that belongs to another user."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which control group limits a disk, in both versions, and which disk is meant."""
+"""Control groups of both versions that limit a disk, and the limited disk."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who replicates from whom, and what cannot be."""
+"""Members and links of topologies, and impossible ones."""
 
 from __future__ import annotations
 

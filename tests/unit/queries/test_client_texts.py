@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Texts with their values: which are taken, and the workload that is made of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from powerprof.database.clients.performance import ServerReport, list_own_statements
+from powerprof.queries.client_texts import (
+    LeftOutStatements,
+    StatementSample,
+    check_workload_name,
+    choose_texts,
+    explain_left_out,
+    format_workload,
+    interleave_by_rate,
+    list_missing_plans,
+)
+from powerprof.queries.join import join_trace
+from powerprof.queries.records import Statement
+from powerprof.statements.text import normalise
+from powerprof.system.errors import PowerprofError, UsageError
+from powerprof.tracing.captures import RecordedText, StatementUse
+from powerprof.workloads.reading import read_workload
+from tests.unit.queries.sample import trace
+
+TEXTS = {
+    1: r"""SELECT c FROM t WHERE n='it''s " and \\' AND id=7""",
+    2: "/* app:shop */ (select d from t where id in (1,2)) union (select 1)",
+    3: "UPDATE t SET c=1",
+    4: "SELECT c FROM t WHERE id=1 FOR UPDATE",
+    5: "SELECT * FROM t INTO OUTFILE '/tmp/x'",
+    6: "SELECT e FROM t WHERE id=?",
+    7: "WITH x AS (SELECT 1) SELECT * FROM x",
+    8: "SELECT '" + "x" * 2000,
+    9: "CALL p(1)",
+    10: "SELECT a FROM t /*!50000 INTO OUTFILE '/tmp/x' */",
+    11: "SELECT f FROM t /*M!100100 INTO OUTFILE '/tmp/x' */",
+    12: "/*!80018 ANALYZE */ SELECT g FROM t",
+    13: "WITH x AS (SELECT 1) DELETE FROM t WHERE id IN (SELECT * FROM x)",
+    14: "SELECT SETVAL(s, 1)",
+    15: "SELECT h FROM t; DROP TABLE t",
+    16: "SELECT 1--1 INTO OUTFILE '/tmp/x'",
+    17: r"SELECT '\' INTO OUTFILE '/tmp/x' -- '",
+    18: "SELECT 1 # '\n INTO OUTFILE '/tmp/x' -- '",
+    19: "SELECT NEXT VALUE FOR s",
+    20: "SELECT i FROM t WHERE id = 1 FOR/**/UPDATE",
+    21: "SELECT j FROM t WHERE n = 'please insert; or delete' AND `lock` = 1 AND REPLACE(n, 'a', 'b') = 'c'",
+    22: "SELECT @x := k FROM t",
+    23: "SELECT 'x' /*' */ INTO DUMPFILE '/tmp/x' /*'*/",
+}
+
+
+def chosen(most: int = 20) -> list[StatementSample]:
+    taken = trace(
+        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
+        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        latencies={},
+    )
+    return choose_texts(taken.texts, join_trace(taken, ServerReport(schemas={11: "shop"})).statements, most)
+
+
+def others() -> LeftOutStatements:
+    taken = trace(
+        uses=[StatementUse(256 + number, 11, 10, 10_000 - number, 1, 0, 0) for number in TEXTS],
+        texts=[RecordedText(256 + number, 3, len(text), text.encode()[:1023]) for number, text in TEXTS.items()],
+        latencies={},
+    )
+    statements = join_trace(taken, ServerReport(schemas={11: "shop"})).statements
+    return explain_left_out(taken.texts, statements, choose_texts(taken.texts, statements, 20))
+
+
+def test_each_statement_without_a_sample_has_its_reason() -> None:
+    reasons = {reason: {one.text for one in statements} for reason, statements in others().items()}
+    prepared = next(texts for reason, texts in reasons.items() if reason.startswith("prepared: "))
+    assert prepared == {"SELECT e FROM t WHERE id = ?"}
+    assert {"UPDATE t SET c = ?", "CALL p(?)"} <= reasons["it does more than read"]
+    assert "SELECT c FROM t WHERE id = ? FOR UPDATE" in reasons["it may do more than read"]
+    assert len(reasons["its text has 1,024 bytes or more"]) == 1
+    named = {one.id for statements in others().values() for one in statements} | {one.statement.id for one in chosen()}
+    assert len(named) == len({normalise(text) for text in TEXTS.values()})
+    notes = list_missing_plans(others())
+    first = next(statements[0] for reason, statements in others().items() if reason.startswith("prepared: "))
+    assert (
+        f"no plan of #{first.id}: prepared: its values are not in its text, and others could have another plan" in notes
+    )
+
+
+def test_the_workload_names_what_is_not_in_it(tmp_path: Path) -> None:
+    hostile = msgspec.structs.replace(
+        chosen()[0].statement, text="SELECT '\n[load]\nsql = 1\x00'", c0_percent=12.34, id="abcdef"
+    )
+    text = format_workload("shop", "mysqld", chosen(), 3, {**others(), "a reason": [hostile]})
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(text)
+    assert read_workload(folder).definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
+    assert "# left out: SELECT e FROM t WHERE id = ? (#" in text
+    assert "# left out: SELECT ' [load] sql = 1?' (#abcdef, 12.3 % of the server's CPU time): a reason\n" in text
+
+
+def test_only_whole_texts_that_read_are_taken() -> None:
+    assert [one.text for one in chosen()] == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
+    assert [one.text for one in chosen(1)] == [TEXTS[1]]
+
+
+def test_the_workload_is_one(tmp_path: Path) -> None:
+    folder = tmp_path / "shop"
+    folder.mkdir()
+    (folder / "workload.toml").write_text(format_workload("shop", 'mysqld "10"', chosen(), 3))
+    read = read_workload(folder)
+    assert read.definition.load.sql == [TEXTS[1], TEXTS[2], TEXTS[7], TEXTS[21]]
+    assert (read.definition.load.database, read.definition.load.clients) == ("shop", 3)
+    assert set(read.definition.conditions) == {"as-is", "changed"}
+
+
+def test_without_a_statement_there_is_no_workload() -> None:
+    with pytest.raises(PowerprofError, match="no statement for a workload"):
+        format_workload("shop", "mysqld", [], 1)
+
+
+@pytest.mark.parametrize("name", ["", "Shop", "a b", "../x", "-x"])
+def test_a_folder_has_to_have_a_workloads_name(name: str) -> None:
+    with pytest.raises(UsageError):
+        check_workload_name(name)
+
+
+def test_a_workload_keeps_the_mix_and_none_of_our_own_statements() -> None:
+    rates = {"SELECT 1": 100.0, "SELECT 2": 50.0, "SELECT 3": 10.0}
+    some = [
+        StatementSample(at, Statement(text=text, c0_s=1.0, calls_hz=rate), text)
+        for at, (text, rate) in enumerate(rates.items())
+    ]
+    found = Counter(one.text for one in interleave_by_rate(some))
+    assert found == {"SELECT 1": 10, "SELECT 2": 5, "SELECT 3": 1}
+    assert (
+        Counter(one.text for one in interleave_by_rate(some)[:8])["SELECT 1"] == 5
+    )  # spread, not one behind the other
+    rare = [*some, StatementSample(3, Statement(text="SELECT 4", c0_s=0.1, calls_hz=0.001), "SELECT 4")]
+    assert len(interleave_by_rate(rare)) <= 204
+    own = list_own_statements()[3]
+    taken = trace(
+        uses=[StatementUse(300, 11, 10, 10_000, 1, 0, 0)],
+        texts=[RecordedText(300, 3, len(own), own.encode())],
+        latencies={},
+    )
+    (row, *_) = join_trace(taken, ServerReport()).statements
+    assert row.text.startswith("(powerprof) SELECT SCHEMA_NAME, DIGEST_TEXT")
+    assert choose_texts(taken.texts, [row], 9) == []
+
+
+def test_execute_by_its_own_text_is_prepared_too() -> None:
+    (reason,) = explain_left_out([], [Statement(text="EXECUTE s USING @a", c0_s=1.0)], [])
+    assert reason.startswith("prepared: ")
+    assert explain_left_out([], [Statement(text="(COM_PING)", c0_s=1.0)], []) == {}
