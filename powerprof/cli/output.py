@@ -352,11 +352,9 @@ def report_lines(record: R, lines: Callable[[R, int], list[str]] | None = None) 
 
     Raises UsageError if the record has no report.
     """
-    from powerprof.report.kinds import kind_of, missing_form
+    from powerprof.report.kinds import reported_kind
 
-    kind = kind_of(record)
-    if kind is None:
-        raise missing_form(record, "report")
+    kind = reported_kind(record)
     uncut = {"is_whole": True} if "is_whole" in kind.options and not sys.stdout.isatty() else {}
     printed: list[str] = (lines or kind.lines)(record, terminal_width(), **uncut)
     return printed

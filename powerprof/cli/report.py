@@ -83,11 +83,9 @@ def _lines(record: Any, **asked: Any) -> Callable[[Any, int], list[str]] | None:
     wanted = {name: value for name, value in asked.items() if value is not None}
     if not wanted:
         return None
-    from powerprof.report.kinds import kind_of, missing_form
+    from powerprof.report.kinds import reported_kind
 
-    kind = kind_of(record)
-    if kind is None:
-        raise missing_form(record, "report")
+    kind = reported_kind(record)
     for name, value in wanted.items():
         if name not in kind.options:
             raise UsageError(f"--{name} {value} has no effect on a report of {record.command}", "leave it out")

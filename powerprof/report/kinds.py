@@ -343,12 +343,17 @@ def name_of(record: Any) -> str:
     return getattr(record, "id", None) or "this record"
 
 
-def lines_of(record: Any, width: int) -> list[str]:
-    """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
+def reported_kind(record: Any) -> RecordKind:
+    """Return the kind of a record. Raises UsageError if it has no report."""
     kind = kind_of(record)
     if kind is None:
         raise missing_form(record, "report")
-    return kind.lines(record, width)
+    return kind
+
+
+def lines_of(record: Any, width: int) -> list[str]:
+    """Return the terminal report of a record for `width` columns. Raises UsageError if it has none."""
+    return reported_kind(record).lines(record, width)
 
 
 def load_saved(name: str, runs_dir: Path | None = None) -> msgspec.Struct:
