@@ -255,11 +255,6 @@ def _failure(name: str, code: int, stderr: IO[bytes]) -> str:
     return f"{name} ended with exit code {code}{last}"
 
 
-def list_exit_codes(blocks: Sequence[Block]) -> list[int]:
-    """Return all exit codes."""
-    return sorted({code for block in blocks for code in block.exit_codes})
-
-
 # The records of commands.
 
 COMMAND_METRIC = "cpu_s_per_execution"
@@ -303,7 +298,7 @@ def _baseline(energy: WindowEnergy, options: ExperimentOptions, what: str, say: 
 
 def _end_notes(commands: Sequence[Command], blocks: Sequence[Block]) -> list[str]:
     """Return notes on failed executions and leftover processes."""
-    failed = [code for code in list_exit_codes(blocks) if code]
+    failed = sorted({code for block in blocks for code in block.exit_codes if code})
     left = sum(command.leftovers_count for command in commands)
     notes = []
     if failed:

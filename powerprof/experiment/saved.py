@@ -252,15 +252,15 @@ def _find_unpaired_threats(first: SavedSide, second: SavedSide) -> list[Threat]:
         if half.interrupted:
             threats.append(Threat(name="interrupted", serious=True, values={"run": half.run_id}))
         threats += [
-            msgspec.structs.replace(threat, text="", values={**_threat_values(threat), "run": half.run_id})
+            msgspec.structs.replace(
+                threat,
+                text="",
+                values={**({"text": threat.text} if threat.text else threat.values), "run": half.run_id},
+            )
             for threat in half.threats
             if threat.serious
         ]
     return threats
-
-
-def _threat_values(threat: Threat) -> dict[str, float | str]:
-    return {"text": threat.text} if threat.text else threat.values
 
 
 def _side_names(first: SavedSide, second: SavedSide) -> tuple[str, str]:

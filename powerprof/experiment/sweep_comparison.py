@@ -25,7 +25,7 @@ from powerprof.experiment.verdict import (
 )
 from powerprof.model.records import Kind, Note, Notes, RunMetric
 from powerprof.model.runs import RunInfo, RunStore, decode_record, read_schema
-from powerprof.statistics.intervals import Interval
+from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.rates import Stratum, pool_differences
 from powerprof.statistics.verdicts import Verdict, compare_unpaired, survivors, verdict_of
 from powerprof.system.errors import DataError, UsageError
@@ -284,9 +284,9 @@ def _pooled(
         a_mean=there.a_mean,
         b_mean=there.b_mean,
         percent=there.percent,
-        ci95=_range(there.interval),
+        ci95=interval_ends(there.interval),
         elsewhere_percent=others.percent if others else None,
-        elsewhere_ci95=_range(others.interval) if others else None,
+        elsewhere_ci95=interval_ends(others.interval) if others else None,
         verdict=verdict_of(there.interval),
     )
     return parting, there.p_value
@@ -294,10 +294,6 @@ def _pooled(
 
 def _strata(name: str, pairs: Sequence[tuple[_System, _System]]) -> list[Stratum]:
     return [(a[name].known, b[name].known) for a, b in pairs if name in a and name in b]
-
-
-def _range(interval: Interval | None) -> Range | None:
-    return None if interval is None else (interval.low, interval.high)
 
 
 def _beside(parting: PartingWith) -> float:
@@ -430,7 +426,7 @@ def _steps(halves: list[SavedSide], name: str) -> list[TrendStep | None]:
             continue
         result = compare_unpaired(left, right, seed=1)
         interval = result.difference_interval
-        ends = None if interval is None else (interval.low, interval.high)
+        ends = interval_ends(interval)
         difference = Difference(b_minus_a=result.difference, ci95=ends, percent=result.percent)
         judged.append((TrendStep(difference=difference, verdict=verdict_of(interval)), result.p_value))
     sure = survivors([p for _, p in judged], _LEVEL)

@@ -36,6 +36,7 @@ from powerprof.experiment.verdict import ENERGY, FunctionWindow, build_function_
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import Figures, Note, Notes, OsRates, RunMetric, Window
 from powerprof.model.text import approximate_time
+from powerprof.statistics.intervals import interval_ends
 from powerprof.statistics.verdicts import compare_points, which_differ
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
 from powerprof.workloads.definition import Value
@@ -82,16 +83,18 @@ def drop_incomplete_round(gathered: Mapping[Value, PointMeasurements]) -> None:
 
     Points that failed and are rounds behind continue in separate rounds.
     """
-    most = max((len(had.blocks) for had in gathered.values()), default=0)
-    abreast = [had for had in gathered.values() if len(had.blocks) >= most - 1 and had.error is None]
-    rounds = min((len(had.blocks) for had in abreast), default=0)
-    last = max((block.pair for had in gathered.values() for block in had.blocks), default=-1)
-    for had in gathered.values():
-        if any(had is one for one in abreast):
-            had.cut(rounds)
+    most = max((len(measured.blocks) for measured in gathered.values()), default=0)
+    abreast = [
+        measured for measured in gathered.values() if len(measured.blocks) >= most - 1 and measured.error is None
+    ]
+    rounds = min((len(measured.blocks) for measured in abreast), default=0)
+    last = max((block.pair for measured in gathered.values() for block in measured.blocks), default=-1)
+    for measured in gathered.values():
+        if any(measured is one for one in abreast):
+            measured.cut(rounds)
         else:
-            had.first_round = last + 1
-        had.error = None
+            measured.first_round = last + 1
+        measured.error = None
 
 
 def measure_rounds(
@@ -223,7 +226,7 @@ def compare_metrics(
             a=values[pair.first],
             b=values[pair.second],
             percent=pair.percent,
-            ci95=None if pair.interval is None else (pair.interval.low, pair.interval.high),
+            ci95=interval_ends(pair.interval),
             differ=differ,
         )
         for (name, values, pair), differ in zip(pairs, sure, strict=True)
@@ -302,8 +305,8 @@ class Progress:
         }
         if is_in_rounds(sweep):
             drop_incomplete_round(self.gathered)
-        for had in self.gathered.values():
-            had.error = None
+        for measured in self.gathered.values():
+            measured.error = None
         self.baseline = list(sweep.baseline)
         self.notes: list[str | Note] = list(sweep.notes)
         self._sweep, self._server = sweep, sweep.server
@@ -328,19 +331,21 @@ class Progress:
 
     def failed(self, cases: Iterable[Value], rounds: int, error: PowerprofError) -> None:
         """Set the error of the points whose rounds are incomplete."""
-        for had in (self.gathered[value] for value in cases):
-            if len(had.blocks) < rounds:
-                had.error = had.error or error.message
+        for measured in (self.gathered[value] for value in cases):
+            if len(measured.blocks) < rounds:
+                measured.error = measured.error or error.message
 
     def record(self, *, interrupted: bool = True) -> Sweep:
         """Return the record of the sweep so far."""
         points = [
-            self.kept.get(value) or _gathered_point(value, had)
-            for value, had in self.gathered.items()
-            if had.blocks or had.error or value in self.kept
+            self.kept.get(value) or _gathered_point(value, measured)
+            for value, measured in self.gathered.items()
+            if measured.blocks or measured.error or value in self.kept
         ]
         early = [
-            f"{value}: ended early: {had.error}" for value, had in self.gathered.items() if had.error and had.blocks
+            f"{value}: ended early: {measured.error}"
+            for value, measured in self.gathered.items()
+            if measured.error and measured.blocks
         ]
         sweep = msgspec.structs.replace(
             self._sweep,
@@ -387,23 +392,23 @@ def _gathered(point: Point | None) -> PointMeasurements:
     return PointMeasurements(*kept, point.server, point.error)
 
 
-def _gathered_point(value: Value, had: PointMeasurements) -> Point:
-    blocks = had.blocks
+def _gathered_point(value: Value, measured: PointMeasurements) -> Point:
+    blocks = measured.blocks
     if not blocks:
-        return Point(value=value, error=had.error, server=had.version)
+        return Point(value=value, error=measured.error, server=measured.version)
     every = [*read_figures(blocks, Baseline(None, None, None)), *split_cpu_time(blocks)]
     if all(block.queries is None for block in blocks):
         used = [_server_cpu(block) for block in blocks]
         every.append(Figures(name="server_cpu_ms_per_s", unit="ms/s", kind="measured", values=used))
     return Point(
         value=value,
-        metrics=[*map(add_mean, every), *pace_metrics(had.traced)],
-        os=had.rates,
+        metrics=[*map(add_mean, every), *pace_metrics(measured.traced)],
+        os=measured.rates,
         blocks=blocks,
-        server=had.version,
-        paces=summarise_paces(had.traced),
-        traced=had.traced,
-        on_cpu=had.sampled,
+        server=measured.version,
+        paces=summarise_paces(measured.traced),
+        traced=measured.traced,
+        on_cpu=measured.sampled,
     )
 
 

@@ -219,24 +219,15 @@ class Described(Protocol):
     """A saved record with its circumstances."""
 
     @property
-    def started_at(self) -> str:
-        """The start, in RFC 3339."""
-
+    def started_at(self) -> str: ...
     @property
-    def condition(self) -> ConditionRecord:
-        """The condition."""
-
+    def condition(self) -> ConditionRecord: ...
     @property
-    def host(self) -> dict[str, Any]:
-        """The machine and its kernel."""
-
+    def host(self) -> dict[str, Any]: ...
     @property
-    def server(self) -> dict[str, Any]:
-        """The server."""
-
+    def server(self) -> dict[str, Any]: ...
     @property
-    def options(self) -> dict[str, Any]:
-        """The options of the measurement."""
+    def options(self) -> dict[str, Any]: ...
 
 
 def list_differences(first: Described, second: Described) -> list[str]:

@@ -127,11 +127,6 @@ def run_load(bench: Bench, case: Case, rate_hz: float | None) -> Iterator[None]:
         yield
 
 
-def replication_role(row: Wakeup) -> str | None:
-    """Return the part of the row's thread in replication; None if it has none."""
-    return role_of(row.thread.server_name, [frame.label for frame in row.stack])
-
-
 def count_by_thread(window: TraceSummary) -> Counter[Key]:
     """Return idle exits by (server, thread, of replication), the largest count first."""
     counts: Counter[Key] = Counter()
@@ -142,7 +137,7 @@ def count_by_thread(window: TraceSummary) -> Counter[Key]:
 
 def _key(window: TraceSummary, row: Wakeup) -> Key:
     server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
-    part = replication_role(row)
+    part = role_of(row.thread.server_name, [frame.label for frame in row.stack])
     label = row.thread.label
     if part is None and row.thread.server_name is None and any("handle_one_connection" in f.label for f in row.stack):
         label = "connections"

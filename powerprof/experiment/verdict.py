@@ -25,7 +25,7 @@ from powerprof.experiment.records import (
     Side,
 )
 from powerprof.model.records import Figures
-from powerprof.statistics.intervals import Interval, bounded_interval
+from powerprof.statistics.intervals import Interval, bounded_interval, interval_ends
 from powerprof.statistics.verdicts import (
     FAMILY_LEVEL,
     FUNCTIONS_LEVEL,
@@ -121,10 +121,6 @@ def _with_bound(metric: Metric) -> Metric:
     return msgspec.structs.replace(metric, difference=msgspec.structs.replace(difference, less_than=most))
 
 
-def _range(interval: Interval | None) -> Range | None:
-    return None if interval is None else (interval.low, interval.high)
-
-
 def _metric(compared: Compared, result: PairedResult) -> Metric:
     a, b = compared.a, compared.b
     return Metric(
@@ -135,9 +131,9 @@ def _metric(compared: Compared, result: PairedResult) -> Metric:
         a=Side(mean=result.a_mean, ci95=_possible_range(a, result.a_interval), values=a.values),
         b=Side(mean=result.b_mean, ci95=_possible_range(b, result.b_interval), values=b.values),
         difference=Difference(
-            b_minus_a=result.difference, ci95=_range(result.difference_interval), percent=result.percent
+            b_minus_a=result.difference, ci95=interval_ends(result.difference_interval), percent=result.percent
         ),
-        ratio=None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=_range(result.ratio_interval)),
+        ratio=None if result.ratio is None else Ratio(b_over_a=result.ratio, ci95=interval_ends(result.ratio_interval)),
         verdict=result.verdict,
         minimum_detectable_percent=result.minimum_detectable_percent,
     )
@@ -147,8 +143,8 @@ def _possible_range(figures: Figures, of_mean: Interval | None) -> Range | None:
     """Return the interval, or Student's within the limits of the metric if the interval exceeds them."""
     floor, ceiling = figures.limits
     if of_mean is None or ((floor is None or of_mean.low >= floor) and (ceiling is None or of_mean.high <= ceiling)):
-        return _range(of_mean)
-    return _range(bounded_interval(figures.known, floor, ceiling))
+        return interval_ends(of_mean)
+    return interval_ends(bounded_interval(figures.known, floor, ceiling))
 
 
 def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:
@@ -156,9 +152,11 @@ def _widen(metric: Metric, others: Sequence[PairedResult]) -> Metric:
     if not others:
         return metric
     difference, ratio = metric.difference, metric.ratio
-    ends = _hull([difference.ci95, *(_range(other.difference_interval) for other in others)])
+    ends = _hull([difference.ci95, *(interval_ends(other.difference_interval) for other in others)])
     if ratio is not None:
-        ratios = _hull([ratio.ci95, *(_range(other.ratio_interval) for other in others if other.ratio is not None)])
+        ratios = _hull(
+            [ratio.ci95, *(interval_ends(other.ratio_interval) for other in others if other.ratio is not None)]
+        )
         ratio = msgspec.structs.replace(ratio, ci95=ratios)
     unclear = ends is not None and ends[0] <= 0.0 <= ends[1]
     detectable = metric.minimum_detectable_percent
@@ -395,7 +393,7 @@ def build_function_change(
         a_percent=result.a_mean,
         b_percent=result.b_mean,
         b_minus_a_percent=result.difference,
-        ci95=None if interval is None else (interval.low, interval.high),
+        ci95=interval_ends(interval),
         a_total_percent=sum(a_total) / len(a_total),
         b_total_percent=sum(b_total) / len(b_total),
         verdict=result.verdict,

@@ -132,6 +132,11 @@ class Interval:
         return (self.high - self.low) / 2
 
 
+def interval_ends(interval: Interval | None) -> tuple[float, float] | None:
+    """Return both ends of an interval; None if there is none."""
+    return None if interval is None else (interval.low, interval.high)
+
+
 def widened_level(count: int) -> float:
     """Return the level of a bootstrap over `count` values whose interval covers LEVEL.
 

@@ -214,7 +214,8 @@ def _literal(value: object) -> str:
     return repr(value)
 
 
-def _tables(engine: str) -> list[str]:
+def schema_statements(engine: str = "InnoDB") -> list[str]:
+    """Return the SQL that makes the four empty tables in the current schema."""
     city = "ID INT NOT NULL AUTO_INCREMENT, Name CHAR(35) NOT NULL, Country CHAR(3) NOT NULL, Population INT NOT NULL"
     tail = f"ENGINE={engine} DEFAULT CHARSET=latin1"
     return [
@@ -225,11 +226,6 @@ def _tables(engine: str) -> list[str]:
         f" Percentage FLOAT(4,1) NOT NULL, PRIMARY KEY (Country, Language), KEY (Percentage)) {tail}",
         f"CREATE TABLE city_huge ({city}, PRIMARY KEY (ID)) {tail}",
     ]
-
-
-def schema_statements(engine: str = "InnoDB") -> list[str]:
-    """Return the SQL that makes the four empty tables in the current schema."""
-    return _tables(engine)
 
 
 def row_statements(seed: int = 1) -> Iterator[str]:
