@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of `powerprof energy` and `powerprof calibrate`, and the yearly cost of a power draw."""
+"""Reports of `powerprof energy` and its `--calibrate`, and the yearly cost of a power draw."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _figure(watts: float) -> str:
     return f"{watts:.1f}" if watts >= 10 else f"{watts:.2f}"
 
 
-# The terminal report of `powerprof calibrate`.
+# The terminal report of `powerprof energy --calibrate`.
 
 
 def calibration_lines(model: PowerModel) -> list[str]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of `powerprof sweep` and `powerprof saturate`: the best points, then one line per point."""
+"""Reports of `powerprof sweep` and its `--until`: the best points, then one line per point."""
 
 from __future__ import annotations
 
@@ -402,7 +402,7 @@ def render_csv(record: Sweep) -> Iterator[Line]:
         yield from ([value, *line] for line in column_lines(table, str(number)) if line[3] is not None)
 
 
-# The terminal report of `powerprof saturate`: the highest rate that holds the limit, and the trials around it.
+# The terminal report of `powerprof sweep --until`: the highest rate that holds the limit, and the trials around it.
 
 _NAMES = {"latency_p50_ms": "median latency", "latency_p95_ms": "p95 latency", "latency_p99_ms": "p99 latency"}
 
