@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which statements use a server's CPU time, wake it and cost energy: a window → `powerprof.queries/1`."""
+"""CPU time, wake-ups and energy of the statements of a server: a window → `powerprof.queries/1`."""

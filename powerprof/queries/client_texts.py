@@ -288,5 +288,5 @@ def interleave_by_rate(samples: Sequence[StatementSample]) -> list[StatementSamp
 
 
 def _text(value: str) -> str:
-    """Return a basic string of TOML, whose escapes are those of JSON."""
+    """Return a basic string of TOML. It has the same escapes as JSON."""
     return json.dumps(value)

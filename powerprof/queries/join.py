@@ -167,7 +167,7 @@ def join_trace(trace: StatementTrace, known: ServerReport) -> Parts:
 
 
 def _without_autovacuum(trace: StatementTrace, known: ServerReport) -> tuple[StatementTrace, ServerReport]:
-    """Return trace and report with autovacuum workers as background: their reported texts are no SQL."""
+    """Return trace and report with autovacuum workers as background: their reported texts are not SQL."""
     texts = {text.id for text in trace.texts if text.text.startswith(_AUTOVACUUM)}
     tids = {use.tid for use in trace.uses if use.id in texts and use.tid}
     quiet = msgspec.structs.replace(

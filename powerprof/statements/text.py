@@ -202,7 +202,7 @@ _REPLACEMENTS = {_STRING_SPAN: b"'0'", _COMMENT_SPAN: b" "}
 def replace_strings(text: str, family: Family, *, is_whole: bool = True) -> str:
     """Return the text with every string as `'0'`, without comments except those that MySQL and MariaDB execute.
 
-    Bytes that are no UTF-8 are surrogates (PEP 383). If the text may be cut off (not `is_whole`), readings with an
+    Bytes outside of UTF-8 are surrogates (PEP 383). If the text may be cut off (not `is_whole`), readings with an
     unfinished string or comment fit as well.
     """
     data = text.encode("utf-8", "surrogateescape" if _is_bytes(text) else "replace")

@@ -403,7 +403,7 @@ def given_server(url: str | None = None, socket: Path | None = None, defaults_fi
 
 
 def is_server_name(program: str | None) -> bool:
-    """Return whether a program name is that of a MariaDB or MySQL server."""
+    """Return whether a program name belongs to a MariaDB or MySQL server."""
     return _SERVER_NAME.fullmatch(program or "") is not None
 
 
@@ -414,7 +414,7 @@ def list_listening_sockets(pid: int) -> list[Path]:
 
 
 def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, Sql] | None:
-    """Return login and connection through the server's own socket; None if none accepts.
+    """Return login and connection through the server's own socket; None if every socket refuses.
 
     It logs in as the system user (unix_socket authentication) without a password or prompt. The caller closes the
     connection.

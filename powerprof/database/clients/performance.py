@@ -241,7 +241,7 @@ def read_report(connection: Sql, *, running: bool) -> ServerReport:
 
 
 def merge_reports(before: ServerReport, after: ServerReport) -> ServerReport:
-    """Return two reports as one. Digests and statistics are those of `after` minus those of `before`."""
+    """Return two reports as one. Digests and statistics are the differences."""
     moved = {}
     for name, counts in after.digests.items():
         then = before.digests.get(name, (0,) * len(counts))
@@ -292,7 +292,7 @@ def _text(value: Any) -> str:
 
 
 def _fetch_allowed(connection: Sql, statement: str, columns: int) -> list[sql.Row]:
-    """Return rows; none if the server refuses. Raise StatementError for a lost connection."""
+    """Return rows, or an empty list if the server refuses. Raise StatementError for a lost connection."""
     try:
         return sql.fetch_rows(connection, statement, columns=columns)
     except StatementError as error:

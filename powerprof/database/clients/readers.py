@@ -214,7 +214,7 @@ class _AccountNote:
 def drop_left_accounts() -> list[str]:
     """Drop the accounts of killed processes on their servers. Return messages.
 
-    It raises nothing: no command fails because another one was killed.
+    Errors become messages: a command must not fail because another one was killed.
     """
     messages: list[str] = []
     place = paths.changed_dir(outlasts=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SQL on any server: connections, statements whose failures are one line, and the dialects of the products."""
+"""SQL on any server: connections, statements with one-line failures, and the dialects of the products."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def fetch_records(connection: Sql, statement: str) -> list[dict[str, Any]]:
 def run_first_known(ask: Callable[[str], Result], *statements: str) -> Result | None:
     """Return the result of the first statement that the server can parse: releases differ in their words.
 
-    The result is None if it can parse none. Raises StatementError for other errors.
+    The result is None without such a statement. Raises StatementError for other errors.
     """
     for statement in statements:
         try:
@@ -249,7 +249,7 @@ def read_thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
 
 
 def mark_feed(name: str, command: object) -> str:
-    """Return the name of a thread; that of a connection that feeds a replica ends with `(Binlog Dump)`."""
+    """Return a thread name; connections that feed a replica get the suffix ` (Binlog Dump)`."""
     return f"{name} (Binlog Dump)" if str(command or "").startswith("Binlog Dump") else name
 
 
@@ -272,7 +272,7 @@ class Dialect(Protocol):
         """Return the server's counters of statements and rows; empty if it updates them with a delay."""
 
     def read_room(self, connection: Sql) -> tuple[int, int, int]:
-        """Return the maximum of connections, that of one user (0: no limit), and the present number."""
+        """Return the limits of connections for all users and one user (0: no limit), and the present number."""
 
 
 class _MySqlDialect:

@@ -39,9 +39,9 @@ _REPLICATION_HINT = "look at the settings and statements that its condition has 
 
 @dataclass(frozen=True)
 class MemberOptions:
-    """Options of one member. Settings and environment are added to those of all members; the rest replaces them.
+    """Options of one member. Settings and environment are added to the common ones; the rest replaces them.
 
-    `server_id` may repeat that of another member. `connect_retry_s` is MASTER_CONNECT_RETRY.
+    `server_id` may be used by another member too. `connect_retry_s` is MASTER_CONNECT_RETRY.
     """
 
     settings: Mapping[str, Setting] = field(default_factory=dict)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between MariaDB, MySQL and PostgreSQL: builds, settings, command lines."""
+"""MariaDB, MySQL and PostgreSQL as private servers: programs, settings, command lines."""

@@ -297,7 +297,7 @@ def find_postgres_build(
 
 
 def build_initialise_steps(build: ServerBuild, datadir: Path) -> list[tuple[list[str], str]]:
-    """Return the commands, each with its input, that create empty data with an account that is no superuser.
+    """Return the commands, each with its input, that create empty data with an account without superuser rights.
 
     A superuser's statements could do to files and programs whatever the server's account may (COPY … TO PROGRAM). The
     superuser of initdb cannot log in. Raises CapabilityError if initdb is absent.
