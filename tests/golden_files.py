@@ -16,8 +16,7 @@ import msgspec
 
 from powerprof.queries.records import Queries
 from powerprof.report.exports import export
-from powerprof.report.kinds import kind_of, load_saved
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import kind_of, load_saved, word_record
 from tests.conftest import REPOSITORY
 from tests.unit.report import sample_records
 from tests.unit.report.live_pages import LIVE_PAGES
@@ -42,7 +41,7 @@ def _loader(name: str) -> Callable[[], Any]:
 
 def forms_of(record: Any) -> Iterator[tuple[str, str]]:
     """Yield the name and the text of each form. JSON is a digest: the texts show what changed."""
-    record = worded(record)
+    record = word_record(record)
     kind = kind_of(record)
     assert kind is not None
     for width in _WIDTHS:

@@ -244,7 +244,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
         for difference in comparison.differences:
             printed += text.wrap(difference, width, "  ")
     printed.append("")
-    metrics = terminal.metrics(comparison_table(comparison, Places(comparison)), width)
+    metrics = terminal.metric_lines(comparison_table(comparison, Places(comparison)), width)
     printed += [*metrics, ""]
     if any("[" in line for line in metrics) and any(map(_may_be_chance, comparison.metrics)):
         printed += text.wrap(
@@ -253,7 +253,7 @@ def render_terminal(comparison: Comparison, width: int = text.DEFAULT_WIDTH) -> 
     system = system_table(comparison, Places(comparison))
     if system.of("terminal").rows:
         printed.append("The system: what changed significantly, and the disk of the server's files")
-        printed += [*terminal.metrics(system, width), ""]
+        printed += [*terminal.metric_lines(system, width), ""]
     if comparison.verdict.ground:
         printed += text.wrap(comparison.verdict.ground, width)
     if sentence := speed_and_power(comparison):

@@ -173,7 +173,7 @@ def render_terminal(cure: Cure, width: int = text.DEFAULT_WIDTH) -> list[str]:
     if cure.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
     if cure.metrics:
-        printed += ["", *table.metrics(cure_table(cure, Places(cure)), width)]
+        printed += ["", *table.metric_lines(cure_table(cure, Places(cure)), width)]
     printed.append("")
     metric = metric_named(cure.metrics, cure.verdict.metric)
     if metric is not None and metric.verdict == "b_lower" and cure.verdict.hurts is None:

@@ -397,7 +397,7 @@ def render_terminal(run: IdleRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
         *(text.wrap(check(run), width) if check(run) else ()),
         *text.wrap(_context_line(run), width),
         "",
-        *terminal.phases(table, width, _power_rows(run, shown)),
+        *terminal.phase_lines(table, width, _power_rows(run, shown)),
         *_power_note(run, shown),
         *_cause_lines(run, width),
         "",

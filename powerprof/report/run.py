@@ -202,9 +202,9 @@ def render_terminal(run: LoadRun, width: int = text.DEFAULT_WIDTH) -> list[str]:
     printed += text.wrap(" · ".join(parts), width)
     if run.interrupted:
         printed += text.wrap("Ended early: this is what was measured until then.", width)
-    printed += ["", *table.metrics(load_table(run, Places(run)), width)]
+    printed += ["", *table.metric_lines(load_table(run, Places(run)), width)]
     if run.system:
-        printed += ["", "The system:", *table.metrics(load_system_table(run, Places(run)), width)]
+        printed += ["", "The system:", *table.metric_lines(load_system_table(run, Places(run)), width)]
     printed += topology_lines(run.condition.name, run.blocks, width)
     if run.traced is not None:
         printed += traced_lines(run.traced, run.condition.name, width)

@@ -145,7 +145,7 @@ def render_terminal(record: SweepComparison, width: int = text.DEFAULT_WIDTH) ->
     points = points_table(record, places)
     title = f"{labels.metric_words(record.metric)} over {record.parameter}"
     printed += ["", *text.wrap(title[:1].upper() + title[1:], width)]
-    printed += table.metrics(points, width)
+    printed += table.metric_lines(points, width)
     rows = list(zip(parted_table(record, places).rows, record.parted_with, strict=True))
     significant = [row for row, pair in rows if pair.verdict != "inconclusive"]
     # Each interval alone excludes 0. Among many figures that is not significant, but a hint.

@@ -284,7 +284,7 @@ _NAME_LIMIT = 16  # CPUIDLE_NAME_LEN, include/linux/cpuidle.h
 _HEAD_LIMIT = 12
 
 
-def metrics(table: Table, width: int) -> list[str]:
+def metric_lines(table: Table, width: int) -> list[str]:
     """Return the lines of metrics with three significant digits, and their intervals if the width allows."""
     shown = table.of("terminal")
     lines: list[str] = []
@@ -317,7 +317,7 @@ def _three(figure: Figure) -> str:
     return f"+{shown}" if figure.sign and figure.value is not None and not shown.startswith("−") else shown
 
 
-def phases(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list[str]:
+def phase_lines(table: Table, width: int, more: Sequence[Sequence[str]] = ()) -> list[str]:
     """Return the lines of phases side by side with their units and the change between them.
 
     `more` rows are added at the end.

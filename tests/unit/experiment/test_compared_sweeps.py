@@ -12,8 +12,7 @@ from powerprof.cli.compare import _judge
 from powerprof.experiment.sweep_comparison import are_sweeps, compare_sweeps
 from powerprof.experiment.sweep_rounds import Sweep, time_left
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import lines_of
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import lines_of, word_record
 from powerprof.system.errors import UsageError, WorseError
 from tests.unit.report.sample_records import load_run, sweep, sweep_comparison
 
@@ -74,7 +73,7 @@ def test_a_difference_by_its_own_interval_alone_is_only_possible() -> None:
 
 def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
     runs = _saved(tmp_path, sweep(), sweep())
-    found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
+    found = word_record(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
     assert not any(point.parted for point in found.points)
     assert found.text.startswith(
         "No measurable difference between sweep-0001 and sweep-0002 in queries/s at any of 4 values"
@@ -89,7 +88,7 @@ def test_a_sweep_compared_with_itself_does_not_diverge(tmp_path: Path) -> None:
 def test_unshared_values_are_left_out_with_a_note(tmp_path: Path) -> None:
     whole = sweep()
     runs = _saved(tmp_path, whole, replace(whole, points=whole.points[1:3]))
-    found = worded(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
+    found = word_record(compare_sweeps("sweep-0001", "sweep-0002", runs, 1))
     assert [point.value for point in found.points] == [2, 4]
     assert found.notes == ["clients 1, 8, 1024: not measured in both sweeps"]
 

@@ -15,7 +15,7 @@ from powerprof.experiment.sweep import SweepStore, continue_sweep, find_key, res
 from powerprof.experiment.sweep_rounds import Sweep
 from powerprof.model.records import Estimate, RunMetric, ServerInfo, ToolCost
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import word_record
 from powerprof.system.errors import DataError, UsageError
 from powerprof.workloads.catalogue import find_workload
 from tests.conftest import REPOSITORY
@@ -61,7 +61,7 @@ def test_a_different_kernel_is_listed_first(tmp_path: Path) -> None:
     a = _run(store, [1.00, 1.01, 0.99, 1.00, 1.02, 0.98])
     b = _run(store, [2.00, 2.01, 1.99, 2.00, 2.02, 1.98], kernel="6.18")
     assert are_runs(a, b, tmp_path)
-    found = worded(compare_saved(a, b, tmp_path, seed=1))
+    found = word_record(compare_saved(a, b, tmp_path, seed=1))
     assert found.differences == ["host kernel: 6.1 → 6.18"]
     assert found.metrics[0].verdict == "b_higher"
     assert found.metrics[0].difference.percent == pytest.approx(100.0)
@@ -192,7 +192,7 @@ def test_a_serious_threat_of_a_saved_run_is_still_a_doubt(tmp_path: Path) -> Non
     serious = Threat(name="drift", text="idle baseline drift −4 points of C0: too much", serious=True)
     doubted = store.save("compare", msgspec.structs.replace(record, threats=[serious]))
     calm = store.save("compare", msgspec.structs.replace(record, threats=[]))
-    found = worded(compare_saved(f"{calm.id}:index", f"{doubted.id}:index", tmp_path, 1))
+    found = word_record(compare_saved(f"{calm.id}:index", f"{doubted.id}:index", tmp_path, 1))
     assert found.verdict.doubts == [f"{doubted.id}:index: idle baseline drift −4 points of C0: too much"]
     assert "unpaired" in {threat.name for threat in found.threats}
-    assert worded(compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1)).verdict.doubts == []
+    assert word_record(compare_saved(f"{calm.id}:index", f"{calm.id}:no-index", tmp_path, 1)).verdict.doubts == []

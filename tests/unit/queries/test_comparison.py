@@ -15,8 +15,7 @@ from powerprof.model.runs import RunStore
 from powerprof.queries.comparison import StatementChange, compare_queries, select_changes
 from powerprof.queries.records import Queries, QueryServer, Statement
 from powerprof.report.exports import export
-from powerprof.report.kinds import lines_of
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import lines_of, word_record
 from powerprof.system.errors import UsageError, WorseError
 from tests.unit.queries.test_report import record
 from tests.unit.report.test_page import Page
@@ -85,7 +84,7 @@ def test_samples_have_the_ratio_of_their_shares() -> None:
 def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> None:
     before = window(*(of(f"s{at}", 1.0) for at in range(5)))
     after = window(*(of(f"s{at}", 1.3) for at in range(5)))
-    compared = worded(compare_queries(before, after, "2026-01-01T00:00:00.000Z"))
+    compared = word_record(compare_queries(before, after, "2026-01-01T00:00:00.000Z"))
     assert compared.common_ratio == pytest.approx(1.3)
     assert "the host or the server changed, not one statement" in " ".join(lines_of(compared, 400))
     assert len(select_changes(compared, "more expensive")) == 5
@@ -95,7 +94,7 @@ def test_a_host_that_is_busier_is_said_and_kinds_of_servers_are_not_mixed() -> N
 
 
 def test_the_report_names_the_statement_and_its_interval() -> None:
-    compared = worded(compare_queries(window(of("SELECT a", 1.0)), window(of("SELECT a", 1.5)), ""))
+    compared = word_record(compare_queries(window(of("SELECT a", 1.0)), window(of("SELECT a", 1.5)), ""))
     found = lines_of(compared, 100)
     assert found[0].startswith("One statement became more expensive; the one with most CPU time: × 1.50 the CPU time")
     assert any("20.00 → 30.00" in line and "1.48–1.52" in line and "more expensive" in line for line in found)
@@ -124,14 +123,14 @@ def test_the_page_has_each_statement_with_its_figures_and_its_interval() -> None
     before = window(of("slow", 1.0), of("same", 1.0), of("old", 0.5), of(hostile, 1.0, 3))
     after = window(of("slow", 1.5), of("same", 1.001), of("added", 0.5), of(hostile, 9.0, 3))
     compared = compare_queries(before, after, "2026-01-01T00:00:00.000Z")
-    page = Page(export(worded(compared), "html").decode())
+    page = Page(export(word_record(compared), "html").decode())
     places = {attributes["data-at"] for attributes, _ in page.figures}
     for number, one in enumerate(compared.statements):
         assert f"/statements/{number}/change_percent_of_cpu" in places
         for letter, side in (("a", one.a), ("b", one.b)):
             assert (f"/statements/{number}/{letter}/c0_ms_per_call" in places) is (side is not None), one.text
         assert (f"/statements/{number}/low" in places) is (one.low is not None), one.text
-    raw = export(worded(compared), "html").decode()
+    raw = export(word_record(compared), "html").decode()
     assert raw.count('class="draw"') == 1 + 5
     assert raw.count('class="dot clear"') == 1
     assert "<script>alert" not in raw.partition('id="statements"')[2].partition("</section>")[0]

@@ -61,7 +61,7 @@ from powerprof.model.records import (
     Window,
 )
 from powerprof.model.runs import RunStore
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import word_record
 from powerprof.report.stacks import TimelineExit
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -282,7 +282,7 @@ def comparison(pairs: int = 12) -> Comparison:
         options={"duration_s": 8.0, "design": "rate"},
         notes=["the first pair is warm-up and in no figure"],
     )
-    return worded(record)
+    return word_record(record)
 
 
 def causes() -> list[Cause]:
@@ -607,7 +607,7 @@ def sweep_comparison() -> SweepComparison:
                 ),
             )
         found = compare_sweeps("sweep-0001", "sweep-0002", Path(folder), 1)
-    return worded(replace(found, id="compare-0002"))
+    return word_record(replace(found, id="compare-0002"))
 
 
 def _swept(clients: int, speed: float) -> Point:

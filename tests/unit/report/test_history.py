@@ -16,7 +16,7 @@ from powerprof.model.records import Estimate
 from powerprof.model.runs import About, RunInfo, RunStore, check_label
 from powerprof.report import history, sweep_comparison
 from powerprof.report.html.page import Extras
-from powerprof.report.kinds import word_record as worded
+from powerprof.report.kinds import word_record
 from powerprof.report.sweep_comparison import render_trend_html as render_html
 from powerprof.system.errors import PowerprofError, UsageError
 from tests.unit.report.sample_records import attribution, comparison, idle_run, load_run, sweep
@@ -136,7 +136,7 @@ def test_a_trend_names_the_step_and_the_labels_around_it(tmp_path: Path) -> None
     for day, (factor, label) in enumerate([(1.0, "v1"), (1.001, "v2"), (1.3, "v3"), (1.299, "v4")], 1):
         record = _run(factor, day)
         store.save("run", record, about=history.about(record, [label]))
-    found = worded(build_trend("run-0001", tmp_path))
+    found = word_record(build_trend("run-0001", tmp_path))
     assert [point.run for point in found.points] == ["run-0001", "run-0002", "run-0003", "run-0004"]
     assert found.text == (
         "city:index, 4 runs: the server's CPU time per query rose by 29.9 % (worse) "
@@ -159,10 +159,10 @@ def test_equal_runs_have_no_step(tmp_path: Path) -> None:
         r".*, 3 runs: no measurable step in the server's CPU time per query between neighbouring runs: "
         r"less than [\d.]+ % \(95 % at each\)\."
     )
-    assert re.fullmatch(shape, worded(build_trend("run-0003", tmp_path)).text)
+    assert re.fullmatch(shape, word_record(build_trend("run-0003", tmp_path)).text)
     other = replace(_run(1.0, 4), condition=replace(load_run().condition, name="no-index", work="other"))
     store.save("run", other)
     assert (
-        worded(build_trend("run-0004", tmp_path)).text
+        word_record(build_trend("run-0004", tmp_path)).text
         == "There is one run of city:no-index: nothing to compare it with."
     )

@@ -93,13 +93,13 @@ def test_all_forms_show_the_same_metrics() -> None:
         assert isinstance(a, Figure)
         assert f'data-at="{a.at}"' in pages and f">{a.text}<" in pages
         assert f"| {a.text} |" in written
-    assert len(terminal.metrics(table, 80)) == 1 + len(table.rows)
+    assert len(terminal.metric_lines(table, 80)) == 1 + len(table.rows)
 
 
 def test_narrow_terminal_drops_intervals() -> None:
     table = comparison_table(comparison(), Places(comparison()))
     for width in (120, 80, 60, 44):
-        lines = terminal.metrics(table, width)
+        lines = terminal.metric_lines(table, width)
         assert max(map(len, lines)) <= width
         assert ("(95 %)" in lines[0]) == (width >= 80)
         assert "2.72" in lines[1]
@@ -107,7 +107,7 @@ def test_narrow_terminal_drops_intervals() -> None:
 
 def test_phases_are_columns_followed_by_their_change() -> None:
     run = idle_run()
-    lines = terminal.phases(phases_table(run, Places(run), [0, 1, 2]), 80)
+    lines = terminal.phase_lines(phases_table(run, Places(run), [0, 1, 2]), 80)
     assert lines[0].split("  ")[-1].strip() == "clients − baseline"
     assert re.fullmatch(r"C0 \(running\) +0\.40 % +0\.61 % +0\.63 % +\+0\.23 ± 0\.04 pt", lines[1])
     assert sum(line.startswith("  average residency") for line in lines) == 2
