@@ -40,7 +40,7 @@ def _run(argv: list[str], *, may_fail: bool = False) -> LoadRun:
     return run_command(argv, SHORT, _quiet, may_fail=may_fail)
 
 
-def test_an_execution_costs_the_cpu_time_that_it_used() -> None:
+def test_the_cost_of_an_execution_is_its_cpu_time() -> None:
     found = _run(_spin(0.2))
     metrics = {metric.name: metric for metric in found.metrics}
     # The interpreter's start and our fork are in it.
@@ -57,7 +57,7 @@ def test_an_execution_costs_the_cpu_time_that_it_used() -> None:
     assert found.condition.workload == "command"
 
 
-def test_the_dearer_of_two_commands_is_found() -> None:
+def test_the_more_expensive_of_two_commands_is_found() -> None:
     found = compare_commands(_spin(0.1), _spin(0.4), SHORT, _quiet, may_fail=False)
     cpu_time = next(metric for metric in found.metrics if metric.name == "cpu_s_per_execution")
     assert cpu_time.verdict == "b_higher"
@@ -66,7 +66,7 @@ def test_the_dearer_of_two_commands_is_found() -> None:
     assert found.design == "work"
 
 
-def test_a_command_that_fails_is_not_measured_unless_it_may() -> None:
+def test_a_failing_command_is_measured_only_on_request() -> None:
     with pytest.raises(PowerprofError, match="sh ended with exit code 3: no luck"):
         _run(["sh", "-c", "echo no luck >&2; exit 3"])
     found = _run(["sh", "-c", "exit 3"], may_fail=True)
@@ -76,7 +76,7 @@ def test_a_command_that_fails_is_not_measured_unless_it_may() -> None:
         _run(["no-such-program-here"])
 
 
-def test_what_a_command_leaves_running_is_ended(tmp_path: Path) -> None:
+def test_leftover_processes_are_ended(tmp_path: Path) -> None:
     found = _run(["sh", "-c", f"sleep 600 & echo $! >> {tmp_path}/pids; sleep 0.3"])
     pids = (tmp_path / "pids").read_text().split()
     assert len(pids) >= 4
@@ -100,7 +100,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("by", ["setsid", "a daemon that ignores SIGTERM"])
-def test_what_a_command_leaves_in_sessions_of_their_own_is_ended(tmp_path: Path, by: str) -> None:
+def test_leftover_sessions_are_ended(tmp_path: Path, by: str) -> None:
     pids = tmp_path / "pids"
     words = f"setsid sh -c 'echo $$ >> {pids}; exec sleep 600' & sleep 0.3"
     if by != "setsid":
@@ -120,7 +120,7 @@ def test_what_a_command_leaves_in_sessions_of_their_own_is_ended(tmp_path: Path,
         programs.stop(kept)
 
 
-def test_interrupted_while_it_runs_all_of_a_command_is_ended(tmp_path: Path) -> None:
+def test_an_interrupt_ends_all_processes_of_a_command(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     words = f"setsid sh -c 'echo $$ >> {pids}; exec sleep 600' & echo $$ >> {pids}; exec sleep 600"
     with (tmp_path / "said").open("wb") as said:
@@ -134,7 +134,7 @@ def test_interrupted_while_it_runs_all_of_a_command_is_ended(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else under sudo")
-def test_under_sudo_the_command_is_the_callers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_under_sudo_the_command_runs_as_the_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     nobody = pwd.getpwnam("nobody")
     monkeypatch.setenv("SUDO_UID", str(nobody.pw_uid))
     monkeypatch.setenv("SUDO_GID", str(nobody.pw_gid))
@@ -152,7 +152,7 @@ def test_under_sudo_the_command_is_the_callers(monkeypatch: pytest.MonkeyPatch, 
     assert lines[3].split() == [nobody.pw_dir, "yes"]
 
 
-def test_interrupted_the_command_is_ended_and_what_there_is_is_saved(tmp_path: Path) -> None:
+def test_an_interrupt_saves_the_measured_windows(tmp_path: Path) -> None:
     words = ["run", "--duration", "0.3", "--repeat", "500", "--runs-dir", str(tmp_path / "runs")]
     begun = tmp_path / "begun"
     typed = ["sh", "-c", f"echo $$ >> {begun}; sleep 0.2"]
@@ -173,7 +173,7 @@ def test_interrupted_the_command_is_ended_and_what_there_is_is_saved(tmp_path: P
     assert b"Ended early" in out
 
 
-def test_the_words_after_the_dashes_are_the_commands(tmp_path: Path) -> None:
+def test_words_after_the_dashes_belong_to_the_command(tmp_path: Path) -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "powerprof", *words], capture_output=True, text=True, timeout=120, check=False

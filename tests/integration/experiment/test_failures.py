@@ -84,7 +84,7 @@ def test_a_block_is_repeated_when_its_server_or_client_is_killed(
     assert any("attempt 1" in note for note in record["notes"])
 
 
-def test_settings_of_a_given_server_are_put_back_whenever_powerprof_is_stopped(
+def test_settings_of_a_given_server_are_always_restored(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
@@ -119,7 +119,7 @@ def _schemas(server: PrivateServer) -> list[Any]:
         return sql.fetch_rows(connection, "SHOW DATABASES LIKE 'powerprof%'")
 
 
-def test_somebody_elses_schema_of_that_name_is_never_dropped(
+def test_a_foreign_schema_is_never_dropped(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
@@ -136,7 +136,7 @@ def test_somebody_elses_schema_of_that_name_is_never_dropped(
         assert sql.fetch_rows(connection, "SHOW TABLES FROM powerprof_world") == [("precious",)]
 
 
-def test_conditions_that_need_their_own_server_are_refused_on_a_given_one(
+def test_conditions_with_start_up_settings_need_a_private_server(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path
 ) -> None:
     defaults = tmp_path / "client.cnf"
@@ -169,9 +169,7 @@ def test_fail_if_worse_ends_with_4(powerprof_cli: Cli, mariadbd: Path, sysbench:
     assert done.err.startswith("error: no-index is worse than index")
 
 
-def test_another_plan_than_the_asserted_one_is_refused(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
-) -> None:
+def test_an_unexpected_plan_is_refused(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     folder = tmp_path / "wrong"
     folder.mkdir()
     (folder / "workload.toml").write_text(

@@ -164,7 +164,7 @@ load.argv = ["./client.py", "{defaults_file}", "{queries}", "0", "SELECT no_such
 """
 
 
-def test_a_program_of_the_users_is_the_client(powerprof_cli: Cli, mariadbd: Path, tmp_path: Path) -> None:
+def test_a_program_of_the_user_can_be_the_client(powerprof_cli: Cli, mariadbd: Path, tmp_path: Path) -> None:
     folder = tmp_path / "own"
     folder.mkdir()
     (folder / "workload.toml").write_text(COMMAND)

@@ -34,7 +34,7 @@ load.sql = ["SELECT n FROM u"]
 """
 
 
-def test_its_statements_run_by_an_account_that_only_reads(users_server: PrivateServer, tmp_path: Path) -> None:
+def test_reads_only_uses_a_read_only_account(users_server: PrivateServer, tmp_path: Path) -> None:
     with users_server.connect() as connection:
         sql.execute(connection, "CREATE DATABASE shop", "CREATE TABLE shop.t (n INT)", "INSERT INTO shop.t VALUES (1)")
     folder = tmp_path / "saved"
@@ -61,7 +61,7 @@ def test_its_statements_run_by_an_account_that_only_reads(users_server: PrivateS
         assert sql.fetch_scalar(connection, "SELECT COUNT(*) FROM mysql.user WHERE User LIKE 'pp\\_read%'") == 0
 
 
-def test_under_sudo_the_clients_are_the_callers_too(
+def test_under_sudo_the_clients_run_as_the_caller(
     powerprof_cli: Cli, users_server: PrivateServer, sysbench: Path, tmp_path: Path, root: None
 ) -> None:
     """The server asks the kernel who each of them is."""

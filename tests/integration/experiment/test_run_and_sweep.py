@@ -48,7 +48,7 @@ def test_two_saved_runs_are_compared(powerprof_cli: Cli, mariadbd: Path, sysbenc
     assert record["differences"] == []
 
 
-def test_in_a_window_the_thread_that_waits_is_run_at_once_and_no_other(
+def test_only_the_waiting_thread_has_real_time_priority(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
 ) -> None:
     words = ["run", "plain:one", *plain, "--repeat", "2", "--duration", "3", "--rate", "50", "--energy-source", "none"]
@@ -66,9 +66,7 @@ def test_in_a_window_the_thread_that_waits_is_run_at_once_and_no_other(
         process.communicate(timeout=60)
 
 
-def test_a_sweep_goes_on_where_it_was_interrupted(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]
-) -> None:
+def test_an_interrupted_sweep_continues(powerprof_cli: Cli, mariadbd: Path, sysbench: Path, plain: list[str]) -> None:
     process = powerprof_cli.start(["sweep", "plain:one", *plain, "--clients", "1,2,3", "--repeat", "3", *QUICK])
     saved = powerprof_cli.home / "state/powerprof/runs/sweep-0001/run.json"
     deadline = time.monotonic() + 60
@@ -135,7 +133,7 @@ def test_transactions_are_swept_and_two_sweeps_compared(powerprof_cli: Cli, mari
     assert metrics["context_switches_per_query"]["a"]["mean"] > 10
 
 
-def test_a_server_that_does_not_start_is_a_point_that_failed(
+def test_a_server_that_does_not_start_is_a_failed_point(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:
     """Settings that need servers of their own: all are up, one is awake at a time."""

@@ -55,7 +55,7 @@ def _group_of_this_process(root: Path) -> Path:
 
 
 @pytest.mark.loopdevice
-def test_service_time_is_that_of_who_asks(slow_disk: Path) -> None:
+def test_service_time_is_that_of_the_requesting_process(slow_disk: Path) -> None:
     descriptor = os.open(slow_disk, os.O_RDONLY | os.O_DIRECT)
     number = slow_disk.stat().st_rdev
     of_server = frozenset({f"{os.major(number)}:{os.minor(number)}"})

@@ -37,15 +37,13 @@ def test_preparing_for_each_execution_costs_a_round_trip_and_cpu_time(
     assert _ratio(found["c0_ms_per_query_server"]) > 1.1
 
 
-def test_a_statement_that_is_kept_prepared_makes_no_more_round_trips(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
-) -> None:
+def test_kept_prepared_statements_save_round_trips(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     found = _metrics(powerprof_cli, "server-prepared-cached", "server-prepared")
     assert abs(found["round_trips_per_query"]["a"]["mean"] - 1) < 0.02
     assert _ratio(found["c0_ms_per_query_server"]) > 1.2
 
 
-def test_a_load_that_is_not_what_it_says_is_not_measured(
+def test_a_load_with_unexpected_counters_is_not_measured(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "wrong"
@@ -90,7 +88,7 @@ def _means(point: dict[str, Any]) -> dict[str, float]:
     return {metric["name"]: metric["estimate"]["mean"] for metric in point["metrics"]}
 
 
-def test_tpcc_keeps_its_data_whole_with_one_client_and_with_sixteen(on_one_server: dict[int, dict[str, Any]]) -> None:
+def test_tpcc_keeps_its_data_intact(on_one_server: dict[int, dict[str, Any]]) -> None:
     assert list(on_one_server) == [1, 16]
     for point in on_one_server.values():
         assert point["error"] is None
@@ -117,9 +115,7 @@ def test_a_router_answers_what_one_server_answers_and_costs_cpu_time(
 
 
 @pytest.mark.soak
-def test_with_the_disk_as_the_bottleneck_a_second_server_is_a_gain(
-    powerprof_cli: Cli, mariadbd: Path, sysbench: Path
-) -> None:
+def test_a_second_server_helps_a_slow_disk(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     options = [
         "--clients",
         "16",
@@ -149,7 +145,7 @@ def test_with_the_disk_as_the_bottleneck_a_second_server_is_a_gain(
     assert pair["queries_hz"] > 1.1 * single["queries_hz"]
 
 
-def test_pages_that_are_written_soon_are_written_more_often(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
+def test_early_page_writes_write_more(powerprof_cli: Cli, mariadbd: Path, sysbench: Path) -> None:
     options = ["--pairs", "3", "--duration", "2.4", "--energy-source", "none", "--no-save", "--json", "-"]
     done = powerprof_cli(["compare", "dirty-pages-high", "dirty-pages-low", *options])
     assert done.code == 0, done.err
@@ -167,7 +163,7 @@ def test_pages_that_are_written_soon_are_written_more_often(powerprof_cli: Cli, 
         assert found["write_bytes_peak_hz"][arm]["mean"] > 2 * found["write_bytes_hz"][arm]["mean"]
 
 
-def test_data_that_are_not_whole_are_said_and_not_measured(
+def test_damaged_data_are_reported_and_not_measured(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "broken"

@@ -34,7 +34,7 @@ def servers(mariadbd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("servers")
-def test_servers_are_measured_in_rounds_and_a_sweep_over_them_goes_on() -> None:
+def test_a_sweep_over_servers_continues_in_rounds() -> None:
     workload, condition = find_one("idle-connections:no-clients", [])
     trace_s = 1.0 if os.geteuid() == 0 else None
     options = ExperimentOptions(pairs=2, window_s=0.4, warm_up_pairs=0, energy=NO_METER, attribute_s=trace_s)

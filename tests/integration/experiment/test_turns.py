@@ -30,9 +30,7 @@ def _questions(server: PrivateServer) -> int:
         return int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
 
 
-def test_the_gate_lets_statements_through_at_their_rate_and_none_while_it_is_shut(
-    mariadbd: Path, sysbench: Path, tmp_path: Path
-) -> None:
+def test_the_gate_passes_statements_at_their_rate(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     with PrivateServer() as server, _load(server, tmp_path, "SELECT SLEEP(0.005)") as load:
         start = load.tally()
         assert start.done == 0
@@ -89,9 +87,7 @@ def test_a_client_that_cannot_connect_or_is_killed_is_a_failed_load(
                 running.shut(5.0)
 
 
-def test_clients_asleep_at_the_gate_end_with_the_one_whose_statement_failed(
-    mariadbd: Path, sysbench: Path, tmp_path: Path
-) -> None:
+def test_a_failed_statement_ends_clients_at_the_gate(mariadbd: Path, sysbench: Path, tmp_path: Path) -> None:
     with PrivateServer() as server, _load(server, tmp_path, "SELECT NO_SUCH_COLUMN", clients=8, rate_hz=40.0) as load:
         load.open()
         time.sleep(0.05)
@@ -118,7 +114,7 @@ load.sql = ["SELECT SLEEP(0.008)"]
 """
 
 
-def test_both_conditions_get_the_same_statements_in_turns(
+def test_alternating_conditions_get_the_same_statements(
     powerprof_cli: Cli, mariadbd: Path, sysbench: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "naps").mkdir()
@@ -158,7 +154,7 @@ def test_both_conditions_get_the_same_statements_in_turns(
     assert record["control"] is None
 
 
-def test_a_turn_that_makes_no_sense_is_refused(powerprof_cli: Cli) -> None:
+def test_invalid_turns_are_refused(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["compare", "index", "no-index", "--turn", "-1"])
     assert done.code == 2
     assert done.err.startswith("error: --turn -1: must be 0 (whole windows) or between 0.05 and 60 s")

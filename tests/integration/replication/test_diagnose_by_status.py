@@ -63,9 +63,7 @@ def apply(server: PrivateServer, remedy: str) -> None:
         sql.execute(connection, *(part.strip() for part in remedy.rpartition(": ")[2].split(";")))
 
 
-def test_a_client_that_asks_all_the_time_is_ended_by_the_kill_that_is_named(
-    powerprof_cli: Cli, option_file: OptionFile
-) -> None:
+def test_the_named_kill_ends_a_busy_client(powerprof_cli: Cli, option_file: OptionFile) -> None:
     with PrivateServer() as server:
         stop = threading.Event()
         asking = threading.Thread(target=_ask_until, args=(server, stop))
@@ -150,7 +148,7 @@ def test_a_replica_that_is_refused_by_its_source(powerprof_cli: Cli, option_file
         assert faults(diagnose(powerprof_cli, option_file(replica))) == [], "the remedy ended it"
 
 
-def test_nobody_to_look_at(powerprof_cli: Cli) -> None:
+def test_a_missing_server_is_reported(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["diagnose"])
     assert (done.code, done.err.splitlines()[0]) == (2, "error: say which server")
     done = powerprof_cli(["diagnose", "--pid", str(os.getppid()), "--socket", "/nowhere/at/all"])
@@ -158,7 +156,7 @@ def test_nobody_to_look_at(powerprof_cli: Cli) -> None:
     assert done.err.startswith("error: cannot connect")
 
 
-def test_a_server_is_asked_for_what_rules_read_alone() -> None:
+def test_only_evidence_of_the_rules_is_read() -> None:
     with PrivateServer() as server, server.connect() as connection:
         counters, settings = asking.status(connection), asking.variables(connection)
         everything = {str(name) for name, _ in sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)}

@@ -15,7 +15,7 @@ from powerprof.database.fetched import historical
 from tests.conftest import REPOSITORY, Cli
 
 
-def test_the_list_says_what_can_be_fetched_and_under_which_licence(powerprof_cli: Cli) -> None:
+def test_the_list_shows_servers_and_licences(powerprof_cli: Cli) -> None:
     done = powerprof_cli(["servers"])
     assert done.code == 0
     assert "mysql-5.5.9" in done.out
@@ -66,7 +66,7 @@ def test_no_at_a_terminal_fetches_nothing(powerprof_cli: Cli) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done(powerprof_cli: Cli, arguments: list[str], code: int, error: str) -> None:
+def test_impossible_requests_are_refused(powerprof_cli: Cli, arguments: list[str], code: int, error: str) -> None:
     done = powerprof_cli(arguments)
     assert done.code == code
     assert done.err.startswith(error)

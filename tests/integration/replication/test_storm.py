@@ -65,7 +65,7 @@ def test_a_storm_that_does_not_begin_leaves_the_servers_alone() -> None:
     assert (share.began, share.raged_percent, share.restarts_count) == (False, 0.0, 0)
 
 
-def test_a_trigger_for_a_server_that_is_not_there() -> None:
+def test_a_trigger_for_an_unknown_server_is_refused() -> None:
     storm = Storm(trigger={"replica-9": ["START SLAVE"]})
     with PrivateServer() as server, pytest.raises(PowerprofError, match="replica-9: there is no such server"):
         StormWatch(storm, {"server": server}).__enter__()
