@@ -17,7 +17,7 @@ from psycopg import conninfo, pq
 
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
-from powerprof.database.private import preparation as template
+from powerprof.database.private import preparation
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import products
 from powerprof.database.products.builds import ServerBuild
@@ -59,7 +59,7 @@ def initialised_with(monkeypatch: pytest.MonkeyPatch, statements: Sequence[str],
         return {products._HBA_FILE: products.write_postgres_files(build, account)[products._HBA_FILE] + hba}
 
     monkeypatch.setattr(products, "_POSTGRESQL_RESERVED", re.compile("(?!)"))
-    monkeypatch.setattr(template, "_shelf", lambda: None)
+    monkeypatch.setattr(preparation, "_shelf", lambda: None)
     changed = replace(products.POSTGRESQL, initialise=initialise, files=files)
     monkeypatch.setitem(products.PRODUCTS, "postgresql", changed)  # type: ignore[arg-type]
 

@@ -153,7 +153,7 @@ def test_an_archive_without_empty_data_makes_them_where_the_servers_account_may_
     # As a cache of root's: nobody else may enter.
     (tmp_path / "cache").mkdir(0o700)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(apt, "download", lambda artifact, tree: jar)
+    monkeypatch.setattr(apt, "download_artifact", lambda artifact, tree: jar)
     runnable = [apt.ArchiveMember(name, name, executable=True) for name in programs_of_it]
     members = (*runnable, apt.ArchiveMember("share/", "share/"))
     source = historical.MavenArchive(

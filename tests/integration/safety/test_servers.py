@@ -18,7 +18,7 @@ import pytest
 
 from powerprof.database.clients import sql
 from powerprof.database.isolation.runtree import RunTree
-from powerprof.database.private import preparation as template
+from powerprof.database.private import preparation
 from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products import builds
@@ -170,7 +170,7 @@ def test_other_settings_pass(name: str) -> None:
 
 def test_what_makes_it_private_comes_last(mariadbd: Path, tmp_path: Path) -> None:
     options = ServerOptions(settings={"key_buffer_size": 1 << 20, "sort_buffer_size": 1 << 18})
-    _, words = template.command(builds.find_build(mariadbd), options, tmp_path, None)
+    _, words = preparation.build_command(builds.find_build(mariadbd), options, tmp_path, None)
     names = [word.split("=")[0] for word in words]
     last_setting = names.index("--sort_buffer_size")
     for ours in (
@@ -240,7 +240,7 @@ def test_its_folder_gives_nothing_of_root_away(mysql: Attacker, mariadbd: Path) 
         build = dataclasses.replace(build, template=source)
         for number in range(10):
             options = ServerOptions(name=f"server-{number}")
-            template.prepare(build, options, tree)
+            preparation.prepare_directory(build, options, tree)
             directory = tree.path / options.name
             base = directory / "base"
 
@@ -254,7 +254,7 @@ def test_its_folder_gives_nothing_of_root_away(mysql: Attacker, mariadbd: Path) 
             with mysql.keeps_doing(turn):
                 for _ in range(30):
                     with suppress(PowerprofError, OSError):
-                        template.command(build, options, directory, None)
+                        preparation.build_command(build, options, directory, None)
                         time.sleep(0.002)
     for path in [victim, *victim.rglob("*")]:
         assert path.stat().st_uid == 0, path

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.database.private import preparation as template
+from powerprof.database.private import preparation
 from powerprof.system.errors import PowerprofError
 
 
@@ -18,11 +18,11 @@ def test_a_copy_has_the_same_files_and_private_modes(tmp_path: Path) -> None:
     data = os.urandom(300_000)
     (source / "mysql/db.ibd").write_bytes(data)
     (source / "empty").touch(0o666)
-    template.clone_folder(source, tmp_path / "copy", None)
+    preparation.clone_folder(source, tmp_path / "copy", None)
     assert (tmp_path / "copy/mysql/db.ibd").read_bytes() == data
     assert (tmp_path / "copy/empty").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "copy/mysql").stat().st_mode & 0o777 == 0o700
-    assert template.measure_folder(source) >= 300_000
+    assert preparation.measure_folder(source) >= 300_000
 
 
 def test_links_and_devices_are_not_followed(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_links_and_devices_are_not_followed(tmp_path: Path) -> None:
         source.mkdir()
         make(source / "x")
         with pytest.raises(PowerprofError, match=r"is not a regular file|cannot copy"):
-            template.clone_folder(source, tmp_path / f"{name}-copy", None)
+            preparation.clone_folder(source, tmp_path / f"{name}-copy", None)
         assert not (tmp_path / f"{name}-copy/x").exists()
 
 
@@ -39,4 +39,4 @@ def test_an_existing_target_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "target").mkdir()
     with pytest.raises(PowerprofError, match="file exists"):
-        template.clone_folder(tmp_path / "source", tmp_path / "target", None)
+        preparation.clone_folder(tmp_path / "source", tmp_path / "target", None)
