@@ -184,7 +184,7 @@ _CONNECTION = """
         def close(self):
             signal.raise_signal(signal.SIGTERM)
 
-    connection = DoubtingConnection(Limits(), 1.0, defer_connect=True)
+    connection = BoundedConnection(Limits(), 1.0, defer_connect=True)
     connection._sock = Socket()
     try:
         %s
