@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from powerprof.measure.window import PassedWindow, WindowPart, run_window
-from powerprof.system.closeable import Closeable
+from powerprof.measure.window import PassedWindow, run_window
 from powerprof.system.tasks import clean
 from powerprof.tracing.bpf import features
 from powerprof.tracing.bpf.maps import SummingProgram
@@ -52,7 +51,7 @@ def build_offcpu_definitions(btf: Btf, *, every_process: bool) -> dict[str, int 
     }
 
 
-class OffCpuTracer(Closeable, WindowPart):
+class OffCpuTracer(SummingProgram):
     """The loaded program that sums sleeps. A context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
@@ -62,20 +61,8 @@ class OffCpuTracer(Closeable, WindowPart):
         """
         self._pids = list(pids) if pids is not None else None
         btf = read_kernel_btf()
-        defined = build_offcpu_definitions(btf, every_process=pids is None)
-        self._sums = SummingProgram("offcpu.bpf.c", defined, btf, self._pids, ("threads", "wakers"))
-
-    def close(self) -> None:
-        self._sums.close()
-
-    def open(self) -> None:
-        self._sums.open()
-
-    def begin(self) -> None:
-        self._sums.begin()
-
-    def end(self) -> None:
-        self._sums.end()
+        definitions = build_offcpu_definitions(btf, every_process=pids is None)
+        super().__init__("offcpu.bpf.c", definitions, btf, self._pids, ("threads", "wakers"))
 
     def measure(self, duration_s: float, *, settle: bool = False) -> OffCpuTrace:
         """Measure for `duration_s`. An interrupt ends the window early and sets `interrupted`.
@@ -88,8 +75,8 @@ class OffCpuTracer(Closeable, WindowPart):
         """Return the sums of the window."""
         began_s = time.process_time()
         threads, wakings = self._threads(), self._wakings()
-        bpf_s = self._sums.bpf_s()
-        lost, unseen = self._sums.counters()
+        bpf_s = self.bpf_s()
+        lost, unseen = self.counters()
         return OffCpuTrace(
             pids=self._pids or [],
             window_s=passed.window_s,
@@ -104,7 +91,7 @@ class OffCpuTracer(Closeable, WindowPart):
         )
 
     def _threads(self) -> list[ThreadSums]:
-        keys, values = self._sums.rows("threads")
+        keys, values = self.rows("threads")
         sums = []
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _THREAD), strict=True):
             states = {why.name.lower(): (int(row["counts"][why]), int(row["off_ns"][why])) for why in _STATES}
@@ -125,7 +112,7 @@ class OffCpuTracer(Closeable, WindowPart):
         return sums
 
     def _wakings(self) -> list[WakingSum]:
-        keys, values = self._sums.rows("wakers")
+        keys, values = self.rows("wakers")
         pairs = zip(np.frombuffer(keys, _WAKER_KEY), np.frombuffer(values, _WAKER), strict=True)
         return [
             WakingSum(

@@ -79,31 +79,11 @@ WAIT_OF_TYPE = {
 _CALLS = {
     Wait.LATCH: (202, 449, 455, 64, 65, 220),  # futex, futex_waitv, futex_wait, semget's
     Wait.SYNC: (74, 75, 26, 162, 277, 306),  # fsync, fdatasync, msync, sync, sync_file_range, syncfs
+    # pread64, pwrite64, preadv, pwritev, preadv2, pwritev2, io_getevents, io_pgetevents, io_uring_enter, fallocate,
+    # truncate, ftruncate, and opening, removing, renaming and looking up files
     Wait.DISK: (
-        17,
-        18,
-        295,
-        296,
-        327,
-        328,
-        208,
-        333,
-        426,
-        285,
-        76,
-        77,
-        2,
-        257,
-        87,
-        263,
-        82,
-        264,
-        316,
-        4,
-        5,
-        6,
-        262,
-        332,
+        *(17, 18, 295, 296, 327, 328, 208, 333, 426, 285, 76, 77),
+        *(2, 257, 87, 263, 82, 264, 316, 4, 5, 6, 262, 332),
     ),
     Wait.CLIENT: (0, 1, 19, 20, 7, 271, 23, 270, 232, 281, 441, 42, 43, 288, 44, 45, 46, 47),
     Wait.SLEEP: (35, 230),  # nanosleep, clock_nanosleep

@@ -11,8 +11,7 @@ from functools import cache
 
 import numpy as np
 
-from powerprof.measure.window import PassedWindow, WindowPart, run_window
-from powerprof.system.closeable import Closeable
+from powerprof.measure.window import PassedWindow, run_window
 from powerprof.system.errors import CapabilityError
 from powerprof.system.reader_process import shared
 from powerprof.system.tasks import clean
@@ -205,7 +204,7 @@ def build_syscall_definitions(btf: Btf, *, every_process: bool) -> dict[str, int
     }
 
 
-class SyscallTracer(Closeable, WindowPart):
+class SyscallTracer(SummingProgram):
     """The loaded program that counts system calls. A context manager that removes it."""
 
     def __init__(self, pids: Sequence[int] | None) -> None:
@@ -216,28 +215,22 @@ class SyscallTracer(Closeable, WindowPart):
         self._pids = list(pids) if pids is not None else None
         self._paths: dict[tuple[int, int], str] = {}
         btf = read_kernel_btf()
-        self._sees_uring = can_count_uring(btf)
+        self._can_count_uring = can_count_uring(btf)
         kinds = {
             number: _KIND_OF[name].to_bytes(4, "little")
             for number, name in syscall_names().items()
             if name in _KIND_OF and number < NUMBERS
         }
+        definitions = build_syscall_definitions(btf, every_process=pids is None)
         tables = ("calls", "files", "open_calls")
-        defined = build_syscall_definitions(btf, every_process=pids is None)
-        self._sums = SummingProgram("syscalls.bpf.c", defined, btf, self._pids, tables, {"kinds": kinds})
-
-    def close(self) -> None:
-        self._sums.close()
+        super().__init__("syscalls.bpf.c", definitions, btf, self._pids, tables, {"kinds": kinds})
 
     def open(self) -> None:
-        self._sums.open()
+        super().open()
         self._paths = self._open_files()
 
-    def begin(self) -> None:
-        self._sums.begin()
-
     def end(self) -> None:
-        self._sums.end()
+        super().end()
         self._paths |= self._open_files()
 
     def measure(self, duration_s: float, *, settle: bool = False) -> SyscallTrace:
@@ -251,10 +244,12 @@ class SyscallTracer(Closeable, WindowPart):
         """Return the counts of the window."""
         began_s = time.process_time()
         calls, files, waiting = self._calls(), self._files(), self._waiting()
-        bpf_s = self._sums.bpf_s()
-        lost, parts = self._sums.counters()
+        bpf_s = self.bpf_s()
+        lost, parts = self.counters()
         uses_uring = any(call.name == "io_uring_enter" for call in calls)
-        notes = ["requests of io_uring are not counted on this kernel"] if uses_uring and not self._sees_uring else []
+        notes = (
+            ["requests of io_uring are not counted on this kernel"] if uses_uring and not self._can_count_uring else []
+        )
         return SyscallTrace(
             pids=self._pids or [],
             window_s=passed.window_s,
@@ -270,7 +265,7 @@ class SyscallTracer(Closeable, WindowPart):
         )
 
     def _calls(self) -> list[CallSum]:
-        keys, values = self._sums.rows("calls")
+        keys, values = self.rows("calls")
         rows = zip(np.frombuffer(keys, _CALL_KEY), np.frombuffer(values, _CALL), strict=True)
         return [
             CallSum(
@@ -287,7 +282,7 @@ class SyscallTracer(Closeable, WindowPart):
         ]
 
     def _waiting(self) -> dict[str, int]:
-        keys, values = self._sums.rows("open_calls")
+        keys, values = self.rows("open_calls")
         counts: Counter[str] = Counter()
         for who, row in zip(np.frombuffer(keys, "<u8"), np.frombuffer(values, _OPEN_CALL), strict=True):
             if int(who) >> 32 != os.getpid():
@@ -296,7 +291,7 @@ class SyscallTracer(Closeable, WindowPart):
         return dict(counts.most_common())
 
     def _files(self) -> list[FileSum]:
-        keys, values = self._sums.rows("files")
+        keys, values = self.rows("files")
         sums = []
         for key, row in zip(np.frombuffer(keys, _FILE_KEY), np.frombuffer(values, _FILE_USE), strict=True):
             pid = int(key["who"]) >> 32

@@ -72,6 +72,7 @@ def _made(target: Path, fill: Callable[[Path], None]) -> Path:
 
 
 def cannot_prepare(target: Path, error: OSError | tarfile.TarError | lzma.LZMAError) -> PowerprofError:
+    """Return the error for a cache folder that cannot be filled."""
     reason = reason_of(error) if isinstance(error, OSError) else str(error)
     return PowerprofError(
         f"cannot prepare kernel headers in {target} ({reason})",

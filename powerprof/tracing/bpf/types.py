@@ -21,18 +21,8 @@ from powerprof.tracing.bpf.shared_numbers import GROUP_SPAN
 # The doctor has a line for every feature.
 _ELSEWHERE = "powerprof doctor says what works here"
 
-_PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _FUNC, _FUNC_PROTO = (
-    2,
-    4,
-    5,
-    6,
-    8,
-    9,
-    10,
-    11,
-    12,
-    13,
-)
+_PTR, _STRUCT, _UNION, _ENUM, _TYPEDEF, _VOLATILE, _CONST, _RESTRICT = 2, 4, 5, 6, 8, 9, 10, 11
+_FUNC, _FUNC_PROTO = 12, 13
 _VARIABLE, _TYPE_TAG, _ENUM64 = 14, 18, 19
 _QUALIFIERS = frozenset((_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG))
 
