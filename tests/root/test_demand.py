@@ -65,7 +65,7 @@ def test_processes_that_ended_make_room_for_others(
 ) -> None:
     first, second = (one.pid for one in sleepers)
     with trace_stacks(resolve([str(first)])) as (tracer, looks):
-        monkeypatch.setattr(looks.members, "_most", 1)
+        monkeypatch.setattr(looks.members, "_capacity", 1)
         looks.members.add([second])
         assert any("no room for 1 of the target" in note for note in looks.members.notes())
         sleepers[0].kill()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A trace that is read again and again: over all reads everything is said once, beside what cpuidle counted."""
+"""Repeated reads of a trace: each exit is in exactly one read, as cpuidle counts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from powerprof.tracing.monitor import TraceMonitor
 
 @pytest.fixture
 def sleeps() -> Iterator[None]:
-    """Processes that come, sleep a moment and go: each is a cause of its own."""
+    """Run short-lived processes that sleep once. Each is a separate cause."""
     process = subprocess.Popen(["sh", "-c", "while :; do sleep 0.002; done"])
     try:
         yield
@@ -34,8 +34,8 @@ def reads(monitor: TraceMonitor, count: int, every_s: float) -> list[TracedWindo
     return found
 
 
-def seen(windows: list[TracedWindow]) -> tuple[int, int]:
-    """Exits by their causes, lost ones with them; and what cpuidle counted, or without a driver each CPU's sum."""
+def count_exits(windows: list[TracedWindow]) -> tuple[int, int]:
+    """Return the exits by cause, lost ones included, and cpuidle's count or, without a driver, the CPUs' sums."""
     causes = sum(int(one.trace.causes["count"].sum()) + one.trace.lost_count for one in windows)
     edges = [edge for one in windows for edge in one.edges.values()]
     if all(edge.usage_delta_count is None for edge in edges):
@@ -43,10 +43,10 @@ def seen(windows: list[TracedWindow]) -> tuple[int, int]:
     return causes, sum(edge.usage_delta_count or 0 for edge in edges)
 
 
-def test_over_all_reads_every_exit_is_said_once(root_bpf: None, sleeps: None) -> None:
+def test_every_exit_is_in_exactly_one_read(root_bpf: None, sleeps: None) -> None:
     with trace_exits() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 6, 0.3)
-    causes, counted = seen(windows)
+    causes, counted = count_exits(windows)
     cpus = os.cpu_count() or 1
     assert abs(causes - counted) <= 0.01 * counted + 2 * cpus
     for one in windows:
@@ -56,20 +56,18 @@ def test_over_all_reads_every_exit_is_said_once(root_bpf: None, sleeps: None) ->
         assert one.residency.cpus == len(one.edges) == len(os.sched_getaffinity(0))
 
 
-def test_a_table_that_would_fill_is_emptied_in_time(
-    root_bpf: None, sleeps: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Hundreds of processes through a table of 300 places: nothing is lost where it is read often enough."""
+def test_a_table_is_emptied_before_it_fills(root_bpf: None, sleeps: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of processes pass a table of 300 entries without a loss if it is read often enough."""
     monkeypatch.setattr(build, "CAUSES", 300)
     with trace_exits() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 30, 0.1)
-    causes, counted = seen(windows)
+    causes, counted = count_exits(windows)
     assert sum(one.trace.lost_count for one in windows) == 0
     assert abs(causes - counted) <= 0.01 * counted + 2 * (os.cpu_count() or 1)
 
 
-def test_the_idle_time_of_a_cpu_that_sleeps_through_reads_is_there(root_bpf: None) -> None:
-    """Idle and running time are the wall time in every interval, though no CPU was woken for a reading."""
+def test_idle_and_running_time_are_the_wall_time_of_each_interval(root_bpf: None) -> None:
+    """No CPU is woken for a read, and its open idle period counts."""
     with trace_exits() as tracer, TraceMonitor(tracer) as monitor:
         windows = reads(monitor, 8, 0.2)
     for one in windows:

@@ -70,7 +70,7 @@ def table(kernel: Kernel) -> DoubleBufferedTable:
     rounds=st.lists(st.lists(st.integers(0, 40), max_size=60), max_size=12),
     late=st.lists(st.integers(0, 40), max_size=5),
 )
-def test_all_reads_together_say_what_came_once(rounds: list[list[int]], late: list[int]) -> None:
+def test_all_reads_together_count_each_entry_once(rounds: list[list[int]], late: list[int]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maps, "GRACE_S", 0.0)
         kernel = Kernel(150)
@@ -93,7 +93,7 @@ def test_all_reads_together_say_what_came_once(rounds: list[list[int]], late: li
         assert kernel.lost == 0
 
 
-def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_lived_threads_never_fill_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps, "GRACE_S", 0.0)
     kernel = Kernel(90)
     read, said = table(kernel), 0
@@ -106,8 +106,8 @@ def test_threads_that_come_and_go_never_fill_the_table(monkeypatch: pytest.Monke
     assert len(kernel.entries) <= 60
 
 
-def test_what_is_past_is_not_kept_in_a_table_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a read costs goes by what came since the last, not by all that ever came."""
+def test_old_entries_are_dropped_from_a_table_with_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cost of a read depends on the entries since the last one, not on all entries."""
     monkeypatch.setattr(maps, "GRACE_S", 0.0)
     kernel = Kernel(100_000)
     read, said, most = table(kernel), 0, 0
@@ -127,7 +127,7 @@ def test_what_is_past_is_not_kept_in_a_table_with_room(monkeypatch: pytest.Monke
     assert kernel.turns <= turns + 1
 
 
-def test_what_is_no_sum_is_as_it_is_now() -> None:
+def test_fields_that_are_not_sums_have_their_present_value() -> None:
     kernel = Kernel(100)
     read = table(kernel)
     kernel.add(3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counters of a CPU that idles while they are read: the tracer knows what is missing in them."""
+"""Idle counters of a CPU that idles while they are read: the tracer adds the open period."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def test_an_open_period_is_added_to_its_state() -> None:
     assert (found.time_us, found.usage, found.resolved) == ((5, 6000), (1, 10), True)
 
 
-def test_a_cpu_that_runs_has_nothing_open() -> None:
+def test_a_running_cpu_has_no_open_period() -> None:
     for phase in (CpuPhase.UNKNOWN, CpuPhase.LEFT, CpuPhase.RUNNING):
         look = cpu(phase, 4_000_000)
         found = add_open_period(reading(9_000_000), look, look)
         assert (found.time_us, found.resolved) == ((5, 1000), True)
 
 
-def test_two_looks_that_differ_tell_nothing() -> None:
+def test_two_different_states_leave_the_reading_unresolved() -> None:
     before = cpu(CpuPhase.IDLE, 4_000_000)
     for after in (cpu(CpuPhase.IDLE, 5_000_000), cpu(CpuPhase.RUNNING, 4_000_000)):
         found = add_open_period(reading(9_000_000), before, after)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The numbers that programs in the kernel share with their readers are those that the C sources have."""
+"""The numbers that BPF programs share with their readers are generated from the C sources."""
 
 from __future__ import annotations
 
@@ -10,50 +10,52 @@ from pathlib import Path
 import pytest
 
 from powerprof.stacks.registers import X86_64
-from tests.probes.shared import ENUMS, MODULE, NUMBERS, PROBES, Shared, members, module, number_of
+from tests.probes.shared import ENUMS, MODULE, NUMBERS, PROBES, members, module, number_of
 
 
-def test_the_module_is_what_the_sources_have() -> None:
+def test_the_module_is_generated_from_the_sources() -> None:
     assert MODULE.read_text() == module(), "make probes writes it"
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The sources, to be changed."""
+    """A copy of the sources, to be changed."""
     return Path(shutil.copytree(PROBES, tmp_path / "bpf"))
 
 
-@pytest.mark.parametrize("shared", ENUMS, ids=lambda shared: f"{shared.file}: {shared.enum}")
-def test_a_member_that_moves_is_found(shared: Shared, folder: Path) -> None:
-    path = folder / shared.file
-    text = path.read_text()
-    first, second = (member.name for member in members(text, shared.enum)[:2])
-    other = {first: second, second: first}
-
-    def swapped(enum: re.Match[str]) -> str:
-        return re.sub(rf"\b({first}|{second})\b", lambda name: other[name[0]], enum[0])
-
-    path.write_text(re.sub(rf"^enum {shared.enum} \{{.*?\}};", swapped, text, flags=re.DOTALL | re.MULTILINE))
-    assert module(folder) != MODULE.read_text()
-
-
-@pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in NUMBERS.items() for name in names])
-def test_a_number_that_changes_is_found(file: str, name: str, folder: Path) -> None:
-    path = folder / file
-    text = path.read_text()
-    number = number_of(text, name).number
-    changed = re.sub(rf"^(#define {name}) \w+", rf"\1 {number + 1}", text, flags=re.MULTILINE)
-    if changed == text:
-        changed = re.sub(rf"\b{name}\b( = \w+)?(?= *\n?\}};)", f"{name} = {number + 1}", text)
-    assert changed != text
-    path.write_text(changed)
-    try:
-        assert module(folder) != MODULE.read_text()
-    except ValueError as error:
-        assert f"{name} is another number" in str(error)
+def test_two_swapped_members_of_any_enum_change_the_module(folder: Path) -> None:
+    for shared in ENUMS:
+        path = folder / shared.file
+        text = path.read_text()
+        first, second = (member.name for member in members(text, shared.enum)[:2])
+        enum = re.search(rf"^enum {shared.enum} \{{.*?\}};", text, re.DOTALL | re.MULTILINE)
+        assert enum is not None
+        other = {first: second, second: first}
+        swapped = re.sub(rf"\b({first}|{second})\b", lambda name: other[name[0]], enum[0])
+        path.write_text(text.replace(enum[0], swapped))
+        assert module(folder) != MODULE.read_text(), shared
+        path.write_text(text)
 
 
-def test_what_is_gone_or_differs_between_sources_is_said(folder: Path) -> None:
+def test_any_changed_number_changes_the_module(folder: Path) -> None:
+    for file, names in NUMBERS.items():
+        path = folder / file
+        text = path.read_text()
+        for name in names:
+            number = number_of(text, name).number
+            changed = re.sub(rf"^(#define {name}) \w+", rf"\1 {number + 1}", text, flags=re.MULTILINE)
+            if changed == text:
+                changed = re.sub(rf"\b{name}\b( = \w+)?(?= *\n?\}};)", f"{name} = {number + 1}", text)
+            assert changed != text
+            path.write_text(changed)
+            try:
+                assert module(folder) != MODULE.read_text(), name
+            except ValueError as error:
+                assert f"{name} is another number" in str(error)
+        path.write_text(text)
+
+
+def test_missing_and_contradicting_numbers_are_refused(folder: Path) -> None:
     path = folder / "offcpu.bpf.c"
     path.write_text(path.read_text().replace("#define COMM_BYTES 16", "#define COMM_BYTES 32"))
     with pytest.raises(ValueError, match=r"COMM_BYTES is another number in offcpu\.bpf\.c than in idle_period\.h"):
@@ -67,7 +69,7 @@ def test_what_is_gone_or_differs_between_sources_is_said(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "number"), [("REGISTER_COUNT", len(X86_64.names)), ("REGISTER_IP", X86_64.ip), ("REGISTER_SP", X86_64.sp)]
 )
-def test_the_registers_are_where_stacks_are_walked_from(name: str, number: int) -> None:
+def test_register_numbers_of_the_programs_are_those_of_the_unwinder(name: str, number: int) -> None:
     assert number_of((PROBES / "paths.bpf.h").read_text(), name).number == number
 
 
