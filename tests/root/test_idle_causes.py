@@ -206,7 +206,7 @@ def balance_of(window: TracedWindow) -> Conservation:
 def test_a_small_buffer_loses_single_periods_and_no_count(root_bpf: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One page of buffer and a reader who does not come: what did not fit is counted, and the sums are whole."""
     monkeypatch.setattr(build, "EXIT_PAGES", 1)
-    monkeypatch.setattr(IdleTracer, "calls", None)
+    monkeypatch.setattr(IdleTracer, "wake_descriptor", None)
     with trace_exits() as tracer:
         window = burst_of_exits(tracer, 1.5)
     balance = balance_of(window)
