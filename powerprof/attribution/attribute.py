@@ -47,7 +47,7 @@ from powerprof.tracing.captures import Array
 from powerprof.tracing.idle import TracedWindow, WindowTracer, trace_stacks
 from powerprof.tracing.idle_data import DRIVERLESS_STATES, RunTimes, SiteWakings
 from powerprof.tracing.idle_stacks import StackTrace
-from powerprof.tracing.symbols import read_interrupt_names
+from powerprof.tracing.kernel_symbols import read_interrupt_names
 
 if TYPE_CHECKING:
     from powerprof.stacks.store import TableStore

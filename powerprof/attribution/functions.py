@@ -18,7 +18,7 @@ from powerprof.attribution.requests import (
     only_pid,
     resolve_target,
 )
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from powerprof.model.records import Notes
 from powerprof.model.text import Say
 from powerprof.system.errors import CapabilityError, UsageError

@@ -22,7 +22,7 @@ from powerprof.attribution.requests import (
     resolve_target,
     thread_name_reader,
 )
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from powerprof.model import text
 from powerprof.model.records import Notes
 from powerprof.model.text import Say

@@ -118,9 +118,9 @@ def thread_name_reader(server: ServerChoice, target: Target) -> ReadThreadNames:
 
     Raises UsageError if the chosen server cannot be used.
     """
-    from powerprof.database.clients.given import given_server
-
     if any(option is not None for option in (server.server, server.socket, server.defaults_file)):
+        from powerprof.database.clients.given import given_server
+
         return given_server(server.server, server.socket, server.defaults_file).thread_names
 
     def read_local_names() -> Mapping[int, str]:

@@ -229,7 +229,7 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
     """
     from powerprof.host.describe import host_record
-    from powerprof.measure.sampling import format_now
+    from powerprof.measure.clock import format_now
 
     target = target_of(request.pid)
     pid = target.pids[0]

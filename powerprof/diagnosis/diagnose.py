@@ -149,7 +149,7 @@ class DiagnosisRequest:
 def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
     """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
     from powerprof.host.describe import host_record
-    from powerprof.measure.sampling import format_now
+    from powerprof.measure.clock import format_now
 
     started_at = format_now()
     with ExitStack() as stack:

@@ -30,9 +30,9 @@ from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment import phases
 from powerprof.experiment.phases import split_phase_energy
-from powerprof.measure.clock import Meters
+from powerprof.measure.clock import Meters, format_now
 from powerprof.measure.procfs import own_peak_bytes, process_cpu_ns
-from powerprof.measure.sampling import WindowInterrupted, WindowMeter, format_now
+from powerprof.measure.sampling import WindowInterrupted, WindowMeter
 from powerprof.measure.window import wait_and_read
 from powerprof.model.records import (
     Cause,
@@ -116,7 +116,7 @@ def trace_phase(
     from powerprof.attribution import causes as idle
     from powerprof.system.tasks import look_up, switches_of
     from powerprof.tracing.idle import WindowTracer, trace_exits
-    from powerprof.tracing.symbols import read_interrupt_names
+    from powerprof.tracing.kernel_symbols import read_interrupt_names
 
     with trace_exits() as tracer, WindowTracer(tracer) as opened:
         before, began_s = switches_of(server_pid) if server_pid else {}, time.monotonic()

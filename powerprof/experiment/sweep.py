@@ -25,7 +25,7 @@ from powerprof.experiment.options import AROUND_S, ExperimentOptions, condition_
 from powerprof.experiment.plan import Offer, check_options
 from powerprof.experiment.sweep_rounds import SERVER, START_S, Progress, Sweep, measure_rounds
 from powerprof.experiment.traced import SAMPLED_S
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from powerprof.model.runs import RunStore, decode_record, encode_record, read_schema
 from powerprof.model.text import Say, approximate_time
 from powerprof.system.errors import CapabilityError, DataError, Interrupted, PowerprofError, UsageError

@@ -31,10 +31,9 @@ from powerprof.live.accounts import Span, changed_note, interval_of, span_betwee
 from powerprof.live.intervals import LiveInterval, Used
 from powerprof.live.served import ServedServer
 from powerprof.live.servers import ASK_EVERY_S, Servers
-from powerprof.measure.clock import SuspendClock, kernel_ns
+from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat
-from powerprof.measure.sampling import format_now
 from powerprof.measure.window import EnergySampler, wait_and_read
 from powerprof.model.attribution import Attribution
 from powerprof.model.text import Say
@@ -50,7 +49,7 @@ from powerprof.tracing.bpf.shared_numbers import StackKind
 from powerprof.tracing.idle import TracedWindow, trace_on_demand
 from powerprof.tracing.idle_data import SavedSite
 from powerprof.tracing.idle_stacks import StackTrace
-from powerprof.tracing.symbols import InterruptNames
+from powerprof.tracing.kernel_symbols import InterruptNames
 
 # When intervals end: at even distances, whatever naming and asking took in between. Pure.
 

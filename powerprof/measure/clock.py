@@ -10,11 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Protocol
 
 from powerprof.model.records import EnergyReading
+
+
+def format_now(ago_s: float = 0.0) -> str:
+    """Return this moment, or an earlier one, as RFC 3339 in UTC with milliseconds."""
+    return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @cache

@@ -9,7 +9,6 @@ single sample far ahead of both its neighbours is a spike.
 from __future__ import annotations
 
 import itertools
-import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -454,7 +453,9 @@ def _drop_impossible(samples: Sequence[tuple[float, float]]) -> list[tuple[float
     good = [sample for sample in samples if 0 <= sample[1] <= _METER_WATTS]
     if len(good) < 3:
         return good
-    usual = statistics.median(watts for _, watts in good)
+    from statistics import median  # loads fractions and decimal
+
+    usual = median(watts for _, watts in good)
     kept = []
     for index, sample in enumerate(good):
         around = [good[i][1] for i in (index - 1, index + 1) if 0 <= i < len(good)]

@@ -20,7 +20,7 @@ from typing import Literal, Protocol, get_args
 
 import msgspec
 
-from powerprof.measure import powertop, procfs, turbostat
+from powerprof.measure import procfs
 from powerprof.measure.clock import CpuReading, Snapshot
 from powerprof.measure.cpuidle import (
     CpuidleReader,
@@ -345,8 +345,12 @@ def open_source(name: str) -> ResidencySource:
             "unset them, or --residency-source cpuidle",
         )
     if name == "powertop":
-        return powertop.PowertopResidency()
-    return turbostat.TurbostatResidency()
+        from powerprof.measure.powertop import PowertopResidency
+
+        return PowertopResidency()
+    from powerprof.measure.turbostat import TurbostatResidency
+
+    return TurbostatResidency()
 
 
 # Recorded residency of another machine: cpuidle dumps, a turbostat log or a PowerTOP report.
@@ -370,6 +374,8 @@ def read_recording(
 
     With `source` None the content decides. Raise UsageError for options that do not fit, DataError for a damaged file.
     """
+    from powerprof.measure import powertop, turbostat
+
     if after is None and source != "cpuidle":
         text = read_outside_text(before, _LIMIT_BYTES)
         if source == "turbostat" or (source is None and turbostat.looks_like_turbostat(text)):

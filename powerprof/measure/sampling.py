@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from functools import reduce
 from statistics import fmean
 from typing import Any
@@ -19,7 +18,7 @@ import msgspec
 
 from powerprof import __version__
 from powerprof.measure import cpufreq, oslayer, procfs
-from powerprof.measure.clock import Meters
+from powerprof.measure.clock import Meters, format_now
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.residency import merge_notes, open_source
 from powerprof.measure.window import EnergySampler, OpenWindow, PassedWindow, WindowPart, run_window
@@ -44,11 +43,6 @@ class WindowInterrupted(Interrupted):
     def __init__(self, message: str, partial: Window) -> None:
         super().__init__(message)
         self.partial = partial
-
-
-def format_now(ago_s: float = 0.0) -> str:
-    """Return this moment, or an earlier one, as RFC 3339 in UTC with milliseconds."""
-    return (datetime.now(UTC) - timedelta(seconds=ago_s)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class WindowMeter(Closeable, WindowPart):

@@ -9,14 +9,10 @@ a file that was opened for it.
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import subprocess
 import sys
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -82,22 +78,27 @@ def without_rights(
         return code, stream.read(4096).decode("utf-8", "replace").strip()
 
 
-class _WebOnly(urllib.request.HTTPRedirectHandler):
-    """A server must not lead to file: or ftp:, nor where it is asked not to, to another host."""
-
-    def __init__(self, host: str | None) -> None:
-        self._host = host
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if self._host is not None and urllib.parse.urlsplit(newurl).hostname != self._host:
-            raise urllib.error.HTTPError(newurl, code, "redirected to another host", headers, fp)
-        if not newurl.startswith(("http://", "https://")):
-            raise urllib.error.HTTPError(newurl, code, "redirected away from http", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
 def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
     """Copy to descriptor 1; the exit status, with its reason on stderr."""
+    # Imported here: the parent needs none of it.
+    import http.client
+    import urllib.error
+    import urllib.parse
+    import urllib.request
+
+    class _WebOnly(urllib.request.HTTPRedirectHandler):
+        """A server must not lead to file: or ftp:, nor where it is asked not to, to another host."""
+
+        def __init__(self, host: str | None) -> None:
+            self._host = host
+
+        def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+            if self._host is not None and urllib.parse.urlsplit(newurl).hostname != self._host:
+                raise urllib.error.HTTPError(newurl, code, "redirected to another host", headers, fp)
+            if not newurl.startswith(("http://", "https://")):
+                raise urllib.error.HTTPError(newurl, code, "redirected away from http", headers, fp)
+            return super().redirect_request(req, fp, code, msg, headers, newurl)
+
     request = urllib.request.Request(address, headers={"User-Agent": "powerprof"})  # noqa: S310 - checked below
     if not address.startswith(("http://", "https://")):
         print("not an http(s) address", file=sys.stderr)

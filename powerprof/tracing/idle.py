@@ -15,12 +15,11 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from powerprof.measure.clock import CpuReading, Meters, Snapshot
+from powerprof.measure.clock import CpuReading, Meters, Snapshot, format_now
 from powerprof.measure.cpuidle import CpuidleReader, format_cpu_list, online_cpus, read_edge
 from powerprof.measure.perf_events import IdleEvents
 from powerprof.measure.procfs import compute_accounting, count_unseen, read_stat, read_unseen_counts
 from powerprof.measure.residency import compute_residency, find_inconsistency
-from powerprof.measure.sampling import format_now
 from powerprof.measure.window import EnergySampler, PassedWindow, WindowPart, run_window
 from powerprof.model.records import Note, Window
 from powerprof.model.text import join_words
@@ -56,7 +55,7 @@ from powerprof.tracing.idle_stacks import (
     keep_latest_program,
 )
 from powerprof.tracing.idle_tables import CpuWindows, FillLimits, IdleSums, PeriodSample, RunTimeReader
-from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions
+from powerprof.tracing.kernel_symbols import find_tick_handler, name_kernel_functions
 
 # Interrupts without a tracepoint are reported if there are ten, and one in a hundred idle exits.
 _MIN_UNSEEN, _MIN_UNSEEN_SHARE = 10, 0.01

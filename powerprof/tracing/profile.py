@@ -35,7 +35,7 @@ from powerprof.tracing.bpf.shared_numbers import PathCount, RecordKind
 from powerprof.tracing.bpf.types import STACK_RING_PAGES, build_path_definitions
 from powerprof.tracing.bpf.uprobes import CPU_CLOCK, MAJOR_FAULTS, MINOR_FAULTS, Sampler
 from powerprof.tracing.captures import Event, OnCpuCapture, SampleRow, UserStack
-from powerprof.tracing.symbols import locate_kernel_addresses
+from powerprof.tracing.kernel_symbols import locate_kernel_addresses
 
 SAMPLE_HZ = 99  # not a divisor of timers' usual rates, or samples would run in step with them
 MAX_HZ = 10_000

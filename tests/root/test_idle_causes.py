@@ -28,7 +28,7 @@ from powerprof.tracing.captures import CpuEdge
 from powerprof.tracing.idle import IdleTracer, TracedWindow, WindowTracer, trace_exits, trace_on_demand, trace_stacks
 from powerprof.tracing.idle_data import aggregate_exits
 from powerprof.tracing.idle_tables import FillLimits
-from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions, read_interrupt_names
+from powerprof.tracing.kernel_symbols import find_tick_handler, name_kernel_functions, read_interrupt_names
 from tests.balance import check_balance
 from tests.programs import injecting
 

@@ -11,7 +11,12 @@ import pytest
 
 from powerprof.tracing.bpf import features, syscalls
 from powerprof.tracing.bpf.types import read_kernel_btf
-from powerprof.tracing.symbols import TICK_HANDLERS, find_kernel_address, locate_kernel_addresses, name_kernel_functions
+from powerprof.tracing.kernel_symbols import (
+    TICK_HANDLERS,
+    find_kernel_address,
+    locate_kernel_addresses,
+    name_kernel_functions,
+)
 
 _SEED, _FUNCTIONS = 11, 500
 

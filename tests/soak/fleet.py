@@ -25,7 +25,7 @@ import yaml
 
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import Totals
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
 from tests.unit.live.intervals import interval, row

@@ -18,7 +18,7 @@ from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.serving import MetricsServer
 from powerprof.live.totals import StatementTotals, Totals
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
 from tests.unit.live.intervals import interval, row, served, statement

@@ -15,7 +15,7 @@ import yaml
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.live.metrics import SharedTotals, render
 from powerprof.live.totals import StatementTotals, Totals
-from powerprof.measure.sampling import format_now
+from powerprof.measure.clock import format_now
 from tests.integration.monitoring.engines import (
     MONITORING,
     Messages,

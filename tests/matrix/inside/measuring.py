@@ -35,7 +35,7 @@ def command(steps: Steps, line: str) -> dict[str, Any]:
 def tick(steps: Steps, job: Job) -> dict[str, Any]:
     """The scheduler's tick is known by the address of the function that the kernel's own list has for its timer."""
     from powerprof.tracing.bpf.types import read_kernel_btf
-    from powerprof.tracing.symbols import find_tick_handler, name_kernel_functions
+    from powerprof.tracing.kernel_symbols import find_tick_handler, name_kernel_functions
 
     # A CPU that runs has its tick; a clock without high resolution calls no timer for it.
     try:

@@ -17,7 +17,7 @@ from powerprof.stacks.image import ElfCache, Mapping, ProcessImage, check_image,
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.programs import start, stop
 from powerprof.system.reader_process import Opened, ReaderProcess, shared
-from powerprof.tracing.symbols import read_kernel_symbols
+from powerprof.tracing.kernel_symbols import read_kernel_symbols
 
 
 def test_snapshot_contains_libraries_and_vdso():

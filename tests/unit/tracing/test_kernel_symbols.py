@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from powerprof.tracing import symbols
+from powerprof.tracing import kernel_symbols
 from powerprof.tracing.bpf.types import Btf
 from powerprof.tracing.idle_data import CAUSE
 from tests.unit.tracing.btf_blob import BtfBlob
@@ -22,9 +22,11 @@ KALLSYMS = "\n".join([*LINES, "ffffffffc0000010 t of_a_module\t[module]"]) + "\n
 def test_a_name_is_found_wherever_the_pieces_are_cut(fake_tree: Callable[[dict[str, str]], object]) -> None:
     fake_tree({"proc/kallsyms": KALLSYMS})
     for at in (0, 6553, 6554, 13_107, 49_999):
-        assert symbols.find_kernel_address(("no_such", f"function_{at}")) == 0xFFFFFFFF81000000 + 16 * at
-    assert symbols.find_kernel_address(("function_", "unction_1")) == 0
-    assert symbols.name_kernel_functions({0xFFFFFFFF81000010, 0xFFFFFFFF81000011}) == {0xFFFFFFFF81000010: "function_1"}
+        assert kernel_symbols.find_kernel_address(("no_such", f"function_{at}")) == 0xFFFFFFFF81000000 + 16 * at
+    assert kernel_symbols.find_kernel_address(("function_", "unction_1")) == 0
+    assert kernel_symbols.name_kernel_functions({0xFFFFFFFF81000010, 0xFFFFFFFF81000011}) == {
+        0xFFFFFFFF81000010: "function_1"
+    }
 
 
 # The tick's hrtimer calls the first of each; the others are there as well, and lie lower in 5.10, 5.15 and 6.8.
@@ -42,16 +44,16 @@ def test_the_tick_is_what_the_kernel_s_timer_calls(kernel: str, fake_tree: Calla
     """Wherever the others lie, and in whatever order the table has them."""
     right, *others = TICKS_OF_KERNELS[kernel]
     own = [f"{0xFFFFFFFF81200000 + 16 * at:016x} t {name}" for at, name in enumerate([*others, right])]
-    module = f"ffffffffc0000010 t {symbols.TICK_HANDLERS[0]}\t[module]"
+    module = f"ffffffffc0000010 t {kernel_symbols.TICK_HANDLERS[0]}\t[module]"
     for lines in ([*own, *LINES, module], [*LINES, *reversed(own), module], [own[-1], *LINES, *own[:-1]]):
         fake_tree({"proc/kallsyms": "\n".join(lines) + "\n"})
-        assert symbols.find_tick_handler(Btf(BtfBlob().data())) == 0xFFFFFFFF81200000 + 16 * len(others)
+        assert kernel_symbols.find_tick_handler(Btf(BtfBlob().data())) == 0xFFFFFFFF81200000 + 16 * len(others)
 
 
 def test_hidden_addresses_are_none(fake_tree: Callable[[dict[str, str]], object]) -> None:
     fake_tree({"proc/kallsyms": "0000000000000000 t function_1\n"})
-    assert symbols.find_kernel_address(("function_1",)) == 0
-    assert symbols.name_kernel_functions({0xFFFFFFFF81000010}) == {}
+    assert kernel_symbols.find_kernel_address(("function_1",)) == 0
+    assert kernel_symbols.name_kernel_functions({0xFFFFFFFF81000010}) == {}
 
 
 def test_what_the_kernel_writes_is_a_function_its_start_and_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,22 +64,24 @@ def test_what_the_kernel_writes_is_a_function_its_start_and_its_module(monkeypat
         0x4000: "0x4000",
         0x5000: "",
     }
-    monkeypatch.setattr(symbols, "read_function_texts", lambda addresses: {each: texts[each] for each in addresses})
-    assert symbols.locate_kernel_addresses(texts) == {
+    monkeypatch.setattr(
+        kernel_symbols, "read_function_texts", lambda addresses: {each: texts[each] for each in addresses}
+    )
+    assert kernel_symbols.locate_kernel_addresses(texts) == {
         0x1010: ("tick_nohz_handler", "vmlinux", 0x1000),
         0x2000: ("blk_mq_put.constprop.0", "vmlinux", 0x2000),
         0x3004: ("vmx_exit", "kvm_intel", 0x3000),
     }
-    assert symbols.name_kernel_functions(texts) == {0x2000: "blk_mq_put.constprop.0"}
-    monkeypatch.setattr(symbols, "read_function_texts", lambda _addresses: {})
-    assert symbols.locate_kernel_addresses([]) == {}
+    assert kernel_symbols.name_kernel_functions(texts) == {0x2000: "blk_mq_put.constprop.0"}
+    monkeypatch.setattr(kernel_symbols, "read_function_texts", lambda _addresses: {})
+    assert kernel_symbols.locate_kernel_addresses([]) == {}
 
 
 def test_interrupts_are_read_where_a_number_is_new(fake_tree: Callable[[dict[str, str]], Path]) -> None:
     tree = fake_tree({"proc/interrupts": "  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n"})
     causes = np.zeros(1, dtype=CAUSE)
     causes["irq"] = 24
-    interrupts = symbols.InterruptNames()
+    interrupts = kernel_symbols.InterruptNames()
     assert interrupts.of(causes) == {24: "virtio0"}
     (tree / "proc/interrupts").write_text("  CPU0\n 24: 7 PCI-MSI 0-edge virtio0\n 25: 7 PCI-MSI 0-edge nvme0\n")
     assert interrupts.of(causes) == {24: "virtio0"}
