@@ -57,7 +57,6 @@ COMMANDS = {
         "What if", "study power-efficiency --html page.html", "half an hour, with --quick five minutes", as_root=True
     ),
     "cure": Command("Fix", "cure --pid mysqld --thread page_cleaner --slack 50ms", "a minute", as_root=True),
-    "slack": Command("Fix", "slack --pid mysqld --thread page_cleaner 50ms", "no time", as_root=True),
     "watch": Command("Watch", "watch", "until q", as_root=True),
     "export": Command("Watch", "export --interval 15", "until it is stopped", as_root=True),
     "doctor": Command("Host", "doctor", "ten seconds", as_root=True),
@@ -73,6 +72,7 @@ MOVED_COMMANDS = {
     "saturate": "sweep CONDITION [OTHER] --until p95=5ms",
     "symbols": "doctor --pid ID|NAME",
     "calibrate": "energy --calibrate",
+    "slack": "cure --thread NAME --slack TIME --keep, or cure --thread NAME --release",
 }
 
 _STACK_FILES = {"--speedscope": "{command} --folded FILE or --pprof FILE, which speedscope opens"}

@@ -5,6 +5,10 @@
 VARIABLE=VALUE is SET GLOBAL, as root by the server's own socket, or as an account that you name; --finding RULE is the
 first remedy of a finding of diagnose, such as an event of the server, which is disabled. Without a choice it lists what
 can be tried. It is put back whatever happens, and read back.
+
+--keep sets the slack of the thread and leaves it so until the thread ends; --release sets the kernel's default again.
+Neither measures anything. --print-unit prints a systemd service that keeps it after each start, --print-drop-in the
+drop-in that gives it to all threads of the service; they set nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +37,11 @@ if TYPE_CHECKING:
     from powerprof.system.processes import Target
 
 # Options without an effect on the list of candidates.
-_OF_A_TRIAL = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+_TRIAL_OPTIONS = ("pairs", "precision", "window", "max_p95", "seed", "yes", *ENERGY, "no_save", "runs_dir")
+
+_RELEASE_OPTIONS = ("pid", "thread", "release")
+_PRINT_OPTIONS = ("wait", "print_unit", "print_drop_in")
+_KEEP_OPTIONS = ("pid", "thread", "slack", "keep", *_PRINT_OPTIONS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +62,13 @@ class Options(CommandOptions):
         "--max-p95", "PERCENT", "End where latency (p95) rises by more.", default=10.0, low=0, high=10000
     )
     seed: int = seed()
+    keep: bool = flag("--keep", "Set --slack and leave it, until the thread ends.")
+    release: bool = flag("--release", "Set the default slack of the thread again.")
+    wait: float = number(
+        "--wait", "S", "With --keep: wait so long for the process and thread.", default=0.0, low=0, high=3600
+    )
+    print_unit: bool = flag("--print-unit", "With --keep: print a service that follows restarts.")
+    print_drop_in: bool = flag("--print-drop-in", "With --keep: print a drop-in for all threads.")
     yes: bool = flag("--yes", "Do not ask before something is changed.")
     server: ServerOptions = group(ServerOptions)
     energy: EnergyOptions = group(EnergyOptions)
@@ -62,7 +77,11 @@ class Options(CommandOptions):
 
 
 def command(options: Options) -> None:
-    """Try a remedy, judge it, save and print; or list the remedies."""
+    """Try a remedy, judge it, save and print; or list the remedies, or keep or release timer slack."""
+    if options.keep or options.release:
+        _change_slack(options)
+        return
+    options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
     server, saving = options.server, options.saving
     from powerprof.cure.remedies import CureRequest, choice_of
 
@@ -85,7 +104,7 @@ def command(options: Options) -> None:
             raise UsageError(
                 "without a remedy there is nothing to save", "--thread NAME --slack TIME, --set or --finding"
             )
-        options.refuse_without_effect("without --thread and --slack, --set or --finding", _OF_A_TRIAL)
+        options.refuse_without_effect("without --thread and --slack, --set or --finding", _TRIAL_OPTIONS)
         from powerprof.cure.candidates import candidates
         from powerprof.report.cure import candidate_lines
 
@@ -105,6 +124,50 @@ def command(options: Options) -> None:
 
     request, found = resolved(request, progress_printer(saving))
     deliver(session.run(request, consent, progress_printer(saving)), "cure", saving, files)
+
+
+def _change_slack(options: Options) -> None:
+    """Set the timer slack of a thread, or print a unit that sets it. Raise UsageError, PowerprofError."""
+    if options.keep and options.release:
+        raise UsageError("--keep and --release are two changes", "choose one")
+    name, allowed = ("--release", _RELEASE_OPTIONS) if options.release else ("--keep", _KEEP_OPTIONS)
+    options.refuse_without_effect(f"with {name}", but=allowed)
+    if options.thread is None:
+        raise UsageError(f"{name} needs a thread", "--thread NAME, or a thread id")
+    if options.print_unit and options.print_drop_in:
+        raise UsageError("--print-unit and --print-drop-in are two ways to keep it", "choose one")
+    if (options.print_unit or options.print_drop_in) and options.wait:
+        raise UsageError("--wait has no effect where nothing is set", "leave it out")
+    from powerprof.cure import threads
+    from powerprof.cure.remedies import choice_of
+    from powerprof.diagnosis.slack import DEFAULT_NS
+    from powerprof.report.cure import released_line, slack_lines
+
+    choice = choice_of(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
+    assert isinstance(choice, threads.SlackChoice)  # noqa: S101  a thread and a slack
+    if options.print_unit or options.print_drop_in:
+        target, thread = threads.find_slack_target(options.pid, choice)
+        _warn(threads.loop_warning(target.pids[0], thread))
+        if options.print_drop_in:
+            text = threads.drop_in_text(choice, target)
+        else:
+            from powerprof.live.unit import this_installation
+
+            text = threads.unit_text(str(this_installation()), options.pid, choice, target, thread)
+        print_text(text, end="")
+        return
+    change = threads.keep_slack(options.pid, choice, options.wait)
+    if options.release:
+        print_text(released_line(change))
+        return
+    _warn(change.warning)
+    for line in slack_lines(change, options.pid):
+        print_text(line)
+
+
+def _warn(warning: str) -> None:
+    if warning:
+        print_text(f"warning: {warning}", error=True)
 
 
 def _agree(announcement: list[str], yes: bool, copied: str | None) -> None:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from powerprof.cure.records import CureBlock, CurePrediction
-from powerprof.cure.remedies import CureRequest, PlannedChange, SlackChoice
+from powerprof.cure.remedies import CureRequest, PlannedChange
+from powerprof.cure.threads import SlackChoice
 from powerprof.diagnosis.collect import rows_of, timers_hz
 from powerprof.diagnosis.slack import predicted
 from powerprof.energy.domains import host_energy, host_meters

@@ -11,20 +11,28 @@ from pathlib import Path
 import msgspec
 
 from powerprof.cure.records import Remedy
-from powerprof.cure.threads import check_owner, check_slack, find_thread, loop_warning
+from powerprof.cure.threads import (
+    SlackChoice,
+    check_owner,
+    check_slack,
+    command_name_of,
+    find_thread,
+    loop_warning,
+    read_slack,
+    slack_text,
+    unit_of,
+)
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.attribution import Thread
-from powerprof.model.text import number
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import Held
-from powerprof.reversible.kinds import NewConnections, Setting, TimerSlack, Variable, has_session_copies, started_ticks
-from powerprof.system import files, paths
+from powerprof.reversible.kinds import NewConnections, Setting, Variable, has_session_copies, started_ticks
+from powerprof.system import paths
 from powerprof.system.caller import is_delegated
-from powerprof.system.cgroups import group_of, is_made_by_root
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import name_of
 from powerprof.system.reader_process import shared
@@ -37,14 +45,6 @@ _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000
 _LONGEST_NS = 10_000_000_000
 _FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
-
-
-@dataclass(frozen=True)
-class SlackChoice:
-    """Another timer slack for a thread, which is called `thread` or is that number."""
-
-    thread: str
-    slack_ns: int
 
 
 @dataclass(frozen=True)
@@ -157,9 +157,6 @@ def _choices_variable(text: str) -> VariableChoice:
     return VariableChoice(found[1], found[2])
 
 
-_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns"))
-
-
 @dataclass(frozen=True)
 class PlannedChange:
     """What is going to be changed: the setting as it is written down and put back, and its words.
@@ -212,11 +209,7 @@ def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
 def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Setting, str, Remedy]:
     thread = find_thread(pid, choice.thread, names)
     check_slack(pid, thread)
-    started = started_ticks(thread.tid)
-    setting = TimerSlack(thread.tid, started or 0, str(choice.slack_ns))
-    before = setting.read() if started is not None else None
-    if before is None:
-        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+    setting, before = read_slack(thread, choice.slack_ns)
     shown = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
     return (
@@ -238,34 +231,11 @@ def _lasting_slack(pid: int, thread: Thread, slack_ns: int) -> str:
     unit = unit_of(pid) or "the unit that starts it"
     shown = slack_text(slack_ns)
     return (
-        f"after each start: powerprof slack --pid {name_of(pid) or pid} --thread {called(pid, thread)} {shown} "
-        "(--print-unit prints the service that does it; timer slack ends with its thread); "
+        f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
+        f"--slack {shown} --keep (--print-unit prints the service that does it; timer slack ends with its thread); "
         f"or in a drop-in of {unit}: [Service] TimerSlackNSec={shown}, which delays every timeout of all threads "
         f"of the server, those of connections too, by at most {shown}"
     )
-
-
-def called(pid: int, thread: Thread) -> str:
-    """What it may be called on a command line: the kernel's name where it has one of its own, which needs no
-    account; else the last part of the server's."""
-    named = thread.comm != (files.try_text(paths.procfs() / str(pid) / "comm") or "").strip()
-    return thread.comm if named else thread.label.rpartition("/")[2]
-
-
-def unit_of(pid: int) -> str | None:
-    """Return the system's service of a process; None if it is of none, or of a user's: drop-ins would miss it."""
-    group = group_of(pid)
-    if group is None or not is_made_by_root(group) or not group.endswith(".service"):
-        return None
-    return Path(group).name
-
-
-def slack_text(nanoseconds: int) -> str:
-    """As it may be typed again: `50ms`, `1.5s`."""
-    for size, unit in _UNITS:
-        if nanoseconds >= size:
-            return f"{nanoseconds / size:.9g}{unit}"
-    return f"{number(nanoseconds, 0)}ns"
 
 
 def _check_server(pid: int, option: str, what: str) -> None:

@@ -20,6 +20,7 @@ from powerprof.cure.latencies import Hurt, StatementLatencies, Took, Watch
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan
 from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaLooks, fields
+from powerprof.cure.threads import resolve_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
 from powerprof.experiment.verdict import half_width_percent
@@ -32,10 +33,9 @@ from powerprof.model.text import Say, count_down
 from powerprof.reversible.changed import ChangedSettings
 from powerprof.reversible.journal import Journal, same_value
 from powerprof.reversible.kinds import kept_text
-from powerprof.system import paths
 from powerprof.system.closeable import Closeable
-from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError, UsageError
-from powerprof.system.processes import Target, describe, name_of, resolve
+from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
+from powerprof.system.processes import Target, name_of
 from powerprof.system.tasks import switches_of, threads_of
 
 if TYPE_CHECKING:
@@ -212,17 +212,6 @@ class _Tried:
     notes: list[str] = field(default_factory=list)
 
 
-def target_of(word: str) -> Target:
-    """The one process that is meant. Raises UsageError, PowerprofError."""
-    if not paths.is_this_host():
-        raise PowerprofError("cannot change a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
-    target = resolve([word])
-    if len(target.pids) != 1:
-        shown = "; ".join(describe(pid) for pid in target.pids[:8])
-        raise UsageError(f"one process at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
-    return target
-
-
 def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     """Try the remedy and judge it. Everything is as before when it returns or raises.
 
@@ -231,7 +220,7 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
     from powerprof.host.describe import host_record
     from powerprof.measure.clock import format_now
 
-    target = target_of(request.pid)
+    target = resolve_target(request.pid)
     pid = target.pids[0]
     chosen = plan(pid, request)
     predicted = prediction(chosen, target, request, say)

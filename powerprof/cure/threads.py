@@ -1,63 +1,101 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which thread is meant, and whether its timer slack may be changed at all."""
+"""The process and thread of a cure: which are meant, who may change them, and timer slack that stays."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 
+from powerprof.database.clients.given import read_local_thread_names
 from powerprof.model.attribution import Thread
+from powerprof.model.text import number
+from powerprof.reversible.kinds import TimerSlack, started_ticks
 from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
-from powerprof.system.errors import CapabilityError, UsageError
+from powerprof.system.cgroups import group_of, is_made_by_root
+from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable, whole
-from powerprof.system.processes import language_of, owner_of
+from powerprof.system.processes import Target, describe, language_of, may_be_forged, owner_of, resolve, uids_of
 from powerprof.system.tasks import look_up, threads_of
 
-_SHOWN = 12
-_CAP_SYS_NICE = 23
+_MAX_NAMES = 12
+_CAP_SYS_NICE = 23  # linux/capability.h
 # epoll_wait, epoll_pwait and epoll_pwait2 (asm-generic/unistd.h and syscall_64.tbl).
 _EPOLL = {"x86_64": ("232", "281", "441"), "aarch64": ("22", "441")}
 _REAL_TIME = {os.SCHED_FIFO: "SCHED_FIFO", os.SCHED_RR: "SCHED_RR", 6: "SCHED_DEADLINE"}
 
 
-def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
-    """The one thread of a process that is called so, by the kernel or by its server, or has that number.
+def resolve_target(word: str) -> Target:
+    """Return the one process of a number or name. Raise UsageError, PowerprofError."""
+    if not paths.is_this_host():
+        raise PowerprofError("cannot change a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
+    target = resolve([word])
+    if len(target.pids) != 1:
+        shown = "; ".join(describe(pid) for pid in target.pids[:8])
+        raise UsageError(f"one process at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
+    return target
 
-    Of a name a part is enough where it is of one thread alone. Raises UsageError.
+
+def check_owner(pid: int) -> None:
+    """Raise UsageError if the caller of sudo may not change this process.
+
+    Under sudo root changes the caller's own processes and services of system accounts, but not processes of root or of
+    other persons.
     """
-    known = [
+    if not is_delegated():
+        return
+    words = files.read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
+    uids = {uid for word in words if (uid := whole(word)) is not None}
+    if uids == {caller().uid}:
+        return
+    reason = "runs as root" if not uids or 0 in uids else owner_of(pid, any_service=True).distrust
+    if reason is not None:
+        raise UsageError(
+            f"process {pid} {reason}: under sudo root changes processes of the caller and of system accounts",
+            "run as root itself",
+        )
+
+
+def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
+    """Return the thread of a process with that number, or with that name at the kernel or the server.
+
+    A part of a name is enough if only one thread has it. Raise UsageError.
+    """
+    threads = [
         Thread(tid=tid, comm=look_up(tid, pid).comm, server_name=server_names.get(tid), pid=pid)
         for tid in threads_of(pid)
     ]
-    number = whole(word)
-    if number is not None:
-        found = [thread for thread in known if thread.tid == number]
+    tid = whole(word)
+    if tid is not None:
+        matches = [thread for thread in threads if thread.tid == tid]
     else:
-        found = [thread for thread in known if word in _names(thread)]
-        found = found or [thread for thread in known if any(word in name for name in _names(thread))]
-    if len(found) == 1:
-        return found[0]
-    if not found:
-        names = sorted({thread.label for thread in known})
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        matches = [thread for thread in threads if word in _names_of(thread)]
+        matches = matches or [thread for thread in threads if any(word in name for name in _names_of(thread))]
+    if len(matches) == 1:
+        return matches[0]
+    if not matches:
+        names = sorted({thread.label for thread in threads})
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         raise UsageError(
-            f"process {pid} has no thread {printable(word)[:60]!r}", f"it has {', '.join(names[:_SHOWN])}{more}"
+            f"process {pid} has no thread {printable(word)[:60]!r}", f"it has {', '.join(names[:_MAX_NAMES])}{more}"
         )
-    ids = ", ".join(f"{thread.tid} ({thread.label})" for thread in found[:_SHOWN])
-    raise UsageError(f"{len(found)} threads are called {printable(word)[:60]!r}", f"name one by its id: {ids}")
+    ids = ", ".join(f"{thread.tid} ({thread.label})" for thread in matches[:_MAX_NAMES])
+    raise UsageError(f"{len(matches)} threads are called {printable(word)[:60]!r}", f"name one by its id: {ids}")
 
 
-def _names(thread: Thread) -> tuple[str, ...]:
+def _names_of(thread: Thread) -> tuple[str, ...]:
     full = thread.server_name or ""
     last = full.rpartition("/")[2]
     return tuple(name for name in (thread.comm, full, thread.label if full else "", last) if name)
 
 
 def check_slack(pid: int, thread: Thread) -> None:
-    """Raises UsageError where slack means nothing to the thread or more than was asked for; CapabilityError where we
-    may not write it."""
+    """Raise UsageError if slack is unsuitable for the thread, and CapabilityError if this process may not set it."""
     runtime = language_of(pid)
     if runtime is not None:
         raise UsageError(
@@ -74,17 +112,18 @@ def check_slack(pid: int, thread: Thread) -> None:
             f"thread {thread.tid} ({thread.label}) runs in real time ({_REAL_TIME[policy]}): it has no slack",
             "choose another thread",
         )
-    if not _has_capability(_CAP_SYS_NICE):
+    from powerprof.host.survey import effective_capabilities
+
+    if not effective_capabilities() >> _CAP_SYS_NICE & 1:
         raise CapabilityError("timer slack of another process needs CAP_SYS_NICE", "run as root")
 
 
 def loop_warning(pid: int, thread: Thread) -> str:
-    """What slack of an event loop's thread delays; empty for a thread that is none.
+    """Return a warning that slack delays all timers of the program; empty unless the thread is an event loop.
 
-    An event loop sleeps in epoll_wait until the next of all its program's timers.
+    An event loop sleeps in epoll_wait until the next timer of its program.
     """
-    place = paths.procfs() / str(pid) / "task" / str(thread.tid) / "syscall"
-    words = (files.try_text(place) or "").split()
+    words = (files.try_text(paths.procfs() / str(pid) / "task" / str(thread.tid) / "syscall") or "").split()
     if not words or words[0] not in _EPOLL.get(platform.machine(), ()):
         return ""
     return (
@@ -92,27 +131,157 @@ def loop_warning(pid: int, thread: Thread) -> str:
     )
 
 
-def check_owner(pid: int) -> None:
-    """Under sudo root changes what is the caller's own, and services of system accounts, not of root and of others.
+# Timer slack that stays: the change itself, and the texts for systemd that repeat it after each start.
 
-    Raises UsageError.
+_UNITS = ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us"), (1, "ns"))
+_POLL_S = 0.5
+_WORD = re.compile(r"[A-Za-z0-9_./:@+-]{1,128}")
+
+
+@dataclass(frozen=True)
+class SlackChoice:
+    """A timer slack for the thread with this name or number."""
+
+    thread: str
+    slack_ns: int
+
+
+@dataclass(frozen=True)
+class SlackChange:
+    """A timer slack that was set, in ns.
+
+    Attributes:
+        warning: the other timers that it delays; empty if there are none.
     """
-    if not is_delegated():
-        return
-    words = files.read_fields(paths.procfs() / str(pid) / "status").get("Uid", "").split()
-    uids = {uid for word in words if (uid := whole(word)) is not None}
-    mine = caller().uid
-    if uids == {mine}:
-        return
-    reason = "runs as root" if not uids or 0 in uids else owner_of(pid, any_service=True).distrust
-    if reason is not None:
+
+    target: Target
+    thread: Thread
+    before: str
+    now: str
+    warning: str
+
+
+def slack_text(nanoseconds: int) -> str:
+    """Return a slack as it is typed: `50ms`, `1.5s`."""
+    for size, unit in _UNITS:
+        if nanoseconds >= size:
+            return f"{nanoseconds / size:.9g}{unit}"
+    return f"{number(nanoseconds, 0)}ns"
+
+
+def read_slack(thread: Thread, slack_ns: int) -> tuple[TimerSlack, str]:
+    """Return the setting that gives a thread this slack, and its present value in ns. Raise PowerprofError."""
+    started = started_ticks(thread.tid)
+    setting = TimerSlack(thread.tid, started or 0, str(slack_ns))
+    before = setting.read() if started is not None else None
+    if before is None:
+        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+    return setting, before
+
+
+def keep_slack(pid: str, choice: SlackChoice, wait_s: float = 0.0) -> SlackChange:
+    """Set the slack of a thread until the thread ends, and read it back.
+
+    Wait up to `wait_s` for the process and the thread, since a server that starts has neither at first.
+    Raise UsageError, CapabilityError, PowerprofError.
+    """
+    until_s = time.monotonic() + wait_s
+    while True:
+        try:
+            target = resolve_target(pid)
+            # While the service is down, a process of any account may have its name.
+            if time.monotonic() >= until_s or not may_be_forged(pid) or uids_of(target.pids[0]) == {caller().uid}:
+                thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
+                break
+        except UsageError:
+            if time.monotonic() >= until_s:
+                raise
+        time.sleep(_POLL_S)
+    check_owner(target.pids[0])
+    check_slack(target.pids[0], thread)
+    setting, before = read_slack(thread, choice.slack_ns)
+    now = setting.write(setting.value)
+    if now is None:
+        raise PowerprofError(f"thread {thread.tid} has ended", "name one that runs")
+    if now != setting.value:
+        raise PowerprofError(f"{setting.name} reads {now}, not {setting.value}", "does something else set it?")
+    return SlackChange(target, thread, before, now, loop_warning(target.pids[0], thread))
+
+
+def find_slack_target(pid: str, choice: SlackChoice) -> tuple[Target, Thread]:
+    """Return the process and the thread of a choice. Raise UsageError, CapabilityError, PowerprofError."""
+    target = resolve_target(pid)
+    thread = find_thread(target.pids[0], choice.thread, read_local_thread_names(target.pids[0]))
+    check_slack(target.pids[0], thread)
+    return target, thread
+
+
+def command_name_of(pid: int, thread: Thread) -> str:
+    """Return a name of the thread for a command line.
+
+    The kernel's name needs no account of the server. A thread with the name of its process gets the last part of the
+    server's name.
+    """
+    process_name = (files.try_text(paths.procfs() / str(pid) / "comm") or "").strip()
+    return thread.comm if thread.comm != process_name else thread.label.rpartition("/")[2]
+
+
+def unit_of(pid: int) -> str | None:
+    """Return the system's service of a process; None if it belongs to none, or to a user's: drop-ins would miss it."""
+    group = group_of(pid)
+    if group is None or not is_made_by_root(group) or not group.endswith(".service"):
+        return None
+    return Path(group).name
+
+
+def unit_text(program: str, pid: str, choice: SlackChoice, target: Target, thread: Thread) -> str:
+    """Return a systemd service that sets the slack after every start of the target's unit.
+
+    Raise UsageError if the process has no unit, or if a name is unsuitable for a unit.
+    """
+    unit = unit_of(target.pids[0])
+    if unit is None:
         raise UsageError(
-            f"process {pid} {reason}: under sudo root changes processes of the caller and of system accounts",
-            "run as root itself",
+            f"process {target.pids[0]} belongs to no systemd service: nothing can be bound to its restarts",
+            "run powerprof cure --keep after each start, from what starts it",
         )
+    # After a restart another process or thread may have the number.
+    process_name = target.label if pid.isdigit() else pid
+    thread_name = thread.label if choice.thread.isdigit() else choice.thread
+    for word in (program, process_name, thread_name):
+        if not _WORD.fullmatch(word):
+            raise UsageError(f"{word[:60]!r} cannot stand in a unit", "name process and thread by plain words")
+    slack = slack_text(choice.slack_ns)
+    return _UNIT.format(program=program, unit=unit, pid=process_name, thread=thread_name, slack=slack)
 
 
-def _has_capability(number: int) -> bool:
-    from powerprof.host.survey import effective_capabilities
+def drop_in_text(choice: SlackChoice, target: Target) -> str:
+    """Return a drop-in that gives the slack to all threads of the service, from its next start."""
+    return _DROP_IN.format(unit=unit_of(target.pids[0]) or "UNIT.service", slack=slack_text(choice.slack_ns))
 
-    return bool(effective_capabilities() >> number & 1)
+
+_UNIT = """\
+# To be kept as /etc/systemd/system/powerprof-slack.service; then systemctl enable powerprof-slack, and start it.
+[Unit]
+Description=powerprof: {slack} of timer slack for {thread} of {unit}
+Documentation=man:powerprof(1)
+# It is started and stopped with the server, restarts after failures included.
+BindsTo={unit}
+After={unit}
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart={program} cure --pid {pid} --thread {thread} --slack {slack} --keep --wait 120
+TimeoutStartSec=150
+
+[Install]
+WantedBy={unit}
+"""
+
+_DROP_IN = """\
+# systemctl edit {unit}, paste this, then restart it. It delays every timeout of all threads of the
+# service, those of connections too, by at most {slack}.
+[Service]
+TimerSlackNSec={slack}
+"""

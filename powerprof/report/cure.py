@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from powerprof.cure.records import Cure, CurePrediction, Remedy
-from powerprof.cure.remedies import CureRequest, called, slack_text
-from powerprof.diagnosis.slack import then_text
+from powerprof.cure.remedies import CureRequest
+from powerprof.cure.threads import command_name_of, slack_text
+from powerprof.diagnosis.slack import DEFAULT_NS, then_text
 from powerprof.experiment.records import Metric
 from powerprof.experiment.verdict import metric_named
 from powerprof.model import text
@@ -22,7 +23,8 @@ from powerprof.report.metrics import cure_table, cure_windows_table
 from powerprof.report.table import Places
 
 if TYPE_CHECKING:
-    from powerprof.cure.candidates import Candidate, SlackSet
+    from powerprof.cure.candidates import Candidate
+    from powerprof.cure.threads import SlackChange
 
 
 # The answer of a cure, and the announcement before it.
@@ -138,17 +140,25 @@ def side_effect(remedy: Remedy) -> str:
     return f"While it is changed it {verb} {remedy.delays.replace(', while it is changed', '', 1)}"
 
 
-def slack_lines(done: SlackSet, pid: str) -> list[str]:
-    """Return the new timer slack, and the commands that undo and keep it."""
-    thread, slack = done.thread, slack_text(int(done.now))
-    command = f"powerprof slack --pid {pid} --thread {called(done.target.pids[0], thread)}"
+def slack_lines(change: SlackChange, pid: str) -> list[str]:
+    """Return the kept timer slack, and the commands that keep it after a restart and release it."""
+    thread, slack = change.thread, slack_text(int(change.now))
+    command = f"powerprof cure --pid {pid} --thread {command_name_of(change.target.pids[0], thread)}"
+    before = format_value("timer_slack", change.before)
+    release = "--release" if before == slack_text(DEFAULT_NS) else f"--slack {before} --keep"
     return [
-        f"Timer slack of {thread.label} (thread {thread.tid} of {done.target.label}): "
-        f"{format_value('timer_slack', done.before)} → {slack}, read back.",
+        released_line(change),
         f"It delays every timeout of this one thread by at most {slack}, and ends with it.",
-        f"After each start: {command} {slack} --print-unit",
-        f"To undo: {command} {slack_text(int(done.before) or 50_000)}",
+        f"After each start: {command} --slack {slack} --keep --print-unit",
+        f"To undo: {command} {release}",
     ]
+
+
+def released_line(change: SlackChange) -> str:
+    """Return the timer slack before and after a change."""
+    before, now = (format_value("timer_slack", value) for value in (change.before, change.now))
+    thread = change.thread
+    return f"Timer slack of {thread.label} (thread {thread.tid} of {change.target.label}): {before} → {now}, read back."
 
 
 def candidate_lines(candidates: Sequence[Candidate], pid: str) -> list[str]:

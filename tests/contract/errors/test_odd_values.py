@@ -34,7 +34,6 @@ BASE: dict[str, tuple[str, ...]] = {
     "export": ("--listen", "127.0.0.1:0"),
     "queries": ("--pid", "1"),
     "report": ("nosuch",),
-    "slack": ("50ms", "--pid", "1", "--thread", "nosuch"),
     "run": ("city:index",),
     "runs": ("nosuch",),
     "study": ("power-efficiency",),
@@ -57,8 +56,7 @@ BESIDE: dict[tuple[str, str], tuple[str, ...]] = {
     **{(command, "--pid"): () for command in ("diagnose", "queries")},
     **{("cure", option): ("--pid", "1") for option in ("--thread", "--slack", "--set")},
     ("cure", "--pid"): ("--thread", "nosuch", "--slack", "1ms"),
-    ("slack", "--pid"): ("50ms", "--thread", "nosuch"),
-    ("slack", "--thread"): ("50ms", "--pid", "1"),
+    ("cure", "--wait"): ("--pid", "1", "--thread", "nosuch", "--slack", "1ms", "--keep"),
     ("queries", "--count"): ("--pid", "1", "--watch"),
 }
 NUMBERS = ("nan", "inf", "-inf", "-1", "1e999", "9" * 400, "x", "1,5", "1_0", "٣", " ")

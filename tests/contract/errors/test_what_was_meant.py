@@ -24,12 +24,12 @@ REFUSED: list[tuple[str, str, tuple[str, ...]]] = [
     (r"no such option: --html", r"powerprof syscalls --help", ("syscalls", "--pid", "1", "--html", "x")),
     (r"option '--explain' does not take a value", "powerprof queries --help", ("queries", "--pid", "1", "--explain=x")),
     # An argument too many.
-    (r"unexpected argument: 60ms", "powerprof slack --help", ("slack", "50ms", "60ms", "--pid", "1", "--thread", "x")),
+    (r"unexpected argument: 60ms", "powerprof cure --help", (*CURE, "60ms", "--thread", "x")),
     (r"unexpected argument: releases", "powerprof study --help", ("study", "read-buffer", "releases")),
     # The value as it was typed.
     (r"--attribute 0: must be at least 0.5", "", ("run", "city:index", "--attribute", "0")),
     (r"--max-p95 -1: must be at least 0", "", (*CURE, "--thread", "x", "--slack", "1ms", "--max-p95", "-1")),
-    (r"--wait -5: must be at least 0", "", ("slack", "50ms", "--pid", "1", "--thread", "x", "--wait", "-5")),
+    (r"--wait -5: must be at least 0", "", (*CURE, "--keep", "--wait", "-5")),
     (r"--step 00.1: must be at least 0.2", "", ("energy", "--calibrate", "--step=00.1")),
     # What is swept.
     (r"--set server needs values", "--set server=mariadb", ("sweep", "city:index", "--set", "server")),

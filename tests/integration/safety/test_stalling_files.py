@@ -119,7 +119,7 @@ def ended(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> tup
         "watch --count 1 --interval 1",
         "diagnose --pid PID --duration 1 --no-save",
         "symbols --pid PID",
-        "slack --pid PID --thread NAME 50ms",
+        "cure --pid PID --thread NAME --slack 50ms --keep",
         "queries --pid PID --duration 1 --no-save",
         "profile --pid PID --duration 1 --no-save",
         "profile --system --duration 1 --no-save",

@@ -9,16 +9,8 @@ import pytest
 
 from powerprof.cure import remedies
 from powerprof.cure.candidates import chosen, of_findings, of_threads
-from powerprof.cure.remedies import (
-    CureRequest,
-    EventChoice,
-    FindingChoice,
-    SlackChoice,
-    VariableChoice,
-    choice_of,
-    slack_ns,
-    slack_text,
-)
+from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, choice_of, slack_ns
+from powerprof.cure.threads import SlackChoice, slack_text
 from powerprof.diagnosis.evidence import Finding, LiveRemedy, ThreadWakeups
 from powerprof.reversible.journal import same_value
 from powerprof.system.errors import UsageError

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.cure import candidates
-from powerprof.cure.remedies import SlackChoice
-from powerprof.cure.threads import loop_warning
+from powerprof.cli.app import run_app
+from powerprof.cure import threads
+from powerprof.cure.threads import SlackChoice, loop_warning
 from powerprof.model.attribution import Thread
 from powerprof.system.errors import UsageError
 from powerprof.system.processes import Target
@@ -56,11 +56,55 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_it_is_set_and_read_back(sleeper: subprocess.Popen[bytes]) -> None:
-    done = candidates.set_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
+    done = threads.keep_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
     assert (done.before, done.now, done.warning) == ("50000", "50000000", "")
     assert slacks(sleeper.pid) == {"50000", "50000000"}
     with pytest.raises(UsageError, match="has no thread 'nobody'"):
-        candidates.set_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
+        threads.keep_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
+
+
+def test_the_command_keeps_slack_and_releases_it(
+    sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cure", "--pid", str(sleeper.pid), "--thread", str(sleeper.pid)]
+    assert run_app([*words, "--slack", "50ms", "--keep"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].endswith(": 50us → 50ms, read back.")
+    assert printed[-1].startswith("To undo: powerprof cure --pid") and printed[-1].endswith("--release")
+    assert slacks(sleeper.pid) == {"50000", "50000000"}
+    assert run_app([*words, "--release"]) == 0
+    assert capsys.readouterr().out.endswith(": 50ms → 50us, read back.\n")
+    assert slacks(sleeper.pid) == {"50000"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--keep --release", "--keep and --release are two changes"),
+        ("--keep --slack 1ms", "--keep needs a thread"),
+        ("--keep --thread x", "--thread needs a slack to try"),
+        ("--keep --thread x --slack 1ms --pairs 9 --yes", "--pairs and --yes have no effect with --keep"),
+        ("--keep --set a=1", "--set has no effect with --keep"),
+        ("--release", "--release needs a thread"),
+        ("--release --thread x --slack 1ms", "--slack has no effect with --release"),
+        ("--thread x --slack 1ms --print-unit", "--print-unit has no effect without --keep"),
+        ("--keep --thread x --slack 1ms --print-unit --print-drop-in", "two ways to keep it"),
+        ("--keep --thread x --slack 1ms --print-unit --wait 9", "--wait has no effect where nothing is set"),
+    ],
+)
+def test_refuse_options_without_effect_on_kept_slack(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_app(["cure", "--pid", "1", *words.split()]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_removed_command_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(["slack", "50ms", "--pid", "1", "--thread", "x"]) == 2
+    assert capsys.readouterr().err == (
+        "error: no such command: slack\n"
+        "hint: powerprof cure --thread NAME --slack TIME --keep, or cure --thread NAME --release\n"
+    )
 
 
 def test_what_a_drop_in_sets_before_exec_all_threads_inherit() -> None:
@@ -82,11 +126,9 @@ def test_an_event_loop_is_warned_of() -> None:
 
 
 def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld", name: str = "governor") -> str:
-    monkeypatch.setattr(candidates, "unit_of", lambda _pid: unit)
+    monkeypatch.setattr(threads, "unit_of", lambda _pid: unit)
     thread = Thread(tid=7, comm="ib_log", server_name=None)
-    return candidates.unit_text(
-        "/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread
-    )
+    return threads.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
 
 
 def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,9 +136,12 @@ def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None
     read.optionxform = str  # type: ignore[assignment,method-assign]
     read.read_string(texts(monkeypatch, "mysql.service"))
     assert read["Unit"]["BindsTo"] == read["Unit"]["After"] == read["Install"]["WantedBy"] == "mysql.service"
-    assert read["Service"]["ExecStart"] == "/usr/bin/powerprof slack --pid mysqld --thread governor --wait 120 50ms"
+    assert (
+        read["Service"]["ExecStart"]
+        == "/usr/bin/powerprof cure --pid mysqld --thread governor --slack 50ms --keep --wait 120"
+    )
     by_number = texts(monkeypatch, "mysql.service", "5", "7")
-    assert "slack --pid mysqld --thread ib_log --wait" in by_number  # numbers are others' after a restart
+    assert "cure --pid mysqld --thread ib_log --slack" in by_number  # numbers are others' after a restart
 
 
 def test_what_cannot_be_a_service_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,7 +152,7 @@ def test_what_cannot_be_a_service_is_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidates, "unit_of", lambda _pid: "mysql.service")
-    text = candidates.drop_in_text(CHOICE, Target((5,), "mysqld"))
+    monkeypatch.setattr(threads, "unit_of", lambda _pid: "mysql.service")
+    text = threads.drop_in_text(CHOICE, Target((5,), "mysqld"))
     assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")
     assert "systemctl edit mysql.service" in text
