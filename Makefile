@@ -26,7 +26,7 @@ PREPARE = $(BIN)/powerprof servers fetch $(HISTORICAL) --yes --quiet || echo "se
 	unset PYTHONDONTWRITEBYTECODE; export PYTHONPYCACHEPREFIX="$$TEST_CACHE/bytecode"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-demo demo man probes probes-anew gallery studies test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
+.PHONY: help setup setup-demo demo man probes probes-anew gallery studies check test bench matrix matrix-quick matrix-kernels soak steady deb dist lint clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,10 @@ studies: setup ## measure the published studies (an hour and a quarter), and rew
 	@mkdir -p docs/studies/runs; status=0; for study in $(STUDIES); do \
 		$(BIN)/powerprof study $$study $(STUDY_OPTIONS) --json docs/studies/runs/$$study.json || status=1; done; \
 	$(BIN)/python -m tests.contract.docs.study_pages && exit $$status
+
+check: setup-demo ## ruff, mypy, the layers and the unit tests: two minutes, without root and without a server
+	@$(MAKE) --silent --no-print-directory lint
+	$(PYTEST) --numprocesses 2 --dist loadfile --quiet tests/unit tests/contract/layers
 
 test: setup ## run all tests but the soak; those of tests/root need root and BPF
 	@test "$$(id -u)" = 0 || \
