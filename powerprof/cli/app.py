@@ -203,9 +203,9 @@ def _put_back_left_behind() -> None:
         # The processes of a recorded host are unrelated to those of this one.
         if paths.is_this_host() and any(_has_files(place) for place in paths.changed_dirs()):
             from powerprof.database.clients.readers import drop_left_accounts
-            from powerprof.reversible.journal import put_back_left_behind
+            from powerprof.reversible.journal import restore_orphaned_settings
 
-            for text in [*put_back_left_behind(), *drop_left_accounts()]:
+            for text in [*restore_orphaned_settings(), *drop_left_accounts()]:
                 print_text(f"note: {text}", error=True)
 
 

@@ -83,9 +83,9 @@ def command(options: Options) -> None:
         return
     options.refuse_without_effect("without --keep", _PRINT_OPTIONS)
     server, saving = options.server, options.saving
-    from powerprof.cure.remedies import CureRequest, choice_of
+    from powerprof.cure.remedies import CureRequest, parse_choice
 
-    choice = choice_of(options.thread, options.slack, options.variable, options.finding)
+    choice = parse_choice(options.thread, options.slack, options.variable, options.finding)
     request = CureRequest(
         pid=options.pid,
         choice=choice,
@@ -105,16 +105,16 @@ def command(options: Options) -> None:
                 "without a remedy there is nothing to save", "--thread NAME --slack TIME, --set or --finding"
             )
         options.refuse_without_effect("without --thread and --slack, --set or --finding", _TRIAL_OPTIONS)
-        from powerprof.cure.candidates import candidates
+        from powerprof.cure.candidates import list_candidates
         from powerprof.report.cure import candidate_lines
 
-        for line in candidate_lines(candidates(request, progress_printer(saving)), options.pid):
+        for line in candidate_lines(list_candidates(request, progress_printer(saving)), options.pid):
             print_text(line)
         return
     files = {"html": options.html}
     saving = check_saving(saving, files)
     from powerprof.cure import session
-    from powerprof.cure.candidates import resolved
+    from powerprof.cure.candidates import resolve_finding
 
     def consent(plan: PlannedChange, target: Target, lasts_s: float, predicted: CurePrediction | None) -> None:
         from powerprof.report.cure import announce_lines
@@ -122,8 +122,8 @@ def command(options: Options) -> None:
         lines = found + announce_lines(plan.remedy, target.label, target.pids[0], request, lasts_s, predicted)
         _agree(lines, options.yes, None if plan.connections is None else plan.remedy.name)
 
-    request, found = resolved(request, progress_printer(saving))
-    deliver(session.run(request, consent, progress_printer(saving)), "cure", saving, files)
+    request, found = resolve_finding(request, progress_printer(saving))
+    deliver(session.run_cure(request, consent, progress_printer(saving)), "cure", saving, files)
 
 
 def _change_slack(options: Options) -> None:
@@ -139,11 +139,11 @@ def _change_slack(options: Options) -> None:
     if (options.print_unit or options.print_drop_in) and options.wait:
         raise UsageError("--wait has no effect where nothing is set", "leave it out")
     from powerprof.cure import threads
-    from powerprof.cure.remedies import choice_of
+    from powerprof.cure.remedies import parse_choice
     from powerprof.diagnosis.slack import DEFAULT_NS
     from powerprof.report.cure import released_line, slack_lines
 
-    choice = choice_of(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
+    choice = parse_choice(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)
     assert isinstance(choice, threads.SlackChoice)  # noqa: S101  a thread and a slack
     if options.print_unit or options.print_drop_in:
         target, thread = threads.find_slack_target(options.pid, choice)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, Remedial, VariableChoice
+from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, resolve_target, slack_text
 from powerprof.database.clients.given import is_server_name
 from powerprof.diagnosis.collect import rows_of
@@ -34,7 +34,7 @@ class Candidate:
     tid: int | None = None
 
 
-def candidates(request: CureRequest, say: Say) -> list[Candidate]:
+def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
     """Look at the process for a window. Raises UsageError, CapabilityError, PowerprofError."""
     target = resolve_target(request.pid)
     pid = target.pids[0]
@@ -46,9 +46,9 @@ def candidates(request: CureRequest, say: Say) -> list[Candidate]:
             raise CapabilityError("what wakes its threads is unknown without the right to trace", "run as root")
     else:
         rows = _traced(target, request, say)
-    listed = of_findings(pid, findings)
+    listed = list_finding_candidates(pid, findings)
     tried = {one.tid for one in listed}
-    threads = [] if language_of(pid) else of_threads(pid, rows)
+    threads = [] if language_of(pid) else list_thread_candidates(pid, rows)
     return [*listed, *(one for one in threads if one.tid not in tried)]
 
 
@@ -60,7 +60,7 @@ def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeup
     return rows_of(attribute.analyse(taken))
 
 
-def of_findings(pid: int, findings: Iterable[Finding]) -> list[Candidate]:
+def list_finding_candidates(pid: int, findings: Iterable[Finding]) -> list[Candidate]:
     """The remedies of findings that can be tried live, each once; a finding's first one by its number."""
     found: dict[LiveRemedy, Candidate] = {}
     for number, finding in enumerate(findings, 1):
@@ -79,7 +79,7 @@ def _options(one: LiveRemedy, number: int) -> str:
     return f"--finding {number}"
 
 
-def chosen(word: str, findings: Sequence[Finding]) -> Remedial:
+def find_remedy(word: str, findings: Sequence[Finding]) -> Choice:
     """The first remedy of the finding that is called so. Raises UsageError for none, for several, and for one that has
     no remedy to be tried live."""
     place = whole(word)
@@ -103,7 +103,7 @@ def chosen(word: str, findings: Sequence[Finding]) -> Remedial:
     return SlackChoice(str(one.tid), one.slack_ns or 0)
 
 
-def resolved(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
+def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
     """The request with the remedy of the finding that it names, for which the process is looked at for a window; and
     that finding, to be printed before anything is changed. Raises UsageError, CapabilityError, PowerprofError."""
     if not isinstance(request.choice, FindingChoice):
@@ -117,7 +117,7 @@ def resolved(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
         findings = diagnosis.findings
     finally:
         signals.release()  # signals wait from the end of a window: nothing is to be saved of this one
-    choice = chosen(request.choice.word, findings)
+    choice = find_remedy(request.choice.word, findings)
     number = next(n for n, one in enumerate(findings, 1) if request.choice.word in (str(n), one.rule))
     return replace(request, choice=choice), [
         f"Finding {number} ({findings[number - 1].rule}): {findings[number - 1].text}"
@@ -131,7 +131,7 @@ def _diagnosed(pid: int, request: CureRequest, say: Say) -> Diagnosis:
     return run(asked, say)[0]
 
 
-def of_threads(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
+def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
     """The threads that wake most by their own timers, which slack may put together."""
     rates: dict[int, float] = {}
     names: dict[int, str] = {}

@@ -87,7 +87,7 @@ _OF_COUNTS = (
 )
 
 
-def pairs_of(blocks: Sequence[CureBlock]) -> list[tuple[CureBlock, CureBlock]]:
+def complete_pairs(blocks: Sequence[CureBlock]) -> list[tuple[CureBlock, CureBlock]]:
     """The complete pairs, as (before, cured), in the order of time."""
     by_pair: dict[int, dict[str, CureBlock]] = {}
     for block in blocks:
@@ -95,10 +95,10 @@ def pairs_of(blocks: Sequence[CureBlock]) -> list[tuple[CureBlock, CureBlock]]:
     return [(both["before"], both["cured"]) for _, both in sorted(by_pair.items()) if len(both) == 2]
 
 
-def judge(blocks: Sequence[CureBlock], primary: str, seed: int) -> list[Metric]:
+def judge_blocks(blocks: Sequence[CureBlock], primary: str, seed: int) -> list[Metric]:
     """Every metric over the complete pairs, the primary first; the others' verdicts are a family's. Empty without a
     pair."""
-    pairs = pairs_of(blocks)
+    pairs = complete_pairs(blocks)
     compared = [_compared(quantity, pairs) for quantity in (*_OF_COUNTS, _watts(blocks))] if pairs else []
     return verdict.judge_metrics(compared, primary, seed, level=CURE_LEVEL)
 
@@ -168,7 +168,7 @@ def waits_by_wall_clock(pid: int, tid: int) -> bool | None:
     return None
 
 
-def prediction(plan: PlannedChange, target: Target, request: CureRequest, say: Say) -> CurePrediction | None:
+def predict_change(plan: PlannedChange, target: Target, request: CureRequest, say: Say) -> CurePrediction | None:
     """Of timer slack; None where it is not known whether the thread's waits react to it, and for variables.
 
     Raises PowerprofError where the process has gone.

@@ -28,7 +28,7 @@ _FEWEST = 100
 
 
 @dataclass(frozen=True)
-class Took:
+class WindowLatencies:
     """Statements of one window by classes of their time (`class_of`), and of them those that commit."""
 
     window_s: float
@@ -46,7 +46,7 @@ class Took:
         return estimate_latency(self.commits)
 
 
-def took(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> Took:
+def count_latencies(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> WindowLatencies:
     """Of a traced window, without what we `asked` ourselves."""
     ours = {text.id for text in trace.texts if asked is not None and asked.match(text.text)}
     writing = {text.id for text in trace.texts if _COMMITS.match(text.text)}
@@ -58,7 +58,7 @@ def took(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> Took:
         every.update(classes)
         if identity in writing:
             commits.update(classes)
-    return Took(trace.window_s, dict(every), dict(commits))
+    return WindowLatencies(trace.window_s, dict(every), dict(commits))
 
 
 class StatementLatencies(Closeable):
@@ -91,13 +91,13 @@ class StatementLatencies(Closeable):
         """What a window has to begin and end."""
         return () if self._tracer is None else (self._tracer,)
 
-    def collect(self, asked: re.Pattern[bytes] | None = None) -> Took | None:
+    def collect(self, asked: re.Pattern[bytes] | None = None) -> WindowLatencies | None:
         """Of the window that ended last, without what we `asked` ourselves; None where nothing is probed."""
-        return None if self._tracer is None else took(self._tracer.collect(), asked)
+        return None if self._tracer is None else count_latencies(self._tracer.collect(), asked)
 
 
 @dataclass(frozen=True)
-class Hurt:
+class LatencyRise:
     """Which latency rose, from what to what, in ms: p95 of the slowest window before, and of the window cured."""
 
     what: str
@@ -111,15 +111,15 @@ class Hurt:
 
 
 @dataclass
-class Watch:
+class LatencyWatch:
     """Compares every cured window with those before. One that hurts beyond `max_percent` is known at once: where the
     lowest that its p95 may be lies above the highest of every window before, and by more than that."""
 
     max_percent: float
-    before: list[Took] = field(default_factory=list)
-    cured: list[Took] = field(default_factory=list)
+    before: list[WindowLatencies] = field(default_factory=list)
+    cured: list[WindowLatencies] = field(default_factory=list)
 
-    def add(self, arm: str, window: Took | None) -> Hurt | None:
+    def add(self, arm: str, window: WindowLatencies | None) -> LatencyRise | None:
         """A window has ended. What hurts, if anything does."""
         if window is None:
             return None
@@ -132,11 +132,11 @@ class Watch:
             for one in self.cured:
                 bounds = _bounds(getattr(one, what))
                 if bounds is not None and bounds[0] > highest * (1 + self.max_percent / 100):
-                    return Hurt(what, *(_p95(windows, what) for windows in (self.before, [one])))
+                    return LatencyRise(what, *(_p95(windows, what) for windows in (self.before, [one])))
         return None
 
 
-def _p95(windows: Sequence[Took], what: str) -> float:
+def _p95(windows: Sequence[WindowLatencies], what: str) -> float:
     found = [each.p95 for one in windows if (each := estimate_latency(getattr(one, what))) is not None]
     return max(found)
 

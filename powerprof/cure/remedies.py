@@ -29,8 +29,8 @@ from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
 from powerprof.model.attribution import Thread
 from powerprof.reversible.events import DISABLED, ENABLED, Event
-from powerprof.reversible.journal import Held
-from powerprof.reversible.kinds import NewConnections, Setting, Variable, has_session_copies, started_ticks
+from powerprof.reversible.journal import SavedSetting
+from powerprof.reversible.kinds import NewConnections, Setting, Variable, has_session_copies, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
@@ -70,7 +70,7 @@ class FindingChoice:
     word: str
 
 
-Remedial = SlackChoice | VariableChoice | EventChoice
+Choice = SlackChoice | VariableChoice | EventChoice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class CureRequest:
     """
 
     pid: str
-    choice: Remedial | FindingChoice | None
+    choice: Choice | FindingChoice | None
     pairs: int
     window_s: float
     seed: int
@@ -108,7 +108,7 @@ class CureRequest:
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
-def choice_of(
+def parse_choice(
     thread: str | None, slack: str | None, variable: str | None, finding: str | None = None
 ) -> SlackChoice | VariableChoice | FindingChoice | None:
     """What the options choose; None where they choose nothing. Raises UsageError."""
@@ -128,10 +128,10 @@ def choice_of(
         raise UsageError("--thread needs a slack to try", "--slack 50ms")
     if not thread.strip() or len(thread) > 128 or not thread.isprintable():
         raise UsageError("--thread is not the name of a thread", "ps -L -o tid,comm -p PID lists them")
-    return SlackChoice(thread.strip(), slack_ns(slack))
+    return SlackChoice(thread.strip(), parse_slack(slack))
 
 
-def slack_ns(text: str) -> int:
+def parse_slack(text: str) -> int:
     """`50ms` in ns. Raises UsageError."""
     found = _SLACK.fullmatch(text.strip())
     if found is None:
@@ -167,7 +167,7 @@ class PlannedChange:
     setting: Setting
     before: str
     remedy: Remedy
-    held: Held
+    held: SavedSetting
     connections: NewConnections | None = None
 
     @property
@@ -176,10 +176,10 @@ class PlannedChange:
         return "target_wakings_hz" if self.remedy.thread is None else "thread_wakings_hz"
 
 
-def plan(pid: int, request: CureRequest) -> PlannedChange:
+def plan_change(pid: int, request: CureRequest) -> PlannedChange:
     """Look at what is to be changed; nothing is changed yet. Raises UsageError, CapabilityError, PowerprofError."""
     check_owner(pid)
-    started = started_ticks(pid)
+    started = read_start_ticks(pid)
     if started is None:
         raise PowerprofError(f"process {pid} has ended", "name one that runs")
     if isinstance(request.choice, SlackChoice):
@@ -194,7 +194,7 @@ def plan(pid: int, request: CureRequest) -> PlannedChange:
     connections = None
     if isinstance(setting, Variable) and setting.keeps_copies:
         connections = NewConnections(Login.from_fields(setting.login))
-    return PlannedChange(setting, before, remedy, Held(setting, before, pid, started, options), connections)
+    return PlannedChange(setting, before, remedy, SavedSetting(setting, before, pid, started, options), connections)
 
 
 def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
@@ -227,9 +227,9 @@ def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Set
     )
 
 
-def _lasting_slack(pid: int, thread: Thread, slack_ns: int) -> str:
+def _lasting_slack(pid: int, thread: Thread, parse_slack: int) -> str:
     unit = unit_of(pid) or "the unit that starts it"
-    shown = slack_text(slack_ns)
+    shown = slack_text(parse_slack)
     return (
         f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
         f"--slack {shown} --keep (--print-unit prints the service that does it; timer slack ends with its thread); "
@@ -291,7 +291,7 @@ def _lasting_login(login: Login, pid: int) -> Login:
 def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
     _check_server(pid, "--set", "SET GLOBAL")
     login = _login(pid, request)
-    setting = Variable(login.to_fields(), choice.name, choice.value, pid, started_ticks(pid))
+    setting = Variable(login.to_fields(), choice.name, choice.value, pid, read_start_ticks(pid))
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")

@@ -58,7 +58,7 @@ _Applied = dict[tuple[str, str, str], float]
 
 
 @dataclass(frozen=True)
-class Behind:
+class ReplicaLag:
     """A replica in one window. `lag_s`: mean of the whole seconds that it reported in `looks_count` looks; None where
     one look had none. `backlog_bytes`: mean of what was received and not applied; None where a look found the two in
     different files of the source. `delay_ms` of one transaction, by `delay_source`: the median of those seen, or the
@@ -78,7 +78,7 @@ class _ChannelsSeen:
     channels: Sequence[ReplicationStatus]
 
 
-class ReplicaLooks(Closeable, WindowPart):
+class ReplicaSampler(Closeable, WindowPart):
     """Asks a server of replicas four times a second in every window; `why_not` where there is nothing to ask.
 
     `own_tid` is the server's thread that answers us: its wake-ups are ours.
@@ -180,16 +180,18 @@ class ReplicaLooks(Closeable, WindowPart):
                 found[(str(channel), str(worker), str(ended))] = delay / 1000
         return found
 
-    def collect(self) -> Behind | None:
+    def collect(self) -> ReplicaLag | None:
         """Of the window that ended last; None where nothing was asked."""
         if not self._looks:
             return None
         new = [delay for key, delay in self._applied.items() if key not in self._applied_before]
-        return behind([look.channels for look in self._looks], self._looks[-1].at_s - self._looks[0].at_s,
+        return summarize_looks([look.channels for look in self._looks], self._looks[-1].at_s - self._looks[0].at_s,
                       new if self._has_times else None)  # fmt: skip
 
 
-def behind(looks: Sequence[Sequence[ReplicationStatus]], window_s: float, delays_ms: Sequence[float] | None) -> Behind:
+def summarize_looks(
+    looks: Sequence[Sequence[ReplicationStatus]], window_s: float, delays_ms: Sequence[float] | None
+) -> ReplicaLag:
     """What the looks of one window come to; of several channels the one that is furthest behind, look by look.
 
     `delays_ms` of the transactions that were seen applied in it; None where the replica keeps no times.
@@ -204,7 +206,7 @@ def behind(looks: Sequence[Sequence[ReplicationStatus]], window_s: float, delays
     else:
         applied, source = _applied_bytes(looks), RECEIVED
         delay = 1000 * backlog * window_s / applied if backlog is not None and applied else None
-    return Behind(len(looks), stopped, _mean(lags), backlog, delay, source)
+    return ReplicaLag(len(looks), stopped, _mean(lags), backlog, delay, source)
 
 
 def _applied_bytes(looks: Sequence[Sequence[ReplicationStatus]]) -> int | None:
@@ -237,7 +239,7 @@ def _mean(values: Sequence[int | None]) -> float | None:
     return sum(known) / len(known) if values and len(known) == len(values) else None
 
 
-def fields(seen: Behind | None) -> Mapping[str, float | int | str | None]:
+def lag_fields(seen: ReplicaLag | None) -> Mapping[str, float | int | str | None]:
     """As a window's record has them."""
     if seen is None:
         return {}

@@ -15,11 +15,11 @@ import numpy.typing as npt
 
 from powerprof import __version__
 from powerprof.cure import judge
-from powerprof.cure.judge import prediction
-from powerprof.cure.latencies import Hurt, StatementLatencies, Took, Watch
+from powerprof.cure.judge import predict_change
+from powerprof.cure.latencies import LatencyRise, LatencyWatch, StatementLatencies, WindowLatencies
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
-from powerprof.cure.remedies import CureRequest, PlannedChange, plan
-from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaLooks, fields
+from powerprof.cure.remedies import CureRequest, PlannedChange, plan_change
+from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaSampler, lag_fields
 from powerprof.cure.threads import resolve_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
@@ -31,7 +31,7 @@ from powerprof.model.attribution import TargetInfo
 from powerprof.model.records import EnergySource, Notes, ToolCost, Window
 from powerprof.model.text import Say, count_down
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Journal, same_value
+from powerprof.reversible.journal import Journal, is_same_value
 from powerprof.reversible.kinds import kept_text
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
@@ -80,7 +80,7 @@ class CureWindow:
     block: CureBlock
     tool_cpu_s: float
     interrupted: Interrupted | None
-    took: Took | None = None
+    took: WindowLatencies | None = None
 
 
 class CureWindows(Closeable):
@@ -92,7 +92,7 @@ class CureWindows(Closeable):
         tid: int | None,
         energy: WindowEnergy,
         statements: StatementLatencies | None = None,
-        replica: ReplicaLooks | None = None,
+        replica: ReplicaSampler | None = None,
     ) -> None:
         self._target, self._tid, self._energy, self._statements = target, tid, energy, statements
         self._replica = replica
@@ -151,7 +151,7 @@ class CureWindows(Closeable):
         """The thread of a replica that answers us."""
         return None if self._replica is None else self._replica.own_tid
 
-    def _took(self) -> Took | None:
+    def _took(self) -> WindowLatencies | None:
         asked = None if self._ours is None else OUR_STATEMENTS
         return None if self._statements is None else self._statements.collect(asked)
 
@@ -167,7 +167,7 @@ class CureWindows(Closeable):
         thread = None if self._tid is None else int(causes["count"][tids == self._tid].sum())
         return {"thread_exits_count": thread, "target_exits_count": int(causes["count"][of_target].sum())}
 
-    def _block(self, pair: int, arm: Arm, window: Window, took: Took | None, **traced: Any) -> CureBlock:
+    def _block(self, pair: int, arm: Arm, window: Window, took: WindowLatencies | None, **traced: Any) -> CureBlock:
         if took is not None:
             traced |= {
                 "statements_count": sum(took.statements.values()),
@@ -176,7 +176,7 @@ class CureWindows(Closeable):
                 "commits_count": sum(took.commits.values()),
                 "commit_latency_ms": took.commits_ms,
             }
-        traced |= fields(None if self._replica is None else self._replica.collect())
+        traced |= lag_fields(None if self._replica is None else self._replica.collect())
         counts = {tid: count for tid, count in self._counter.counts().items() if tid != self._ours}
         return CureBlock(
             pair=pair,
@@ -208,11 +208,11 @@ class _Tried:
     untraced: str | None = None
     unprobed: str | None = None
     unasked: str | None = None
-    hurt: Hurt | None = None
+    hurt: LatencyRise | None = None
     notes: list[str] = field(default_factory=list)
 
 
-def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
+def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
     """Try the remedy and judge it. Everything is as before when it returns or raises.
 
     Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
@@ -222,8 +222,8 @@ def run(request: CureRequest, consent: Consent, say: Say) -> Cure:
 
     target = resolve_target(request.pid)
     pid = target.pids[0]
-    chosen = plan(pid, request)
-    predicted = prediction(chosen, target, request, say)
+    chosen = plan_change(pid, request)
+    predicted = predict_change(chosen, target, request, say)
     lasts_s = 2 * request.most_pairs * (request.window_s + _SETTLE_S)
     consent(chosen, target, lasts_s, predicted)
     say = count_down(say, lasts_s)
@@ -256,10 +256,10 @@ def _in_turns(
     with _changed(chosen, journal) as once:
         changed_to = once.since[0]
     thread = chosen.remedy.thread
-    watch = None if same_value(chosen.before, chosen.setting.value) else Watch(request.max_p95_percent)
+    watch = None if is_same_value(chosen.before, chosen.setting.value) else LatencyWatch(request.max_p95_percent)
     with (
         StatementLatencies(target.pids[0]) as statements,
-        ReplicaLooks(target.pids[0], request) as replica,
+        ReplicaSampler(target.pids[0], request) as replica,
         CureWindows(target, None if thread is None else thread.tid, energy, statements, replica) as windows,
     ):
         tried.untraced, tried.unprobed, tried.unasked = windows.untraced, statements.why_not, replica.why_not
@@ -292,7 +292,7 @@ def _more(chosen: PlannedChange, request: CureRequest, tried: _Tried, done: int)
     wanted = request.precision_percent
     if wanted is None:
         return 0
-    metrics = judge.judge(tried.blocks, chosen.primary, request.seed)
+    metrics = judge.judge_blocks(tried.blocks, chosen.primary, request.seed)
     width = half_width_percent(metrics[0]) if metrics and metrics[0].name == chosen.primary else None
     if width is not None and width <= wanted:
         tried.notes.append(f"±{width:.2g} % reached after {done} pairs")
@@ -314,7 +314,7 @@ def _measure(
     request: CureRequest,
     tried: _Tried,
     say: Say,
-    watch: Watch | None,
+    watch: LatencyWatch | None,
 ) -> None:
     """Windows of one arm that follow one another."""
     if run_window(_SETTLE_S).interrupted is not None:
@@ -408,7 +408,7 @@ def _record(
         window_s=request.window_s,
         blocks_count=len(tried.blocks),
         order=[block.arm for block in tried.blocks],
-        metrics=judge.judge(tried.blocks, chosen.primary, request.seed),
+        metrics=judge.judge_blocks(tried.blocks, chosen.primary, request.seed),
         verdict=CureVerdict(
             metric=chosen.primary,
             max_p95_percent=request.max_p95_percent,
@@ -462,7 +462,7 @@ def _notes(chosen: PlannedChange, tried: _Tried) -> Notes:
     notes: list[str] = list(tried.notes)
     if tried.untraced is not None:
         notes.append(f"not traced, so whose idle exits they are is unknown: {tried.untraced}")
-    if same_value(chosen.before, chosen.setting.value):
+    if is_same_value(chosen.before, chosen.setting.value):
         notes.append("the value tried is the one that was set: nothing was changed")
     for block in tried.blocks:
         notes += [note for note in block.window.notes if isinstance(note, str) and note not in notes]

@@ -14,7 +14,7 @@ from pathlib import Path
 from powerprof.database.clients.given import read_local_thread_names
 from powerprof.model.attribution import Thread
 from powerprof.model.text import number
-from powerprof.reversible.kinds import TimerSlack, started_ticks
+from powerprof.reversible.kinds import TimerSlack, read_start_ticks
 from powerprof.system import files, paths
 from powerprof.system.caller import caller, is_delegated
 from powerprof.system.cgroups import group_of, is_made_by_root
@@ -171,7 +171,7 @@ def slack_text(nanoseconds: int) -> str:
 
 def read_slack(thread: Thread, slack_ns: int) -> tuple[TimerSlack, str]:
     """Return the setting that gives a thread this slack, and its present value in ns. Raise PowerprofError."""
-    started = started_ticks(thread.tid)
+    started = read_start_ticks(thread.tid)
     setting = TimerSlack(thread.tid, started or 0, str(slack_ns))
     before = setting.read() if started is not None else None
     if before is None:

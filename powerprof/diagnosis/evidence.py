@@ -14,7 +14,7 @@ import msgspec
 from powerprof.database.clients.performance import ReplicationStatus
 from powerprof.model.records import Notes, ToolCost
 from powerprof.model.text import number
-from powerprof.reversible.events import shown
+from powerprof.reversible.events import printable_name
 from powerprof.statements.text import NormalText
 from powerprof.system.files import whole
 
@@ -304,7 +304,7 @@ def seconds(value: float) -> str:
 
 def in_sql(event: ScheduledEvent) -> str:
     """An event as it stands in a statement, whatever is in its name."""
-    return event.name if event.database is None or event.event is None else shown(event.database, event.event)
+    return event.name if event.database is None or event.event is None else printable_name(event.database, event.event)
 
 
 def tries_of(event: ScheduledEvent) -> list[LiveRemedy]:

@@ -18,8 +18,15 @@ import msgspec
 from powerprof.database.clients import sql
 from powerprof.reversible import kinds
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Held, Journal
-from powerprof.reversible.kinds import Changed, NewConnections, Variable, has_session_copies, kept_text, started_ticks
+from powerprof.reversible.journal import Journal, SavedSetting
+from powerprof.reversible.kinds import (
+    AppliedChange,
+    NewConnections,
+    Variable,
+    has_session_copies,
+    kept_text,
+    read_start_ticks,
+)
 from powerprof.statements.text import replace_strings
 from powerprof.system import signals
 from powerprof.system.errors import PowerprofError, UsageError
@@ -74,9 +81,11 @@ class PrivateSettings:
                 if name not in self._original:
                     self._original[name] = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
                 # Look up the moved variables once per value: this can precede every window.
-                before = {} if (name, value) in self._looked else kinds.all_of(connection)
+                before = {} if (name, value) in self._looked else kinds.read_global_variables(connection)
                 _set_global(connection, name, value)
-                for other in kinds.moved(before, kinds.all_of(connection), name) if before else ():
+                for other in (
+                    kinds.find_moved_variables(before, kinds.read_global_variables(connection), name) if before else ()
+                ):
                     self._original.setdefault(other, _number(before[other]))
                 self._looked.add((name, value))
 
@@ -93,7 +102,7 @@ class GivenSettings:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._ticks = None if server.pid is None else started_ticks(server.pid)
+        self._ticks = None if server.pid is None else read_start_ticks(server.pid)
         self._first = self._all()
         self._before: dict[str, str] = {}
         # The order that works for a set of values, including variables that one of them moves.
@@ -132,13 +141,13 @@ class GivenSettings:
                 return notes
             notes += [
                 f"the server's {name} was {was} when the run began and is {now} now: set_global did not change it"
-                for name, (was, now) in kinds.moved(self._first, self._all(), "").items()
+                for name, (was, now) in kinds.find_moved_variables(self._first, self._all(), "").items()
                 if name not in self._before
             ]
             return notes + self._kept()
 
     def _has_restarted(self) -> bool:
-        return self._server.pid is not None and started_ticks(self._server.pid) != self._ticks
+        return self._server.pid is not None and read_start_ticks(self._server.pid) != self._ticks
 
     def _kept(self) -> list[str]:
         """Return a line for each variable that open connections keep a copy of."""
@@ -154,7 +163,7 @@ class GivenSettings:
 
     def _all(self) -> dict[str, str]:
         with self._server.connect() as connection:
-            return kinds.all_of(connection)
+            return kinds.read_global_variables(connection)
 
     def _set(self, wanted: dict[str, str]) -> None:
         key = tuple(wanted.items())
@@ -192,7 +201,7 @@ class GivenSettings:
         options = None if file is None else str(file)
         befores = [self._before[variable.name] for variable in variables]
         held = [
-            Held(variable, before, variable.pid, variable.started_ticks, options)
+            SavedSetting(variable, before, variable.pid, variable.started_ticks, options)
             for variable, before in zip(variables, befores, strict=True)
         ]
         # Once is enough: a kill can come before the moved variables are recorded.
@@ -214,8 +223,8 @@ class GivenSettings:
 
     def _restore_moved(self, before: Mapping[str, str]) -> None:
         """Restore the variables that a killed keeper had moved without a report of their names."""
-        for name, (was, now) in kinds.moved(before, self._all(), "").items():
-            Changed(self._variable(name, now), was).put_back()
+        for name, (was, now) in kinds.find_moved_variables(before, self._all(), "").items():
+            AppliedChange(self._variable(name, now), was).put_back()
 
     def _restore(self) -> list[str]:
         """Restore the variables. Return a line for each that another person has set. Raise PowerprofError."""

@@ -12,8 +12,8 @@ from contextlib import suppress
 import msgspec
 
 from powerprof.reversible.journal import Journal
-from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, put_all_back
-from powerprof.reversible.kinds import Changed, OtherVariablesMoved, Setting
+from powerprof.reversible.keeper import KeeperAnswer, KeeperOrder, restore_all
+from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
 from powerprof.system import files, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -39,7 +39,7 @@ class ChangedSettings(Closeable):
         self.notes: list[str] = []
         self._settings, self._journal = list(settings), journal
         self._expected = None if before is None else list(before)
-        self._changed: list[Changed] = []
+        self._changed: list[AppliedChange] = []
         self._keeper: subprocess.Popen[bytes] | None = None
         self._received = b""
 
@@ -76,7 +76,7 @@ class ChangedSettings(Closeable):
             if answer.error is not None:
                 raise PowerprofError(answer.error, answer.hint)
             for setting, before in zip(self._settings, answer.before or [], strict=False):
-                self._changed.append(Changed(setting, before))
+                self._changed.append(AppliedChange(setting, before))
             if answer.since is not None:
                 for one, since in zip(self._changed, answer.since, strict=True):
                     one.since = since
@@ -103,7 +103,7 @@ class ChangedSettings(Closeable):
         except subprocess.TimeoutExpired:
             left = dict.fromkeys(range(len(self._changed)), "")  # it tries on, and outlives us
         if left is None:
-            left = put_all_back(self._changed, _BACK_S)
+            left = restore_all(self._changed, _BACK_S)
         for number, reason in sorted(left.items()):
             setting, before = self._changed[number].setting, self._changed[number].before
             why = f" ({reason})" if reason else ""

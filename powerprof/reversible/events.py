@@ -118,14 +118,14 @@ class EventAltered(PowerprofError):
     """The event was altered by another account since it was found, so powerprof does not write it again."""
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """A name as an identifier of SQL, whatever is in it."""
     return "`" + name.replace("`", "``") + "`"
 
 
-def shown(database: str, event: str) -> str:
+def printable_name(database: str, event: str) -> str:
     """As it stands in a statement that a person may paste."""
-    return printable(f"{quoted(database)}.{quoted(event)}")
+    return printable(f"{quote_name(database)}.{quote_name(event)}")
 
 
 class _Definition(msgspec.Struct, frozen=True):
@@ -184,7 +184,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def found(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
         """The event as it is on that server, to be changed. Raises PowerprofError where it is not there, and for one
         that could not be put back as it was."""
-        name = f"event {shown(database, event)}"
+        name = f"event {printable_name(database, event)}"
         with sql.connect(login, limits=_LIMITS) as connection:
             pid = find_server_pid(connection, login)
             process = None if pid is None else ServerProcess.of(pid)
@@ -207,7 +207,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     @property
     def name(self) -> str:
         """As people read it."""
-        return f"event {shown(self.database, self.event)}"
+        return f"event {printable_name(self.database, self.event)}"
 
     @property
     def outlasts(self) -> bool:
@@ -242,7 +242,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             )
             _statement(
                 connection,
-                f"ALTER DEFINER = {now.definer} EVENT {quoted(self.database)}.{quoted(self.event)} "
+                f"ALTER DEFINER = {now.definer} EVENT {quote_name(self.database)}.{quote_name(self.event)} "
                 f"ON SCHEDULE {now.schedule} ON COMPLETION {now.completion} {_WORDS[value]} "
                 f"COMMENT {now.comment} DO {now.body}",
             )
@@ -254,7 +254,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def by_hand(self, value: str) -> str:
         """Return the statements, without the body: it may hold secrets, and a person must check it before it gets the
         rights of the definer."""
-        name = shown(self.database, self.event)
+        name = printable_name(self.database, self.event)
         return (
             f"SET SESSION sql_log_bin = 0, sql_mode = '{self.parts['SQL mode']}'; "
             f"ALTER DEFINER = {printable(self.parts['definer'])} EVENT {name} {_WORDS.get(value, 'ENABLE')} "
@@ -320,7 +320,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
 
     def _shown(self, connection: Sql) -> sql.Row | None:
         try:
-            name = f"{quoted(self.database)}.{quoted(self.event)}"
+            name = f"{quote_name(self.database)}.{quote_name(self.event)}"
             return next(iter(sql.fetch_rows(connection, f"SHOW CREATE EVENT {name}", columns=7)), None)
         except StatementError as error:
             if error.number in _GONE:

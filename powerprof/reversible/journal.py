@@ -26,7 +26,7 @@ import msgspec
 from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import read_password
 from powerprof.reversible.events import Event
-from powerprof.reversible.kinds import Changed, Setting, TimerSlack, Variable, started_ticks
+from powerprof.reversible.kinds import AppliedChange, Setting, TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
@@ -39,7 +39,7 @@ _ROOM_BYTES = 1024  # for the state: the value of each setting, and the rest
 _FALSE, _TRUE = ("off", "false", "no"), ("on", "true", "yes")
 
 
-class Held(msgspec.Struct, frozen=True):
+class SavedSetting(msgspec.Struct, frozen=True):
     """A setting of process `pid` that is going to be changed, and what it was. `started_ticks` is the process's start:
     its number may be another's by the time it is put back. Both are None on another host: its server cannot be
     recognised later. `options` is the option file that had the password. `others` are all global variables of the
@@ -68,7 +68,7 @@ class Journal(Closeable):
     changed: then nothing may be changed.
     """
 
-    def __init__(self, held: Sequence[Held]) -> None:
+    def __init__(self, held: Sequence[SavedSetting]) -> None:
         self.settled = False
         self._held = [msgspec.structs.replace(one, setting=_without_password(one.setting)) for one in held]
         self._name = f"{os.getpid()}-{os.urandom(6).hex()}{_SUFFIX}"
@@ -149,7 +149,7 @@ def _state(record: bytes, count: int) -> JournalState:
     return JournalState()
 
 
-def _check_free(folder: Folder, wanted: Sequence[Held]) -> None:
+def _check_free(folder: Folder, wanted: Sequence[SavedSetting]) -> None:
     """Raises PowerprofError where one of these is in the journal of another that lives: what it reads now may be that
     one's value, which would be taken for what it was."""
     mine = {_identity(one): one for one in wanted}
@@ -170,7 +170,7 @@ def _open_entry(folder: Folder, name: str) -> int | None:
     return None
 
 
-def _held_by_another(folder: Folder, name: str) -> list[Held]:
+def _held_by_another(folder: Folder, name: str) -> list[SavedSetting]:
     """What a powerprof that lives, or its keeper, has written down; nothing where it has ended."""
     if not name.endswith(_SUFFIX):
         return []
@@ -182,7 +182,7 @@ def _held_by_another(folder: Folder, name: str) -> list[Held]:
     except BlockingIOError:
         lines = os.pread(handle, _LIMIT_BYTES, 0).splitlines()
         with suppress(msgspec.MsgspecError, IndexError):
-            return msgspec.json.decode(lines[0], type=list[Held])
+            return msgspec.json.decode(lines[0], type=list[SavedSetting])
     except OSError:
         return []
     finally:
@@ -190,7 +190,7 @@ def _held_by_another(folder: Folder, name: str) -> list[Held]:
     return []
 
 
-def _identity(held: Held) -> tuple[object, ...]:
+def _identity(held: SavedSetting) -> tuple[object, ...]:
     """The same for the same setting of the same thread, server or event, whatever it is to become."""
     match held.setting:
         case TimerSlack(tid=tid, started_ticks=ticks):
@@ -202,7 +202,7 @@ def _identity(held: Held) -> tuple[object, ...]:
             return "variable", held.pid, where, name.casefold()
 
 
-def put_back_left_behind() -> list[str]:
+def restore_orphaned_settings() -> list[str]:
     """Put back what a powerprof that was killed together with its keeper left changed; what there is to say of it.
 
     What belongs to a powerprof that lives is not touched. Raises nothing: no command fails because of another's end.
@@ -233,7 +233,7 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
         if not first:  # its writer was killed before it had changed anything
             folder.remove(name)
             return []
-        held = msgspec.json.decode(first, type=list[Held])
+        held = msgspec.json.decode(first, type=list[SavedSetting])
         state = _state(record, len(held))
         if state.settled:  # killed between that and the end
             folder.remove(name)
@@ -254,7 +254,7 @@ def _look_at(folder: Folder, name: str, place: Path) -> list[str]:
         os.close(handle)
 
 
-def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
+def _put_back(held: SavedSetting, since: str | None, entry: Path) -> tuple[bool, str]:
     """Whether nothing is left to be done, and what there is to say."""
     setting = _with_password(held)
     if held.pid is None:
@@ -263,7 +263,7 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
             f"server cannot be recognised: if it is not {held.before!r}, {setting.by_hand(held.before)}; then remove "
             f"{entry}"
         )
-    if not setting.outlasts and started_ticks(held.pid) != held.started_ticks:
+    if not setting.outlasts and read_start_ticks(held.pid) != held.started_ticks:
         return True, ""  # the setting ended with its process
     if isinstance(setting, Variable):
         setting = msgspec.structs.replace(setting, pid=held.pid, started_ticks=held.started_ticks)
@@ -278,9 +278,9 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     try:
         if now in (None, held.before):
             return True, ""
-        if not (now == since or same_value(now or "", setting.value)):
+        if not (now == since or is_same_value(now or "", setting.value)):
             return True, f"{setting.name} is {now}, and somebody else's: it was {held.before} before powerprof came"
-        Changed(setting, held.before, now).put_back()
+        AppliedChange(setting, held.before, now).put_back()
     except PowerprofError as error:
         return False, (
             f"{setting.name} was left at {setting.value!r} by a powerprof that was killed, and cannot be put back "
@@ -292,7 +292,7 @@ def _put_back(held: Held, since: str | None, entry: Path) -> tuple[bool, str]:
     return True, text
 
 
-def _moved_with(held: Held) -> list[str]:
+def _moved_with(held: SavedSetting) -> list[str]:
     """Return a line for each variable that is not as in `held.others`.
 
     Call this if powerprof was killed before it had noted which variables moved with `held.setting`.
@@ -309,7 +309,7 @@ def _moved_with(held: Held) -> list[str]:
     return []
 
 
-def same_value(one: str, other: str) -> bool:
+def is_same_value(one: str, other: str) -> bool:
     """Two ways to write one value of a setting: ON is 1, 0.5 is 0.500000, and names have no case."""
     first, second = _plain(one), _plain(other)
     return first == second
@@ -331,7 +331,7 @@ def _without_password(setting: Setting) -> Setting:
     return msgspec.structs.replace(setting, login={**setting.login, "password": ""})
 
 
-def _with_password(held: Held) -> Setting:
+def _with_password(held: SavedSetting) -> Setting:
     """The setting with the password that stands in its option file now, read with the rights of who named it."""
     setting = held.setting
     if held.options is None or not isinstance(setting, Variable | Event) or setting.login.get("password"):

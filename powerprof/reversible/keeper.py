@@ -21,7 +21,7 @@ import msgspec
 
 from powerprof.reversible.events import EventAltered
 from powerprof.reversible.journal import JournalState, write_state
-from powerprof.reversible.kinds import Changed, OtherVariablesMoved, Setting
+from powerprof.reversible.kinds import AppliedChange, OtherVariablesMoved, Setting
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import reason_of
 
@@ -99,7 +99,7 @@ def _wait_for_the_end(parent: Any) -> None:
     poll.poll()
 
 
-def put_all_back(changed: list[Changed], patience_s: float) -> dict[int, str]:
+def restore_all(changed: list[AppliedChange], patience_s: float) -> dict[int, str]:
     """Return the numbers of those that could not be put back in that time, with the reasons."""
     left, until_s = dict(enumerate(changed)), time.monotonic() + patience_s
     reasons: dict[int, str] = {}
@@ -127,7 +127,7 @@ def main() -> None:
         handle = os.pidfd_open(parent)
     except OSError:
         return
-    changed: list[Changed] = []
+    changed: list[AppliedChange] = []
     try:
         order = _read_order(parent)
         settings = order.settings
@@ -136,7 +136,7 @@ def main() -> None:
         _say(KeeperAnswer(before=before))
         _note(journal, JournalState())
         for setting, value in zip(settings, before, strict=True):
-            changed.append(Changed(setting, value))
+            changed.append(AppliedChange(setting, value))
             changed[-1].since = setting.write(setting.value)
         since = [one.since for one in changed]
         with suppress(PowerprofError):  # The next start compares with the values of the order instead.
@@ -147,7 +147,7 @@ def main() -> None:
         _say(KeeperAnswer(error=error.message, hint=error.hint, mover=error.name, moved=error.moved))
     except PowerprofError as error:
         _say(KeeperAnswer(error=error.message, hint=error.hint))
-    left = put_all_back(changed, _PATIENCE_S)
+    left = restore_all(changed, _PATIENCE_S)
     if not left:
         with suppress(PowerprofError):  # The next start reads the settings instead.
             _note(journal, JournalState(settled=True))

@@ -45,12 +45,12 @@ class OtherVariablesMoved(UsageError):
         self.moved = dict(moved)
 
 
-def all_of(connection: Sql) -> dict[str, str]:
+def read_global_variables(connection: Sql) -> dict[str, str]:
     """All global variables as the server shows them."""
     return {str(name): str(value) for name, value in sql.fetch_rows(connection, "SHOW GLOBAL VARIABLES", columns=2)}
 
 
-def moved(before: Mapping[str, str], after: Mapping[str, str], but: str) -> dict[str, tuple[str, str]]:
+def find_moved_variables(before: Mapping[str, str], after: Mapping[str, str], but: str) -> dict[str, tuple[str, str]]:
     """Those that differ, without the one that was set: what each was, and is now."""
     return {
         name: (was, after[name])
@@ -214,9 +214,9 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                     f"{self.name}={value}: connections that open meanwhile copy it and keep it after it is put back",
                     "a variable without session scope",
                 )
-            before = all_of(connection)
+            before = read_global_variables(connection)
             now = _set(connection, self.name, value)
-            if not moved(before, all_of(connection), self.name):
+            if not find_moved_variables(before, read_global_variables(connection), self.name):
                 return now
             # An alias moves along, and back; what stays is not put back by putting this one back.
             old = next((now for name, now in before.items() if name.casefold() == self.name.casefold()), None)
@@ -224,7 +224,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                 return now
             _set(connection, self.name, old)
             stayed, values = [], {}
-            for name, (was, now) in moved(before, all_of(connection), self.name).items():
+            for name, (was, now) in find_moved_variables(before, read_global_variables(connection), self.name).items():
                 with suppress(StatementError):  # one that cannot be set moved by itself
                     _set(connection, name, was)
                     stayed.append(f"{name} ({was} to {now})")
@@ -244,7 +244,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         if self._has_ended():
             return {}
         with sql.connect(Login.from_fields(self.login), limits=_LIMITS) as connection:
-            return moved(before, all_of(connection), self.name)
+            return find_moved_variables(before, read_global_variables(connection), self.name)
 
     def check_suits(self, before: str) -> None:
         """That what is a number stays one, before anything is planned; ON and OFF read as 1 and 0. Raises
@@ -266,7 +266,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         return sql.connect(login if self.pid is None else login.for_process(self.pid), limits=_LIMITS)
 
     def _has_ended(self) -> bool:
-        return self.pid is not None and started_ticks(self.pid) != self.started_ticks
+        return self.pid is not None and read_start_ticks(self.pid) != self.started_ticks
 
     @contextmanager
     def _named(self, what: str) -> Iterator[None]:
@@ -306,13 +306,13 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
 
     def read(self) -> str | None:
         """What it is now; None where the thread has ended."""
-        if started_ticks(self.tid) != self.started_ticks:
+        if read_start_ticks(self.tid) != self.started_ticks:
             return None
         return files.read_text(paths.procfs() / str(self.tid) / "timerslack_ns")
 
     def write(self, value: str) -> str | None:
         """Change it; of a thread that has ended nothing."""
-        if started_ticks(self.tid) != self.started_ticks:
+        if read_start_ticks(self.tid) != self.started_ticks:
             return None
         try:
             (paths.procfs() / str(self.tid) / "timerslack_ns").write_text(value)
@@ -344,13 +344,13 @@ def _set(connection: Sql, name: str, value: str) -> str | None:
     return _value(connection, name)
 
 
-def started_ticks(tid: int) -> int | None:
+def read_start_ticks(tid: int) -> int | None:
     """When a thread was started, in clock ticks since boot; None where it is gone, or a zombie."""
     stat = process_stat(tid)
     return None if stat is None or stat.flags & _PF_EXITING else stat.started_ticks
 
 
-class Changed(msgspec.Struct):
+class AppliedChange(msgspec.Struct):
     """A setting, what it was, and what it reads since it was changed (ON may read 1); None: not known."""
 
     setting: Setting

@@ -25,7 +25,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.energy.domains import NO_METER
 from powerprof.energy.windows import WindowEnergy
 from powerprof.model.runs import decode_record
-from powerprof.reversible.events import quoted
+from powerprof.reversible.events import quote_name
 from powerprof.system.processes import Target
 from tests.conftest import Cli
 from tests.root.truth import compiled
@@ -309,7 +309,7 @@ def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli,
                 connection,
                 "CREATE DATABASE shop",
                 "CREATE TABLE shop.t (n BIGINT)",
-                f"CREATE EVENT shop.{quoted(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
+                f"CREATE EVENT shop.{quote_name(name)} ON SCHEDULE EVERY 1 SECOND DO INSERT INTO shop.t VALUES (1)",
             )
         words = ["cure", "--pid", str(server.pid), "--defaults-file", str(options), "--window", "2", "--pairs", "3",
                  "--yes", "--energy-source", "none", "--finding", which]  # fmt: skip

@@ -13,7 +13,7 @@ import pytest
 
 from powerprof.cure.records import Cure
 from powerprof.cure.remedies import CureRequest
-from powerprof.cure.replicas import COMMITTED, RECEIVED, Behind, ReplicaLooks
+from powerprof.cure.replicas import COMMITTED, RECEIVED, ReplicaLag, ReplicaSampler
 from powerprof.database.clients import sql
 from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
@@ -59,11 +59,11 @@ def options_of(server: PrivateServer, folder: Path) -> Path:
     return place
 
 
-def looked(server: PrivateServer, options: Path, length_s: float) -> Behind:
+def looked(server: PrivateServer, options: Path, length_s: float) -> ReplicaLag:
     request = CureRequest(
         pid=str(server.pid), choice=None, pairs=3, window_s=length_s, seed=1, defaults_file=options
     )  # fmt: skip
-    with ReplicaLooks(server.pid, request) as replica:
+    with ReplicaSampler(server.pid, request) as replica:
         assert replica.why_not is None
         assert replica.own_tid is not None
         assert (Path(f"/proc/{server.pid}/task") / str(replica.own_tid)).is_dir()

@@ -23,8 +23,8 @@ from powerprof.database.isolation import sandbox
 from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quoted
-from powerprof.reversible.journal import Held, Journal, put_back_left_behind
+from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess, quote_name
+from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.tasks import process_stat
@@ -68,10 +68,10 @@ def make(server: PrivateServer, database: str, event: str) -> None:
     execute(
         server,
         "CREATE USER IF NOT EXISTS owner@`10.%` IDENTIFIED BY 'x'",
-        f"CREATE OR REPLACE DATABASE {quoted(database)}",
+        f"CREATE OR REPLACE DATABASE {quote_name(database)}",
         "SET SESSION sql_mode = 'ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PIPES_AS_CONCAT', time_zone = '+05:00', "
         "collation_connection = utf8mb4_bin",
-        f"CREATE DEFINER = owner@`10.%` EVENT {quoted(database)}.{quoted(event)} ON SCHEDULE EVERY 20 SECOND "
+        f"CREATE DEFINER = owner@`10.%` EVENT {quote_name(database)}.{quote_name(event)} ON SCHEDULE EVERY 20 SECOND "
         "STARTS '2024-02-29 01:02:03' ON COMPLETION PRESERVE COMMENT 'it''s \"x\"' DO SELECT 'a' || 'b\\'",
     )
 
@@ -114,7 +114,7 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
         execute(server, typed[0], typed[1].partition(" BODY")[0] + " SELECT 'a' || 'b\\'")
         after = event_row(server, database, event)
         assert (after["STATUS"], after["DEFINER"], log_end(server)) == (DISABLED, before["DEFINER"], logged)
-    execute(server, f"DROP DATABASE {quoted(database)}")
+    execute(server, f"DROP DATABASE {quote_name(database)}")
 
 
 @pytest.mark.parametrize(
@@ -176,10 +176,10 @@ def test_what_somebody_else_drops_or_enables_meanwhile_stays(server: PrivateServ
     assert event_row(server, *PLAIN)["STATUS"] == ENABLED
 
 
-def held(server: PrivateServer, setting: Event) -> Held:
+def held(server: PrivateServer, setting: Event) -> SavedSetting:
     stat = process_stat(server.pid)
     assert stat is not None
-    return Held(setting, ENABLED, server.pid, stat.started_ticks)
+    return SavedSetting(setting, ENABLED, server.pid, stat.started_ticks)
 
 
 def restarted(server: PrivateServer) -> None:
@@ -232,7 +232,7 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
     restarted(server)
     assert not folders[0].exists(), "a boot empties that one"
     assert len(os.listdir(folders[1])) == 1
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert said.startswith("event `shop`.`refresh` is ENABLED again")
     assert until(lambda: event_row(server, *PLAIN) == before)
     assert os.listdir(folders[1]) == []
@@ -319,14 +319,14 @@ def test_the_next_start_does_not_enable_one_that_was_altered(
     killed_with_its_keeper(server, setting)
     with sql.connect(eve) as connection:
         sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     (name,) = os.listdir(folders[1])
     assert "has another definer, body" in said
     assert said.endswith(f"then remove {folders[1] / name}")
     assert EVES not in (folders[1] / name).read_text()
     assert event_row(server, *PLAIN)["STATUS"] == DISABLED
     execute(server, "DROP EVENT shop.refresh")
-    assert put_back_left_behind() == []
+    assert restore_orphaned_settings() == []
     assert os.listdir(folders[1]) == []
 
 
@@ -367,7 +367,7 @@ def test_the_next_start_sends_no_password_to_another_account_at_that_address(
         finally:
             os._exit(9)
     os.waitpid(killed, 0)
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     with os.fdopen(heard, "rb") as file:

@@ -16,8 +16,8 @@ import pytest
 from powerprof.database.clients import sql
 from powerprof.database.clients.given import GivenServer
 from powerprof.database.private.server import PrivateServer
-from powerprof.reversible.journal import Held, Journal, put_back_left_behind
-from powerprof.reversible.kinds import Variable, started_ticks
+from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
+from powerprof.reversible.kinds import Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli, CliResult
@@ -282,12 +282,12 @@ def test_others_that_moved_before_both_were_killed_are_reported(
     """Nobody has written down that it was powerprof, so they are left alone."""
     monkeypatch.setattr(paths, "ROOT_CHANGED", tmp_path / "changed")
     server, before = given.server, given.variables()
-    ticks = started_ticks(server.pid)
+    ticks = read_start_ticks(server.pid)
     variable = Variable(server.login.to_fields(), "innodb_io_capacity", "5000", server.pid, ticks)
     options = str(tmp_path / "client.cnf")
-    with Journal([Held(variable, "200", server.pid, ticks, options, before)]):
+    with Journal([SavedSetting(variable, "200", server.pid, ticks, options, before)]):
         given.set("innodb_io_capacity", "5000")
-    assert put_back_left_behind() == [
+    assert restore_orphaned_settings() == [
         "innodb_io_capacity is 200 again: a powerprof that was killed had left it at 5000",
         "innodb_io_capacity_max is 10000, and was 2000 before powerprof was killed while it changed "
         "innodb_io_capacity: if no other person set it, SET GLOBAL innodb_io_capacity_max = 2000",

@@ -21,8 +21,8 @@ from powerprof.database.clients import sql
 from powerprof.database.clients.base import Login
 from powerprof.database.private.server import PrivateServer
 from powerprof.reversible.changed import ChangedSettings
-from powerprof.reversible.journal import Held, Journal, JournalState, put_back_left_behind, write_state
-from powerprof.reversible.kinds import TimerSlack, Variable, started_ticks
+from powerprof.reversible.journal import Journal, JournalState, SavedSetting, restore_orphaned_settings, write_state
+from powerprof.reversible.kinds import TimerSlack, Variable, read_start_ticks
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 
@@ -49,10 +49,10 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     shutil.rmtree(place)
 
 
-def held(tid: int, value: str = OURS) -> Held:
-    started = started_ticks(tid)
+def held(tid: int, value: str = OURS) -> SavedSetting:
+    started = read_start_ticks(tid)
     assert started is not None
-    return Held(TimerSlack(tid, started, value), "50000", tid, started)
+    return SavedSetting(TimerSlack(tid, started, value), "50000", tid, started)
 
 
 def slack(tid: int, value: str | None = None) -> str:
@@ -62,7 +62,7 @@ def slack(tid: int, value: str | None = None) -> str:
     return place.read_text().strip()
 
 
-def killed(entries: list[Held], *, since: list[str | None] | None = None) -> None:
+def killed(entries: list[SavedSetting], *, since: list[str | None] | None = None) -> None:
     """A powerprof that writes that down and is killed: its lock goes with it."""
     if (pid := os.fork()) == 0:
         journal = Journal(entries)
@@ -85,13 +85,13 @@ def test_it_is_there_before_and_gone_after(sleeper: int, folder: Path) -> None:
 def test_what_a_killed_one_left_is_put_back(sleeper: int, folder: Path) -> None:
     killed([held(sleeper)], since=[OURS])
     slack(sleeper, OURS)
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert said == (
         f"the timer slack of thread {sleeper} is 50000 again: a powerprof that was killed had left it at {OURS}"
     )
     assert slack(sleeper) == "50000"
     assert os.listdir(folder) == []
-    assert put_back_left_behind() == []
+    assert restore_orphaned_settings() == []
 
 
 def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder: Path) -> None:
@@ -115,7 +115,7 @@ def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder
     keeper.suspend()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    assert put_back_left_behind() == []  # the keeper has it still
+    assert restore_orphaned_settings() == []  # the keeper has it still
     assert len(os.listdir(folder)) == 1
     keeper.resume()
     until_s = time.monotonic() + 60
@@ -124,7 +124,7 @@ def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder
             time.sleep(0.01)
     assert slack(sleeper) == "50000"
     slack(sleeper, OURS)  # by somebody else
-    assert put_back_left_behind() == []
+    assert restore_orphaned_settings() == []
     assert slack(sleeper) == OURS
     assert os.listdir(folder) == []
     os.close(ours)
@@ -133,7 +133,7 @@ def test_what_the_keeper_put_back_is_not_said_to_be_changed(sleeper: int, folder
 def test_what_a_living_one_has_changed_stays(sleeper: int, folder: Path) -> None:
     with Journal([held(sleeper)]):
         slack(sleeper, OURS)
-        assert put_back_left_behind() == []
+        assert restore_orphaned_settings() == []
         assert slack(sleeper) == OURS
     slack(sleeper, "50000")
 
@@ -142,7 +142,7 @@ def test_what_a_living_one_has_changed_stays(sleeper: int, folder: Path) -> None
 def test_what_somebody_else_set_stays(sleeper: int, folder: Path, since: list[str | None] | None) -> None:
     killed([held(sleeper)], since=since)
     slack(sleeper, "70000")
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert "is 70000, and somebody else's" in said
     assert slack(sleeper) == "70000"
     assert os.listdir(folder) == []
@@ -154,7 +154,7 @@ def test_another_thread_with_that_number_is_not_touched(sleeper: int, folder: Pa
     other = msgspec.structs.replace(mine.setting, started_ticks=1)
     killed([msgspec.structs.replace(mine, setting=other), msgspec.structs.replace(mine, started_ticks=1)])
     slack(sleeper, OURS)
-    assert put_back_left_behind() == []
+    assert restore_orphaned_settings() == []
     assert slack(sleeper) == OURS
     assert os.listdir(folder) == []
 
@@ -209,7 +209,7 @@ def test_one_that_is_damaged_breaks_nothing(
     slack(sleeper, OURS)
     (name,) = os.listdir(folder)
     damage(folder / name)
-    assert said in " ".join(put_back_left_behind())
+    assert said in " ".join(restore_orphaned_settings())
     assert slack(sleeper) == after
 
 
@@ -251,7 +251,7 @@ def test_a_disk_that_fills_between_two_turns_keeps_the_note_of_the_second(sleepe
             os._exit(9)
     os.waitpid(pid, 0)
     assert slack(sleeper) == OURS
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert said.startswith(f"the timer slack of thread {sleeper} is 50000 again")
     assert slack(sleeper) == "50000"
     assert os.listdir(folder) == ["full"]
@@ -280,7 +280,7 @@ def test_without_a_note_on_the_disk_nothing_is_changed(sleeper: int, folder: Pat
 def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next_start(folder: Path) -> None:
     """The keeper notes it as soon as it has changed it: both may be killed at once."""
     with PrivateServer() as server:
-        started = started_ticks(server.pid)
+        started = read_start_ticks(server.pid)
         assert started is not None
         with server.connect() as connection:
             sql.execute(connection, "CREATE USER free@localhost IDENTIFIED BY ''", "GRANT ALL ON *.* TO free@localhost")
@@ -290,7 +290,7 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
             assert before is not None
             if (pid := os.fork()) == 0:
                 try:
-                    journal = Journal([Held(setting, before, server.pid, started)])
+                    journal = Journal([SavedSetting(setting, before, server.pid, started)])
                     journal._open()
                     changed = ChangedSettings([setting], journal)
                     changed._open()
@@ -301,7 +301,7 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
                     os._exit(9)
             os.waitpid(pid, 0)
             assert "REAL_AS_FLOAT" in str(setting.read())
-            (said,) = put_back_left_behind()
+            (said,) = restore_orphaned_settings()
             assert said.startswith(f"sql_mode is {before} again")
             assert setting.read() == before
 
@@ -309,12 +309,12 @@ def test_a_value_that_reads_otherwise_than_it_was_asked_for_is_known_to_the_next
 def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
     login = Login(user="u", password="secret-word", socket=Path("/nowhere"), pid=sleeper)
     mine = held(sleeper)
-    with Journal([Held(Variable(login.to_fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
+    with Journal([SavedSetting(Variable(login.to_fields(), "a", "1"), "0", sleeper, mine.started_ticks)]):
         (name,) = os.listdir(folder)
         text = (folder / name).read_text()
     assert "secret-word" not in text
     assert json.loads(text.splitlines()[0])[0]["setting"]["login"]["user"] == "u"
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert "what it is now cannot be read" in said
     assert said.endswith(f"if it is not '0', SET GLOBAL a = 0; then remove {folder / name}")
     assert os.listdir(folder) == [name]
@@ -323,21 +323,21 @@ def test_no_password_is_written_down(sleeper: int, folder: Path) -> None:
 def test_the_password_is_read_again_from_its_option_file(folder: Path, tmp_path: Path) -> None:
     options = tmp_path / "my.cnf"
     with PrivateServer() as server:
-        login, started = server.login, started_ticks(server.pid)
+        login, started = server.login, read_start_ticks(server.pid)
         assert login.password
         assert started is not None
         options.touch(mode=0o600)
         options.write_text(f"[client]\nuser={login.user}\npassword={login.password}\n")
         setting = Variable(login.to_fields(), "max_connect_errors", "777", server.pid, started)
-        killed([Held(setting, "100", server.pid, started, str(options))], since=["777"])
+        killed([SavedSetting(setting, "100", server.pid, started, str(options))], since=["777"])
         (name,) = os.listdir(folder)
         assert login.password not in (folder / name).read_text()
         setting.write("777")
         options.rename(tmp_path / "gone")
-        (said,) = put_back_left_behind()
+        (said,) = restore_orphaned_settings()
         assert "what it is now cannot be read" in said
         (tmp_path / "gone").rename(options)
-        (said,) = put_back_left_behind()
+        (said,) = restore_orphaned_settings()
         assert said.startswith("max_connect_errors is 100 again")
         assert setting.read() == "100"
     assert os.listdir(folder) == []
@@ -349,5 +349,5 @@ def test_a_folder_that_others_may_write_to_is_refused(sleeper: int, folder: Path
     with pytest.raises(PowerprofError, match="so nothing is changed"), Journal([held(sleeper)]):
         pass
     assert os.listdir(folder) == []
-    (said,) = put_back_left_behind()
+    (said,) = restore_orphaned_settings()
     assert "is not looked at" in said

@@ -27,7 +27,7 @@ from powerprof.reversible.kinds import (
     Variable,
     has_session_copies,
     kept_text,
-    started_ticks,
+    read_start_ticks,
 )
 from powerprof.system.errors import PowerprofError
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_put_back_is_said_with_its_remedy(monkeypatch: pytest.Mon
 def test_the_slack_of_a_thread_is_put_back_and_that_of_another_is_not_touched() -> None:
     with subprocess.Popen(["sleep", "600"]) as process:
         place = Path(f"/proc/{process.pid}/timerslack_ns")
-        before, started = place.read_text().strip(), started_ticks(process.pid)
+        before, started = place.read_text().strip(), read_start_ticks(process.pid)
         assert started is not None
         with ChangedSettings([TimerSlack(process.pid, started, "50000000")]):
             assert place.read_text().strip() == "50000000"

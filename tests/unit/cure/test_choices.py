@@ -8,11 +8,11 @@ import os
 import pytest
 
 from powerprof.cure import remedies
-from powerprof.cure.candidates import chosen, of_findings, of_threads
-from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, choice_of, slack_ns
+from powerprof.cure.candidates import find_remedy, list_finding_candidates, list_thread_candidates
+from powerprof.cure.remedies import CureRequest, EventChoice, FindingChoice, VariableChoice, parse_choice, parse_slack
 from powerprof.cure.threads import SlackChoice, slack_text
 from powerprof.diagnosis.evidence import Finding, LiveRemedy, ThreadWakeups
-from powerprof.reversible.journal import same_value
+from powerprof.reversible.journal import is_same_value
 from powerprof.system.errors import UsageError
 
 
@@ -21,8 +21,8 @@ from powerprof.system.errors import UsageError
     [("50ms", 50_000_000), ("1s", 1_000_000_000), ("0.5 ms", 500_000), ("50us", 50_000), ("50µs", 50_000), ("1ns", 1)],
 )
 def test_slack_is_a_number_with_its_unit(text: str, nanoseconds: int) -> None:
-    assert slack_ns(text) == nanoseconds
-    assert slack_ns(slack_text(nanoseconds)) == nanoseconds
+    assert parse_slack(text) == nanoseconds
+    assert parse_slack(slack_text(nanoseconds)) == nanoseconds
 
 
 @pytest.mark.parametrize(
@@ -30,14 +30,14 @@ def test_slack_is_a_number_with_its_unit(text: str, nanoseconds: int) -> None:
 )
 def test_what_is_no_slack_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        slack_ns(text)
+        parse_slack(text)
 
 
 def test_one_remedy_is_chosen_or_none() -> None:
-    assert choice_of(None, None, None) is None
-    assert choice_of("a", "1ms", None) == SlackChoice("a", 1_000_000)
-    assert choice_of(None, None, "sync_binlog=0") == VariableChoice("sync_binlog", "0")
-    assert choice_of(None, None, "init_connect=") == VariableChoice("init_connect", "")
+    assert parse_choice(None, None, None) is None
+    assert parse_choice("a", "1ms", None) == SlackChoice("a", 1_000_000)
+    assert parse_choice(None, None, "sync_binlog=0") == VariableChoice("sync_binlog", "0")
+    assert parse_choice(None, None, "init_connect=") == VariableChoice("init_connect", "")
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_one_remedy_is_chosen_or_none() -> None:
 )
 def test_choices_that_make_no_sense(thread: str | None, slack: str | None, variable: str | None) -> None:
     with pytest.raises(UsageError):
-        choice_of(thread, slack, variable)
+        parse_choice(thread, slack, variable)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_choices_that_make_no_sense(thread: str | None, slack: str | None, varia
     ],
 )
 def test_two_ways_to_write_a_value(one: str, other: str, same: bool) -> None:
-    assert same_value(one, other) is same
+    assert is_same_value(one, other) is same
 
 
 @pytest.mark.parametrize("other", [("a", "1ms", None), (None, None, "b=1"), (None, "1ms", None)])
 def test_a_finding_beside_another_remedy_is_refused(other: tuple[str | None, str | None, str | None]) -> None:
     with pytest.raises(UsageError, match="--finding names a remedy"):
-        choice_of(*other, "poll")
+        parse_choice(*other, "poll")
 
 
 def finding(rule: str, *tries: LiveRemedy, remedy: str = "KILL 7") -> Finding:
@@ -101,7 +101,7 @@ _FINDINGS = [
 
 
 def test_what_findings_name_as_data_is_listed_once_and_no_sentence_is_read() -> None:
-    assert [(one.options, one.tid) for one in of_findings(3, _FINDINGS)] == [
+    assert [(one.options, one.tid) for one in list_finding_candidates(3, _FINDINGS)] == [
         ("--set 'b=x y'", None),
         ("--thread 7 --slack 50ms", 7),
         ("--finding 2", None),
@@ -120,8 +120,8 @@ def test_what_findings_name_as_data_is_listed_once_and_no_sentence_is_read() -> 
     ],
 )
 def test_a_finding_is_chosen_by_its_rule_or_number(word: str, choice: object) -> None:
-    assert choice_of(None, None, None, word) == FindingChoice(word)
-    assert chosen(word, _FINDINGS) == choice
+    assert parse_choice(None, None, None, word) == FindingChoice(word)
+    assert find_remedy(word, _FINDINGS) == choice
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_a_finding_is_chosen_by_its_rule_or_number(word: str, choice: object) ->
 )
 def test_findings_that_cannot_be_tried(word: str, said: str, hint: str) -> None:
     with pytest.raises(UsageError, match=said) as refused:
-        chosen(word, _FINDINGS)
+        find_remedy(word, _FINDINGS)
     assert hint in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize("word", ["", "0", "-1", "a b", "A", "1.5", "x" * 80, "٣"])
 def test_what_is_no_finding_is_refused_at_once(word: str) -> None:
     with pytest.raises(UsageError, match="neither a rule nor a number"):
-        choice_of(None, None, None, word)
+        parse_choice(None, None, None, word)
 
 
 def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:
@@ -153,7 +153,10 @@ def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:
         )  # fmt: skip
 
     rows = [row(1, "own_timer", 1.0), row(2, "own_timer", 3.0), row(3, "device", 99.0), row(4, "own_timer", 0.0, 90.0)]
-    assert [one.options for one in of_threads(9, rows)] == ["--thread 4 --slack 50ms", "--thread 2 --slack 50ms"]
+    assert [one.options for one in list_thread_candidates(9, rows)] == [
+        "--thread 4 --slack 50ms",
+        "--thread 2 --slack 50ms",
+    ]
 
 
 @pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])
@@ -168,5 +171,5 @@ def test_a_setting_of_postgresql_is_refused_with_the_reason_and_how_to_keep_one(
     monkeypatch.setattr(remedies, "name_of", lambda pid: "postgres")
     choice = VariableChoice("wal_writer_delay", "10s")
     with pytest.raises(UsageError, match="stay changed where powerprof and the host are killed") as refused:
-        remedies.plan(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
+        remedies.plan_change(os.getpid(), CureRequest(pid="1", choice=choice, pairs=4, window_s=5.0, seed=1))
     assert "SELECT pg_reload_conf()" in (refused.value.hint or "")

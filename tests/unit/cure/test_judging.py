@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from powerprof.cure.judge import judge
+from powerprof.cure.judge import judge_blocks
 from powerprof.cure.records import Arm, CureBlock
 from powerprof.experiment.plan import block_order
 from powerprof.experiment.verdict import metric_named
@@ -54,7 +54,7 @@ def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: i
 
 
 def test_a_saving_is_claimed_with_its_interval() -> None:
-    metrics = judge(blocks(random.Random(1), 98.0, 18.0), "thread_wakings_hz", 1)
+    metrics = judge_blocks(blocks(random.Random(1), 98.0, 18.0), "thread_wakings_hz", 1)
     first = metrics[0]
     assert first.name == "thread_wakings_hz"
     assert first.verdict == "b_lower"
@@ -70,7 +70,7 @@ def test_a_saving_is_claimed_with_its_interval() -> None:
 @pytest.mark.parametrize("pairs", [3, 4])
 def test_of_nothing_changed_nothing_is_claimed(pairs: int) -> None:
     generator = random.Random(pairs)
-    tried = [judge(blocks(generator, 98.0, 98.0, pairs), "thread_wakings_hz", 1) for _ in range(60)]
+    tried = [judge_blocks(blocks(generator, 98.0, 98.0, pairs), "thread_wakings_hz", 1) for _ in range(60)]
     claimed = [any(metric.verdict != "inconclusive" for metric in metrics) for metrics in tried]
     assert not any(claimed[:20])
     assert sum(claimed) <= 2  # 1.5 % of 60 is one
@@ -91,11 +91,11 @@ def test_counts_that_do_not_scatter_are_known_to_one_in_a_window() -> None:
         for pair in range(3)
         for arm in ("before", "cured")
     ]
-    first = judge(still, "thread_wakings_hz", 1)[0]
+    first = judge_blocks(still, "thread_wakings_hz", 1)[0]
     assert first.verdict == "b_lower"
     low, high = first.difference.ci95 or (0.0, 0.0)
     assert 0.2 <= high - low <= 1.0
 
 
 def test_of_half_a_pair_nothing_is_said() -> None:
-    assert judge(blocks(random.Random(0), 9.0, 3.0)[:1], "thread_wakings_hz", 1) == []
+    assert judge_blocks(blocks(random.Random(0), 9.0, 3.0)[:1], "thread_wakings_hz", 1) == []

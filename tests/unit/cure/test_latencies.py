@@ -9,8 +9,8 @@ from collections import Counter
 import msgspec
 import pytest
 
-from powerprof.cure.judge import judge
-from powerprof.cure.latencies import Took, Watch, took
+from powerprof.cure.judge import judge_blocks
+from powerprof.cure.latencies import LatencyWatch, WindowLatencies, count_latencies
 from powerprof.cure.records import Cure, CurePrediction, CureVerdict, Remedy
 from powerprof.cure.remedies import CureRequest
 from powerprof.experiment.verdict import metric_named
@@ -27,9 +27,9 @@ def classes(median_ms: float, count: int, seed: int) -> Counter[int]:
     return Counter(find_latency_class(round(median_ms * 1e6 * generator.lognormvariate(0, 0.5))) for _ in range(count))
 
 
-def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float | None = None) -> Took:
+def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float | None = None) -> WindowLatencies:
     commits = classes(commits_ms, count, seed + 1) if commits_ms is not None else Counter[int]()
-    return Took(4.0, classes(median_ms, count, seed) + commits, commits)
+    return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
 
 
 def test_statements_that_commit_are_told_apart() -> None:
@@ -53,14 +53,14 @@ def test_statements_that_commit_are_told_apart() -> None:
         cut_count=0,
         cost=TraceCost(0.0, 0.0),
     )
-    found = took(trace)
+    found = count_latencies(trace)
     assert found.statements == {100: 5, 120: 3, 130: 4, 90: 1}
     assert found.commits == {120: 3, 130: 4}
     assert found.commits_ms is not None
 
 
 def test_a_cure_that_hurts_is_known_after_its_first_window() -> None:
-    watch = Watch(10.0)
+    watch = LatencyWatch(10.0)
     assert watch.add("before", window(2.0)) is None
     hurt = watch.add("cured", window(4.0, seed=7))
     assert hurt is not None
@@ -69,32 +69,32 @@ def test_a_cure_that_hurts_is_known_after_its_first_window() -> None:
 
 
 def test_it_is_known_too_where_the_cured_window_came_first() -> None:
-    watch = Watch(10.0)
+    watch = LatencyWatch(10.0)
     assert watch.add("cured", window(4.0)) is None
     assert watch.add("before", window(2.0)) is not None
 
 
 def test_commits_are_judged_apart() -> None:
-    watch = Watch(10.0)
+    watch = LatencyWatch(10.0)
     assert watch.add("before", window(2.0, 3000, commits_ms=1.0)) is None
-    hurt = watch.add("cured", Took(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
+    hurt = watch.add("cured", WindowLatencies(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
     assert hurt is not None
     assert hurt.what == "commits"
 
 
 def test_the_same_latency_never_ends_a_cure() -> None:
     for seed in range(200):
-        watch = Watch(10.0)
+        watch = LatencyWatch(10.0)
         for number in range(8):
             arm = "before" if number % 4 in (0, 3) else "cured"
             assert watch.add(arm, window(2.0, 300, seed * 100 + number)) is None
 
 
 def test_what_is_allowed_or_too_little_does_not_end_it() -> None:
-    watch = Watch(150.0)
+    watch = LatencyWatch(150.0)
     assert watch.add("before", window(2.0)) is None
     assert watch.add("cured", window(4.0, seed=7)) is None
-    few = Watch(10.0)
+    few = LatencyWatch(10.0)
     assert few.add("before", window(2.0, 40)) is None
     assert few.add("cured", window(9.0, 40)) is None
     assert few.add("cured", None) is None
@@ -115,7 +115,7 @@ def cure(latency_ms: float = 0.0, **more: object) -> Cure:
         window_s=5.0,
         blocks_count=len(made),
         order=[block.arm for block in made],
-        metrics=judge(made, "thread_wakings_hz", 1),
+        metrics=judge_blocks(made, "thread_wakings_hz", 1),
         verdict=CureVerdict(metric="thread_wakings_hz", max_p95_percent=10.0),
         reverted=True,
         read_back="50000",
