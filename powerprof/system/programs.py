@@ -15,99 +15,90 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from powerprof.system.caller import account_of, caller, is_delegated
 from powerprof.system.child import Child, Confinement, die_with_parent
 from powerprof.system.errors import CapabilityError, PowerprofError
 from powerprof.system.folders import only_root_writes
 
-# Whom a started command leaves behind: its descendants, in whatever session or group they put themselves.
+if TYPE_CHECKING:
+    import psutil
+
+# Descendants that a started command leaves running, in any session or process group.
 #
-# While this process is a subreaper (prctl(2)) the kernel makes every orphan of its descendants its child, so that all
-# of them are found from here. Each is signalled through a pidfd: a number may be anybody's once its process was waited
-# for.
+# While this process is a subreaper (prctl(2)), orphans of its descendants become its children, so that all of them are
+# found from here.
 
 _PR_SET_CHILD_SUBREAPER = 36
-_PROC = Path("/proc")
-_LOOK_EVERY_S = 0.02
-_KILLING_S = 5.0
+_POLL_INTERVAL_S = 0.02
+_KILL_PATIENCE_S = 5.0
 
 
-def adopt_orphans(yes: bool) -> None:
-    """From now on orphans of our descendants become our children, or those of init again."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0)
+def adopt_orphans(is_adopting: bool) -> None:
+    """Make future orphans of our descendants our children, or those of init again."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_adopting), 0, 0, 0)
 
 
-def end(own: Callable[[], Collection[int]], patience_s: float) -> bool:
-    """End every descendant but the children of `own` and theirs; True where one was running.
+def end_descendants(list_kept: Callable[[], Collection[int]], patience_s: float) -> bool:
+    """End every descendant except the children in `list_kept()` and their descendants. Return whether one was running.
 
-    Asked by SIGTERM first, killed where they have not ended in time. A child of ours that has ended is waited for.
+    Each gets SIGTERM, and SIGKILL if it still runs after `patience_s` seconds. Ended children are waited for.
     """
-    found = False
-    asked: set[int] = set()
+    has_descendants = False
+    terminated: set[psutil.Process] = set()
     kill_s = time.monotonic() + patience_s
-    while left := list(_strangers(own())):
-        found = True
+    while processes := _list_descendants(list_kept()):
+        has_descendants = True
         now_s = time.monotonic()
-        if now_s > kill_s + _KILLING_S:  # asleep in the kernel, or of an account that we may not signal
+        if now_s > kill_s + _KILL_PATIENCE_S:  # A process sleeps in the kernel, or we may not signal its account.
             break
-        for pid, parent in left:
+        for process in processes:
             if now_s >= kill_s:
-                _signal(pid, parent, signal.SIGKILL)
-            elif pid not in asked:
-                asked.add(pid)
-                _signal(pid, parent, signal.SIGTERM)
-        time.sleep(_LOOK_EVERY_S)
-    return found
+                _send_signal(process, signal.SIGKILL)
+            elif process not in terminated:
+                terminated.add(process)
+                _send_signal(process, signal.SIGTERM)
+        time.sleep(_POLL_INTERVAL_S)
+    return has_descendants
 
 
-def _strangers(own: Collection[int]) -> Iterator[tuple[int, int]]:
-    """(pid, parent) of each descendant that runs, but for children in `own`."""
-    me = os.getpid()
-    left = [(pid, me) for pid in _children(me) if pid not in own and not _bury(pid)]
-    while left:
-        pid, parent = left.pop()
-        yield pid, parent
-        left += [(child, pid) for child in _children(pid) if not _has_ended(child)]
+def _list_descendants(kept: Collection[int]) -> list[psutil.Process]:
+    """Return the running descendants, without the children in `kept` and their descendants."""
+    import psutil
+
+    processes: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        if child.pid not in kept and not _reap(child.pid):
+            with suppress(psutil.NoSuchProcess):
+                processes += [child, *child.children(recursive=True)]
+    return [process for process in processes if not _has_ended(process)]
 
 
-def _children(pid: int) -> list[int]:
-    found: list[int] = []
-    with suppress(OSError):
-        for thread in (_PROC / str(pid) / "task").iterdir():
-            with suppress(OSError, ValueError):
-                found += map(int, (thread / "children").read_text(encoding="ascii").split())
-    return found
-
-
-def _bury(pid: int) -> bool:
-    """Wait for a child of ours that has ended; whether it had."""
+def _reap(pid: int) -> bool:
+    """Wait for a child that has ended. Return whether it had ended."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
 
 
-def _status(pid: int) -> tuple[str, int]:
-    """State and parent of a process; ("X", 0) for one that is gone."""
+def _has_ended(process: psutil.Process) -> bool:
+    import psutil
+
     try:
-        words = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
-        return words[0].decode(), int(words[1])
-    except (OSError, ValueError, IndexError):
-        return "X", 0
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
+        return True
 
 
-def _has_ended(pid: int) -> bool:
-    return _status(pid)[0] in "ZX"
-
-
-def _signal(pid: int, parent: int, number: int) -> None:
+def _send_signal(process: psutil.Process, number: int) -> None:
+    """Signal a process through a pidfd. psutil's own method could signal a process that reuses the number."""
     with suppress(OSError):
-        handle = os.pidfd_open(pid)
+        handle = os.pidfd_open(process.pid)
         try:
-            # Opened, the number stays its: it is looked at again whether it is the process that was meant.
-            if _status(pid)[1] == parent:
+            # The descriptor keeps the process. The creation time shows whether it is still the intended one.
+            if process.is_running():
                 signal.pidfd_send_signal(handle, number)
         finally:
             os.close(handle)
@@ -390,10 +381,10 @@ def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) ->
     Asked by SIGTERM first, killed where it does not end in time.
     """
     try:
-        left = end(_ours, patience_s)
+        left = end_descendants(_ours, patience_s)
     finally:
         adopt_orphans(False)
-    # Waited for already where it ended by a signal of `end`.
+    # Waited for already where it ended by a signal of `end_descendants`.
     process.poll()
     return left
 

@@ -13,9 +13,7 @@ from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.paths import procfs
 
-# The only reader of /proc/PID/stat, beside `system/programs.py`, which has no procfs but this host's.
-#
-# Not psutil, which tells neither the flags nor the page faults of a process.
+# psutil provides neither the kernel flags nor the page faults of a process, so this module reads /proc/PID/stat.
 
 
 class ProcessStat(NamedTuple):

@@ -27,7 +27,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
-from powerprof.system.processes import name_of, processes, server_names, socket_inodes, unix_sockets
+from powerprof.system.processes import name_of, server_names, unix_sockets
 from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ _MAX_SOCKETS, _MAX_STATISTICS_SOCKETS = 20, 4
 _LOCAL_LOGIN_S = 3.0  # for all sockets of a server together
 _NAMES = ("mariadbd", "mysqld", "mysqld-debug")
 _UNKNOWN_PROCESS = -1
-_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
 
 
 def find_server_pid(connection: Sql, login: Login) -> int | None:
@@ -85,13 +84,10 @@ def _is_local_address(address: str) -> bool:
 
 def _find_listener(port: int) -> int | None:
     """Return the process that listens on a TCP port of this host; None if it is not visible."""
-    inodes = set()
-    for table in ("net/tcp", "net/tcp6"):
-        for line in (files.try_text(paths.procfs() / table) or "").splitlines()[1:]:
-            words = line.split()
-            if len(words) > 9 and words[3] == _LISTENING and int(words[1].rpartition(":")[2], 16) == port:
-                inodes.add(words[9])
-    return next((pid for pid in processes() if inodes & socket_inodes(pid)), None) if inodes else None
+    import psutil
+
+    listeners = (entry for entry in psutil.net_connections("tcp") if entry.status == psutil.CONN_LISTEN)
+    return next((entry.pid for entry in listeners if entry.pid and entry.laddr[1:] == (port,)), None)
 
 
 def _read_pid_file(connection: Sql) -> int | None:

@@ -34,10 +34,11 @@ from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, known_as
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
-from powerprof.system.files import printable, read_fields, try_text, whole
+from powerprof.system.files import printable, try_text, whole
 from powerprof.system.reader_process import account_ids, process_of, shared
 
 if TYPE_CHECKING:
+    import psutil
     from psycopg.pq.abc import PGconn, PGresult
 
     from powerprof.database.clients.base import Sql
@@ -60,7 +61,14 @@ def check_listener(listener_pid: int, pid: int | None) -> None:
 
     systemd listens for servers that it activates, and a server may listen before it forks into the background.
     """
-    if pid is not None and listener_pid not in (pid, *_list_ancestors(pid)):
+    if pid is None or listener_pid == pid:
+        return
+    import psutil
+
+    ancestors: list[psutil.Process] = []
+    with contextlib.suppress(psutil.Error):
+        ancestors = psutil.Process(pid).parents()
+    if listener_pid not in [ancestor.pid for ancestor in ancestors]:
         raise ConnectionRefusedError(errno.ECONNREFUSED, f"process {listener_pid} listens there, not {pid}")
 
 
@@ -101,18 +109,6 @@ def _list_forms(address: tuple[str, int]) -> list[str]:
         for form in forms
         if ip.version == 4 or len(form) == 16 or ip.ipv4_mapped is not None
     ]
-
-
-def _list_ancestors(pid: int) -> list[int]:
-    """Return the ancestors, parent first. An orphan is a child of init or of a subreaper."""
-    ancestors: list[int] = []
-    while pid > 1 and pid not in ancestors[:-1]:
-        parent = whole(read_fields(paths.procfs() / str(pid) / "status").get("PPid", ""))
-        if not parent:
-            break
-        ancestors.append(parent)
-        pid = parent
-    return ancestors
 
 
 _AUTH: Any = _auth

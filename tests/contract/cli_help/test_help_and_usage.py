@@ -119,7 +119,19 @@ def test_the_version_is_printed(powerprof_cli: Cli) -> None:
 
 @pytest.mark.parametrize("words", [["--help"], ["idle", "--clients", "none"]])
 def test_slow_libraries_and_other_commands_are_not_imported_at_the_start(words: list[str], tmp_path: Path) -> None:
-    slow = {"bcc", "drgn", "numpy", "scipy", "plotly", "jinja2", "pymysql", "rich", "pydantic", "powerprof.cli.compare"}
+    slow = {
+        "bcc",
+        "drgn",
+        "numpy",
+        "scipy",
+        "plotly",
+        "jinja2",
+        "psutil",
+        "pymysql",
+        "rich",
+        "pydantic",
+        "powerprof.cli.compare",
+    }
     program = (
         f"import sys; sys.argv={['powerprof', *words]}\nfrom powerprof.cli import main\n"
         f"try: main()\nexcept SystemExit: pass\nprint(sorted({slow} & set(sys.modules)))"
