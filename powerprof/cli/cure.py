@@ -13,7 +13,9 @@ drop-in that gives it to all threads of the service; they set nothing.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from powerprof.cli.options import (
@@ -151,9 +153,7 @@ def _change_slack(options: Options) -> None:
         if options.print_drop_in:
             text = threads.drop_in_text(choice, target)
         else:
-            from powerprof.live.unit import this_installation
-
-            text = threads.unit_text(str(this_installation()), options.pid, choice, target, thread)
+            text = threads.unit_text(str(Path(sys.argv[0]).resolve()), options.pid, choice, target, thread)
         print_text(text, end="")
         return
     change = threads.keep_slack(options.pid, choice, options.wait)

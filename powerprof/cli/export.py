@@ -9,6 +9,7 @@ of Prometheus' exporters with TLS and passwords. The rows that cost most have se
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,9 +86,7 @@ def command(options: Options) -> None:
         options.refuse_without_effect("without --pprof-dir", ("pprof_keep",))
     if options.print_unit:
         options.refuse_without_effect("with --print-unit", but=("print_unit",))
-        from powerprof.live.unit import this_installation, unit_text
-
-        print_text(unit_text(this_installation()), end="")
+        print_text(exporter.format_unit(Path(sys.argv[0]).resolve()), end="")
         return
     plan = exporter.ExportPlan(
         words=tuple(watched.pid or ()),
@@ -114,7 +113,7 @@ def command(options: Options) -> None:
                     profiles.pprof_dir, lambda text: print_text(text, error=True), kept=profiles.pprof_keep
                 )
                 observers.append(stack.enter_context(folder).add)
-            exporter.run(plan, lambda text: print_progress(text, options.quiet), observers)
+            exporter.export_metrics(plan, lambda text: print_progress(text, options.quiet), observers)
     except Interrupted as error:
         # A signal is the usual end of an exporter, and so is a hang-up.
         if error.exit_code not in (129, 130):

@@ -51,8 +51,8 @@ def command(options: Options) -> None:
     from itertools import islice
 
     from powerprof.cli.live import LiveView, has_screen, line_width, print_lines
+    from powerprof.live.intervals import RowHistory
     from powerprof.live.monitor import HostMonitor, MonitorPlan
-    from powerprof.live.statements import RowHistory
     from powerprof.report.watch import PLAIN_HEAD, SORTS, draw_screen, interval_document, plain_line
     from powerprof.system.processes import resolve
 

@@ -27,10 +27,9 @@ from powerprof.attribution.sites import Key, SiteStacks, StackMemo
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
-from powerprof.live.accounts import Span, changed_note, interval_of, span_between
-from powerprof.live.intervals import LiveInterval, Used
-from powerprof.live.served import ServedServer
-from powerprof.live.servers import ASK_EVERY_S, Servers
+from powerprof.live.intervals import CpuUse, LiveInterval, Span, build_interval, format_changed_cpus, measure_span
+from powerprof.live.servers import ASK_EVERY_S, WatchedServers
+from powerprof.live.statements import ServedServer
 from powerprof.measure.clock import SuspendClock, format_now, kernel_ns
 from powerprof.measure.cpuidle import online_cpus
 from powerprof.measure.procfs import process_cpu_ns, read_stat
@@ -81,7 +80,7 @@ class IntervalClock:
 MOST_BYTES = 2 << 20
 
 
-class Pending:
+class PendingStacks:
     """The sites of earlier intervals: those of processes that ended go, and the oldest where they take too much memory.
 
     `has_ended` tells whether a process has.
@@ -145,7 +144,7 @@ class BusyProcesses:
     def __init__(self) -> None:
         self._clocks: dict[int, int] | None = _clocks()
 
-    def used(self, busy_share: float | None, window_s: float) -> dict[str, Used] | None:
+    def used(self, busy_share: float | None, window_s: float) -> dict[str, CpuUse] | None:
         """CPU time by name in the interval that ends now; None where it was idle, or the one before it was.
 
         `busy_share`: of all CPUs' time, in which they ran. powerprof itself is not in it, nor is what has ended.
@@ -161,7 +160,7 @@ class BusyProcesses:
         for pid, used_ns in spent.items():
             if used_ns >= _LEAST_SHARE * window_s * 1e9 and (name := name_of(pid)) is not None:
                 by_name.setdefault(name, []).append(used_ns)
-        return {name: Used(len(used_ns), sum(used_ns) / 1e9) for name, used_ns in by_name.items()}
+        return {name: CpuUse(len(used_ns), sum(used_ns) / 1e9) for name, used_ns in by_name.items()}
 
 
 def _clocks() -> dict[int, int]:
@@ -178,7 +177,7 @@ _SMALL_BYTES = 128 << 10
 _SLACK_BYTES = 1 << 20
 
 
-def settle() -> None:
+def limit_heap() -> None:
     """From now on: one arena for all threads, and big blocks of their own.
 
     Glibc gives each thread an arena that never shrinks below what it once held, and raises the size from which a block
@@ -193,7 +192,7 @@ def settle() -> None:
             mallopt(name, value)
 
 
-class Trim:
+class HeapTrimmer:
     """Gives back what lies free between what is in use, where memory has grown: looking for it takes half a
     millisecond."""
 
@@ -227,7 +226,7 @@ def _cpu_s() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
-class OwnTime:
+class OwnCpuTime:
     """CPU time from interval to interval. What came before `begin` is in none."""
 
     def __init__(self, program: LoadedProgram) -> None:
@@ -300,7 +299,9 @@ class HostMonitor(Closeable):
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
         self._plan, self._say, self._target = plan, say, plan.target
         self._stack = ExitStack()
-        self._servers = Servers(None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts)
+        self._servers = WatchedServers(
+            None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts
+        )
         self._suspended = SuspendClock()
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
@@ -319,15 +320,15 @@ class HostMonitor(Closeable):
         self._energy = stack.enter_context(WindowEnergy(plan.energy))
         self._tracer, self._looks = stack.enter_context(trace_on_demand(plan.target))
         self._looks.members.require_one()
-        self._own = OwnTime(self._tracer.program)
+        self._own = OwnCpuTime(self._tracer.program)
         stack.callback(self._servers.close)
         self._served: ServedServer | None = None
         if plan.statements is not None:
             self._say("loading the tracer of statements")
             self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
         caller.settle(plan.settle, plan.energy.source)
-        settle()
-        self._trim = Trim()
+        limit_heap()
+        self._trim = HeapTrimmer()
         self._begin()
         stack.callback(self._end)
         # What loading took is in no interval.
@@ -375,12 +376,12 @@ class HostMonitor(Closeable):
         ended_at = format_now(_age_s(window))
         window = self._with_energy(window)
         stacks = self._pending.with_earlier(self._looks.collect())
-        places = naming.costliest(window.trace.causes)
+        places = naming.rank_sites(window.trace.causes)
         self._purse.earn(window.window_s)
         unknown = self._unknown(places)
         if sum(places[place] for place in unknown) > naming.MUCH * int(window.trace.causes["count"].sum()):
             self._purse.wake()
-        naming.look_at(self._looks, unknown, self._purse)
+        naming.snapshot_processes(self._looks, unknown, self._purse)
         interrupts = self._interrupts.of(window.trace.causes)
         context = CaptureContext(
             self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up
@@ -388,7 +389,7 @@ class HostMonitor(Closeable):
         capture = build_capture(context, window, stacks, self._energy, self._servers.thread_names())
         record = self._analyse(capture, places)
         online = online_cpus()
-        interval = interval_of(
+        interval = build_interval(
             record,
             _span(window),
             ended_at=ended_at,
@@ -409,7 +410,7 @@ class HostMonitor(Closeable):
         # Of CPUs that went, their counters tell; without a cpuidle driver nothing else does.
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
-            interval = msgspec.structs.replace(interval, notes=(*interval.notes, changed_note(sorted(changed))))
+            interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
         if self._plan.ask_servers:
             servers, findings = self._servers.after(record)
             notes = (*interval.notes, *self._servers.notes)
@@ -435,7 +436,7 @@ class HostMonitor(Closeable):
         readings = meters.readings(began_s, self._metered_s)
         return replace(window, residency=msgspec.structs.replace(window.residency, energy=readings))
 
-    def _unknown(self, places: Iterable[naming.Place]) -> list[naming.Place]:
+    def _unknown(self, places: Iterable[naming.ProcessSite]) -> list[naming.ProcessSite]:
         """Those without a name, and those of processes that were not looked at."""
         images = self._looks.members.images
         return [
@@ -444,9 +445,9 @@ class HostMonitor(Closeable):
             if pid not in images or self._memo.get((StackKind.SLEEPER, pid, images[pid][0].started_ticks, key)) is None
         ]
 
-    def _analyse(self, capture: Capture, places: Iterable[naming.Place]) -> Attribution:
+    def _analyse(self, capture: Capture, places: Iterable[naming.ProcessSite]) -> Attribution:
         stacks = SiteStacks(capture, self._store, self._memo)
-        naming.name(stacks, places, self._store, self._purse)
+        naming.name_stacks(stacks, places, self._store, self._purse)
         unnamed = set(self._unknown(places))
         self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
         self._pending.forget_ended()
@@ -496,7 +497,7 @@ class HostMonitor(Closeable):
 
     def _remember(self) -> None:
         self._store, self._memo = TableStore(), StackMemo(_STACKS)
-        self._pending = Pending(lambda pid: process_cpu_ns(pid) is None)
+        self._pending = PendingStacks(lambda pid: process_cpu_ns(pid) is None)
         self._interrupts, self._units = InterruptNames(), Units()
         self._remembered_s = time.monotonic()
         self._tasks.clear()
@@ -535,7 +536,7 @@ def _has_counters(window: TracedWindow) -> bool:
 def _span(window: TracedWindow) -> Span:
     """The kernel's own counters over the interval; without a cpuidle driver, what was traced of idle time."""
     if window.counters is not None and _has_counters(window):
-        return span_between(*window.counters)
+        return measure_span(*window.counters)
     states = {(-1, state.name): state.time_us / 1e6 for state in window.residency.states}
     polling = frozenset(state.name for state in window.residency.states if state.polling)
     idle_s = sum(seconds for (_, name), seconds in states.items() if name not in polling)

@@ -35,13 +35,13 @@ _PATIENCE_S = 10.0
 _AT_ONCE, _MOST_REST_S, MUCH = 0.001, 30.0, 0.1
 _PLACE = ("next_tgid", "next_tid", "site_ip", "site_sp", "site_code")
 
-Place = tuple[int, Key]
+ProcessSite = tuple[int, Key]
 
 
-def costliest(causes: Array) -> dict[Place, int]:
+def rank_sites(causes: Array) -> dict[ProcessSite, int]:
     """Where threads slept whose wake-ups ended idle periods, the most frequent first: (pid, site) with its exits."""
     blamed = causes[causes["flags"] & np.uint32(Flag.SITE) != 0]
-    counts: dict[Place, int] = {}
+    counts: dict[ProcessSite, int] = {}
     for pid, tid, ip, sp, code, count in blamed[[*_PLACE, "count"]].tolist():
         place = pid, (tid, ip, sp, code)
         counts[place] = counts.get(place, 0) + count
@@ -84,7 +84,7 @@ class TimeBudget:
         self.rests_until_s = 0.0
 
 
-def look_at(looks: DemandStacks, unknown: Iterable[Place], purse: TimeBudget) -> None:
+def snapshot_processes(looks: DemandStacks, unknown: Iterable[ProcessSite], purse: TimeBudget) -> None:
     """Snapshots of the processes of places that have no name yet, where they will be named in this interval."""
     for pid in dict.fromkeys(pid for pid, _ in unknown):
         if not purse.is_open:
@@ -93,14 +93,14 @@ def look_at(looks: DemandStacks, unknown: Iterable[Place], purse: TimeBudget) ->
             looks.look_at([pid])
 
 
-class _Named(msgspec.Struct, frozen=True, array_like=True):
+class _NamedSite(msgspec.Struct, frozen=True, array_like=True):
     """The stack of a place, by its number among those that were asked for."""
 
     number: int
     stack: NamedStack
 
 
-class _Summary(msgspec.Struct, frozen=True):
+class _NamingSummary(msgspec.Struct, frozen=True):
     """What whoever named stacks says at its end."""
 
     unread: list[str]
@@ -108,7 +108,7 @@ class _Summary(msgspec.Struct, frozen=True):
     waits: ReaderWaits
 
 
-def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: TimeBudget) -> None:
+def name_stacks(stacks: SiteStacks, places: Iterable[ProcessSite], store: TableStore, purse: TimeBudget) -> None:
     """Name these, and afterwards none that is not known.
 
     It is done in a fork: tables of symbols and what unwinds by them are many times what we need all day, and what was
@@ -126,7 +126,7 @@ def name(stacks: SiteStacks, places: Iterable[Place], store: TableStore, purse: 
     stacks.only_known = True
 
 
-def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purse: TimeBudget) -> None:
+def _name_apart(stacks: SiteStacks, wanted: list[ProcessSite], store: TableStore, purse: TimeBudget) -> None:
     load_drgn()
 
     def work(say: Say) -> None:
@@ -134,16 +134,16 @@ def _name_apart(stacks: SiteStacks, wanted: list[Place], store: TableStore, purs
             if purse.left_s <= 0:
                 break
             with purse.spending():
-                say(msgspec.msgpack.encode(_Named(number, stacks.find(StackKind.SLEEPER, pid, key))))
-        say(msgspec.msgpack.encode(_Summary(stacks.notes_unread(), store.budget, shared().waits)))
+                say(msgspec.msgpack.encode(_NamedSite(number, stacks.find(StackKind.SLEEPER, pid, key))))
+        say(msgspec.msgpack.encode(_NamingSummary(stacks.notes_unread(), store.budget, shared().waits)))
 
     with shared().lent():
         done = apart(work, _PATIENCE_S)
-        summary = msgspec.msgpack.decode(done.parts[-1], type=_Summary) if done.ended else None
+        summary = msgspec.msgpack.decode(done.parts[-1], type=_NamingSummary) if done.ended else None
         shared().take_back(summary.waits if summary else None)
     purse.spend(done.cpu_s)
     purse.rest(done.cpu_s)
-    named = [msgspec.msgpack.decode(part, type=_Named) for part in done.parts[: -1 if done.ended else None]]
+    named = [msgspec.msgpack.decode(part, type=_NamedSite) for part in done.parts[: -1 if done.ended else None]]
     for stack in named:
         pid, key = wanted[stack.number]
         stacks.remember(StackKind.SLEEPER, pid, key, stack.stack)

@@ -57,7 +57,7 @@ _DEADLINE_S = 12.0
 _MOST_HURRIES = 3
 
 
-class _AskedServer:
+class _QueriedServer:
     """One server process: what it reported last, and the findings that hold.
 
     It is connected to for one look at a time: a restart between two looks is nothing special.
@@ -153,7 +153,7 @@ class _AskedServer:
         )
 
 
-class Servers:
+class WatchedServers:
     """The servers of this host, found again as they come and go; a context manager that closes their connections."""
 
     def __init__(
@@ -163,7 +163,7 @@ class Servers:
         self._only = None if pids is None else set(pids)
         self._accounts = tuple(accounts)
         self._every_s = ask_every_s
-        self._servers: dict[int, _AskedServer] = {}
+        self._servers: dict[int, _QueriedServer] = {}
         self._asked_s = float("-inf")
         self._asking = False
         self._hurries = _MOST_HURRIES
@@ -239,7 +239,7 @@ class Servers:
         known = [pid for pid in here if pid not in strange]
         for pid in known[:_MOST]:
             if pid not in self._servers:
-                self._servers[pid] = _AskedServer(pid)
+                self._servers[pid] = _QueriedServer(pid)
         self.notes = _not_asked(strange, known)
 
     def _let_in(self, accounts: Sequence[Path]) -> None:
@@ -261,9 +261,9 @@ class Servers:
             thread.join(max(0.0, end_s - time.monotonic()))
         for account in accounts:
             if (pid := found.get(account)) is not None:
-                self._servers[pid] = _AskedServer(pid, account)
+                self._servers[pid] = _QueriedServer(pid, account)
 
-    def _each(self, ask: Callable[[_AskedServer], Callable[[], None]]) -> None:
+    def _each(self, ask: Callable[[_QueriedServer], Callable[[], None]]) -> None:
         """All servers side by side; one that has not answered at the deadline is down, whatever it waits for."""
         asked = [(pid, server, self._asking_thread(server, ask(server))) for pid, server in self._servers.items()]
         end_s = time.monotonic() + _DEADLINE_S
@@ -271,15 +271,15 @@ class Servers:
             thread.join(max(0.0, end_s - time.monotonic()))
             if thread.is_alive():
                 # Its thread has the old one, which nobody looks at any more.
-                self._servers[pid] = _AskedServer(pid, server.account)
+                self._servers[pid] = _QueriedServer(pid, server.account)
 
-    def _asking_thread(self, server: _AskedServer, ask: Callable[[], None]) -> threading.Thread:
+    def _asking_thread(self, server: _QueriedServer, ask: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=self._or_drop, args=(server, ask), name="ask", daemon=True)
         thread.start()
         return thread
 
     @staticmethod
-    def _or_drop(server: _AskedServer, ask: Callable[[], None]) -> None:
+    def _or_drop(server: _QueriedServer, ask: Callable[[], None]) -> None:
         """A server that goes away meanwhile is down, and nothing else: the monitor goes on."""
         try:
             ask()

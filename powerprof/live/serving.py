@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
-from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, tls_context
+from powerprof.live.webconfig import Admission, Authenticator, WebConfig, make_tls_context
 from powerprof.system.caller import as_caller
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError, UsageError
@@ -70,7 +70,7 @@ def parse_address(text: str) -> tuple[str, int] | Path:
         raise UsageError(f"--listen {text}: {host} is no IP address", f"for example {DEFAULT}") from None
 
 
-def check_open(address: tuple[str, int] | Path, config: WebConfig, insecure: bool) -> None:
+def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure: bool) -> None:
     """Refuse to show this host's processes to a network without any protection. Raises UsageError."""
     if isinstance(address, Path) or ipaddress.ip_address(address[0]).is_loopback or insecure:
         return
@@ -86,11 +86,11 @@ class MetricsServer(Closeable):
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
         config = config or WebConfig()
-        self._tls = tls_context(config.tls_server_config) if config.tls_server_config else None
+        self._tls = make_tls_context(config.tls_server_config) if config.tls_server_config else None
         self._place: _SocketPlace | None = None
         is_local = not isinstance(address, Path) and ipaddress.ip_address(address[0]).is_loopback
         is_open = self._tls is None and not config.basic_auth_users
-        self._pages = _Pages(answer, Doorkeeper(config.basic_auth_users), check_host=is_local and is_open)
+        self._pages = _Pages(answer, Authenticator(config.basic_auth_users), check_host=is_local and is_open)
         family = (
             socket.AF_UNIX if isinstance(address, Path) else socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         )
@@ -276,7 +276,7 @@ class _PageRequest:
 class _Pages:
     """The pages and who may read them."""
 
-    def __init__(self, answer: Answer, door: Doorkeeper, *, check_host: bool) -> None:
+    def __init__(self, answer: Answer, door: Authenticator, *, check_host: bool) -> None:
         self._answer, self._door, self._checks_host = answer, door, check_host
 
     async def refuse(self, request: _PageRequest, peer: str) -> bytes | None:

@@ -58,7 +58,7 @@ class WebConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     basic_auth_users: dict[str, str] = {}
 
 
-def load(path: Path) -> WebConfig:
+def load_web_config(path: Path) -> WebConfig:
     """Read the file; the names of files in it are relative to it. Raises DataError."""
     import yaml
 
@@ -95,7 +95,7 @@ def load(path: Path) -> WebConfig:
     return msgspec.structs.replace(config, tls_server_config=msgspec.structs.replace(tls, **names))
 
 
-def tls_context(tls: Tls) -> ssl.SSLContext:
+def make_tls_context(tls: Tls) -> ssl.SSLContext:
     """What the server speaks. Raises DataError where a certificate or key is no use."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
@@ -118,7 +118,7 @@ class Admission(Enum):
     LATER = auto()
 
 
-class Doorkeeper:
+class Authenticator:
     """Checks `Authorization: Basic`. Passwords are unknown input: the work for wrong ones is bounded.
 
     bcrypt is slow by design. One check runs at a time, with a pause after it, and its result is remembered by a keyed

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from powerprof.energy.domains import host_energy
-from powerprof.live.intervals import LiveFinding, LiveInterval, RowKey
-from powerprof.live.statements import Line, RowHistory, StatementHistory, StatementLine
+from powerprof.live.intervals import LiveFinding, LiveInterval, RowHistory, RowKey, RowTrend, merge_rows
+from powerprof.live.statements import StatementHistory, StatementTrend
 from powerprof.model import text
 from powerprof.queries.records import Queries
 from powerprof.report.labels import word_notes
@@ -248,7 +248,7 @@ def _columns() -> str:
     return f"{'/s':>8}  {'trend':<{_TREND}}  {'C0 %':>6}  {'every':>7}  process, thread, function"
 
 
-def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
+def chosen_lines(history: RowHistory, view: ScreenView) -> list[RowTrend]:
     """Return the rows that the filter selects, in their order."""
     wanted = view.wanted.casefold()
     lines = [
@@ -263,7 +263,7 @@ def chosen_lines(history: RowHistory, view: ScreenView) -> list[Line]:
     return lines
 
 
-def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[str]:
+def _rows(lines: list[RowTrend], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
         return [f"no row contains “{view.wanted}”" if view.wanted else "no CPU left an idle state in this interval"]
     return scroll_rows(
@@ -276,12 +276,12 @@ def _rows(lines: list[Line], view: ScreenView, width: int, room: int) -> list[st
     )
 
 
-def _stack(line: Line, width: int) -> list[str]:
+def _stack(line: RowTrend, width: int) -> list[str]:
     frames = line.row.stack or ("no user stack",)
     return [text.shorten(f"{'':>37}{'← ' if at else ''}{frame}", width) for at, frame in enumerate(frames[:_STACK])]
 
 
-def row_line(line: Line, width: int) -> str:
+def row_line(line: RowTrend, width: int) -> str:
     """Return one row: rate, trend, C0, period and owner."""
     key = line.row.key
     every = text.period(line.row.period_ms).removeprefix("every ")
@@ -335,8 +335,6 @@ PLAIN_HEAD = f"{'time':<8} {'C0 %':>6} {'idle/s':>8} {'watts':>7} {'lost':>5} {'
 
 def plain_line(interval: LiveInterval, width: int = 100) -> str:
     """Return an interval as one line, for a log."""
-    from powerprof.live.totals import merged
-
     watts = interval.host_watts
     own_percent = 100.0 * interval.own.cpu_s / interval.window_s if interval.window_s else None
     head = (
@@ -344,7 +342,7 @@ def plain_line(interval: LiveInterval, width: int = 100) -> str:
         f"{text.number(interval.exits_hz, 1):>8} "
         f"{text.number(watts[0] if watts else None, 2):>7} {interval.lost_count:>5} {text.number(own_percent, 2):>6}  "
     )
-    top = merged(interval.rows)[:3]
+    top = merge_rows(interval.rows)[:3]
     most = ", ".join(f"{row.key.process} {row.key.function} {row.exits_count / interval.window_s:.1f}" for row in top)
     faults = "".join(f"  ! {finding.rule}" for finding in interval.findings)
     busy = busy_line(interval)
@@ -508,7 +506,7 @@ def _queries_columns() -> str:
     return f"{'CPU %':>7}  {'trend':<{_QUERIES_TREND}}  {'calls/s':>9}  {'ms CPU':>8}  {'p95 ms':>8}  statement"
 
 
-def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[StatementLine]:
+def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[StatementTrend]:
     """Return the rows that the filter selects, in their order."""
     wanted = view.wanted.casefold()
     lines = [line for line in history.lines() if wanted in line.statement.text.casefold()]
@@ -521,7 +519,7 @@ def queries_chosen_lines(history: StatementHistory, view: ScreenView) -> list[St
     return sorted(lines, key=order) if order else lines
 
 
-def _queries_rows(lines: list[StatementLine], view: ScreenView, width: int, room: int) -> list[str]:
+def _queries_rows(lines: list[StatementTrend], view: ScreenView, width: int, room: int) -> list[str]:
     if not lines:
         return [f"no statement contains “{view.wanted}”" if view.wanted else "no statement was executed"]
     return scroll_rows(
@@ -534,7 +532,7 @@ def _queries_rows(lines: list[StatementLine], view: ScreenView, width: int, room
     )
 
 
-def _row(line: StatementLine, width: int) -> str:
+def _row(line: StatementTrend, width: int) -> str:
     statement = line.statement
     p95 = statement.latency_ms.p95 if statement.latency_ms else None
     figures = (

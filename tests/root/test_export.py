@@ -19,7 +19,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from powerprof.database.private.server import PrivateServer
-from powerprof.live.unit import capabilities
+from powerprof.live.exporter import list_capabilities
 from powerprof.measure.cpuidle import CpuidleReader
 from tests.conftest import Cli
 from tests.integration.monitoring.engines import free_port
@@ -50,7 +50,7 @@ def total(samples: Samples, name: str) -> float:
 @contextmanager
 def exporter(cli: Cli, *words: str, limited: bool = True) -> Iterator[tuple[int, subprocess.Popen[str]]]:
     """A running exporter, with no more capabilities than its unit gives it, and its port."""
-    bounds = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in capabilities())])
+    bounds = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in list_capabilities())])
     allowed = ["setpriv", f"--bounding-set={bounds}", "--no-new-privs"] if limited else []
     port = free_port()
     process = subprocess.Popen(

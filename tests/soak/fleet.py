@@ -23,8 +23,7 @@ from pathlib import Path
 
 import yaml
 
-from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.totals import Totals
+from powerprof.live.metrics import SharedTotals, Totals, render_metrics
 from powerprof.measure.clock import format_now
 from tests.integration.monitoring.engines import MONITORING, Prometheus, fetch, free_port, running, victoria, wait_for
 from tests.integration.monitoring.test_monitoring import queries
@@ -39,8 +38,8 @@ def made_up() -> bytes:
     for _ in range(3):
         rows = (row(f"function_number_{n}", 10 + n) for n in range(20))
         shared.add(interval(*rows, untraced=1, ended_at=format_now()))
-        render(shared)
-    return render(shared)[0]
+        render_metrics(shared)
+    return render_metrics(shared)[0]
 
 
 def hosts_page(page: bytes) -> Callable[[str, float], bytes]:

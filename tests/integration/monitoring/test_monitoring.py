@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import SharedTotals, render
+from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
 from powerprof.live.serving import MetricsServer
-from powerprof.live.totals import StatementTotals, Totals
 from powerprof.measure.clock import format_now
 from tests.conftest import REPOSITORY
 from tests.integration.monitoring.engines import MONITORING, alertmanager, prometheus, wait_for
@@ -37,7 +36,7 @@ class Host:
         )
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._live, daemon=True)
-        self.server = MetricsServer(("127.0.0.1", 0), lambda accept: render(self._shared, accept))
+        self.server = MetricsServer(("127.0.0.1", 0), lambda accept: render_metrics(self._shared, accept))
 
     def _live(self) -> None:
         while not self._end.wait(1.0):

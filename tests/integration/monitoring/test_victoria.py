@@ -13,8 +13,7 @@ import pytest
 import yaml
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.totals import StatementTotals, Totals
+from powerprof.live.metrics import SharedTotals, StatementTotals, Totals, render_metrics
 from powerprof.measure.clock import format_now
 from tests.integration.monitoring.engines import (
     MONITORING,
@@ -57,7 +56,7 @@ def fill(store: Victoria, name: str, exits: int, storm: bool) -> int:
             ended_at=format_now(now_s - at_s),
         )
         shared.add(made)
-        page = render(shared)[0]
+        page = render_metrics(shared)[0]
         store.take(page + b"up 1\n", labels, at_s)
     return sum(not line.startswith(b"#") for line in page.splitlines())
 

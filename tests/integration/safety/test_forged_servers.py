@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.live.served import ServedServer
-from powerprof.live.servers import Servers, owner_of_server
+from powerprof.live.servers import WatchedServers, owner_of_server
+from powerprof.live.statements import ServedServer
 from powerprof.system.errors import UsageError
 from powerprof.system.processes import may_be_forged, most_trusted, owner_of, resolve
 from tests.integration.safety.conftest import GID, UID, Attacker
@@ -62,7 +62,7 @@ def silent(path: Path, folder: Path, *, uid: int = 0) -> Iterator[int]:
         process.wait()
 
 
-def found(servers: Servers) -> set[int]:
+def found(servers: WatchedServers) -> set[int]:
     servers.before()
     return set(servers._servers)
 
@@ -70,7 +70,7 @@ def found(servers: Servers) -> set[int]:
 def test_a_process_of_another_account_is_not_asked_and_has_no_figure(attacker: Attacker) -> None:
     with silent(program(attacker.home, attacker), attacker.home, uid=UID) as pid:
         assert owner_of_server(pid).distrust == "runs as nobody"
-        servers = Servers(None)
+        servers = WatchedServers(None)
         assert pid not in found(servers)
         assert any(f"such as {pid}" in note or "processes called" in note for note in servers.notes)
         servers.close()
@@ -130,7 +130,7 @@ def test_a_web_servers_account_is_no_servers_account(attacker: Attacker) -> None
 def test_one_that_the_user_names_is_asked_and_its_figure_says_whose_it_is(attacker: Attacker) -> None:
     path = program(attacker.home, attacker)
     with silent(path, attacker.home, uid=UID) as pid:
-        servers = Servers([pid])
+        servers = WatchedServers([pid])
         assert found(servers) == {pid}
         (state,) = [server.state for server in servers._servers.values()]
         assert (state.up, state.account, state.program) == (False, "nobody", str(path))
@@ -142,7 +142,7 @@ def test_silent_servers_are_asked_side_by_side_and_not_only_those_of_low_numbers
     path = program(top)
     with ExitStack() as stack:
         pids = {stack.enter_context(silent(path, top)) for _ in range(20)}
-        servers = Servers(list(pids))
+        servers = WatchedServers(list(pids))
         began_s = time.monotonic()
         assert found(servers) == pids
         # Each is waited for 3 s: one after the other, 16 of them took 48 s.
@@ -161,7 +161,7 @@ def test_silent_servers_of_option_files_are_waited_for_side_by_side(attacker: At
             stack.enter_context(silent(path, room))
             accounts.append(top / f"{number}.cnf")
             accounts[-1].write_text(f"[client]\nuser=u\nsocket={next(room.iterdir())}\n")
-        servers = Servers([], accounts=accounts)
+        servers = WatchedServers([], accounts=accounts)
         began_s = time.monotonic()
         assert found(servers) == set()
         # One after the other they took three seconds each.

@@ -23,8 +23,7 @@ from powerprof.diagnosis.evidence import (
     ScheduledEvent,
     ThreadWakeups,
 )
-from powerprof.live.intervals import LiveFinding
-from powerprof.live.statements import RowHistory
+from powerprof.live.intervals import LiveFinding, RowHistory
 from powerprof.report.watch import ScreenView, draw_screen
 from powerprof.statements.text import normalise
 from tests.unit.live.intervals import interval

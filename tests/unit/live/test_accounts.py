@@ -7,7 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from powerprof.live.accounts import ahead_of, function_of, mechanisms_of, rows_of, span_between, within
+from powerprof.live.intervals import (
+    build_rows,
+    count_ahead_exits,
+    count_mechanisms,
+    limit_running_time,
+    measure_span,
+    name_function,
+)
 from powerprof.measure.clock import CpuReading, Snapshot, StateInfo
 from powerprof.model.attribution import Attribution, StackCounts, StackFrame, TargetInfo, Thread, Wakeup, Waking
 from powerprof.model.records import Conservation, ToolCost
@@ -25,7 +32,7 @@ def reading(cpu: int, at_s: float, poll_s: float, c1_s: float, usage: int) -> Cp
 def test_idle_time_exits_and_c0_of_all_cpus() -> None:
     before = Snapshot({0: reading(0, 10, 0, 5, 100), 1: reading(1, 10, 0, 7, 50)})
     after = Snapshot({0: reading(0, 20, 0.5, 13, 180), 1: reading(1, 20, 0, 17, 60)})
-    span = span_between(before, after)
+    span = measure_span(before, after)
     assert (span.window_s, span.cpus, span.exits_count) == (10.0, 2, 90)
     assert span.idle_s[0, "C1"] == pytest.approx(8.0)
     assert span.c0_s == pytest.approx(2.0)  # polling is running
@@ -35,20 +42,20 @@ def test_idle_time_exits_and_c0_of_all_cpus() -> None:
 def test_a_cpu_that_comes_is_left_out_and_said() -> None:
     before = Snapshot({0: reading(0, 10, 0, 5, 100)})
     after = Snapshot({0: reading(0, 20, 0, 13, 180), 1: reading(1, 20, 0, 17, 60)})
-    span = span_between(before, after)
+    span = measure_span(before, after)
     assert (span.cpus, span.exits_count) == (1, 80)
     assert span.notes == ("CPU 1 came or went: left out of this interval",)
 
 
 def test_counters_that_were_reset_are_no_interval() -> None:
-    span = span_between(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
+    span = measure_span(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
     assert (span.cpus, span.exits_count, span.c0_s) == (0, None, 0.0)
     assert "went backwards" in span.notes[0]
 
 
 def test_what_the_kernel_counted_and_nobody_traced_is_in_the_sum() -> None:
-    assert mechanisms_of([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
-    assert mechanisms_of([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
+    assert count_mechanisms([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
+    assert count_mechanisms([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
 
 
 def test_what_the_trace_saw_ahead_of_the_counters_is_counted_once() -> None:
@@ -56,8 +63,8 @@ def test_what_the_trace_saw_ahead_of_the_counters_is_counted_once() -> None:
     leads, ahead, total, kernel = [0, 12, 0, 7, 7, 30, 0, 3], 0, 0, 0
     for before, lead in pairwise(leads):
         counted = 1500
-        _, exits = mechanisms_of([row("a", counted + lead - before)], counted, ahead)
-        ahead = ahead_of(exits, counted, ahead)
+        _, exits = count_mechanisms([row("a", counted + lead - before)], counted, ahead)
+        ahead = count_ahead_exits(exits, counted, ahead)
         total, kernel = total + exits, kernel + counted
         assert total == kernel + lead
 
@@ -66,20 +73,20 @@ def test_entries_that_a_driver_rejects_are_no_lead() -> None:
     # The trace sees them, the counters never do: for ever ahead, they would hide what is lost later on.
     ahead = 0
     for _ in range(100):
-        _, exits = mechanisms_of([row("a", 1100)], 1000, ahead)
-        ahead = ahead_of(exits, 1000, ahead)
+        _, exits = count_mechanisms([row("a", 1100)], 1000, ahead)
+        ahead = count_ahead_exits(exits, 1000, ahead)
         assert exits == 1100
     assert ahead == 22
-    assert mechanisms_of([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
+    assert count_mechanisms([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
 
 
 def test_who_ran_since_an_earlier_interval_is_blamed_for_no_more_than_this_one() -> None:
     # A CPU left idle four seconds ago and idles again now: this interval has 1.5 s in C0, the rest was in earlier ones.
-    rows = within([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
+    rows = limit_running_time([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
     assert [one.c0_s for one in rows] == pytest.approx([1.2, 0.3])
     assert [one.exits_count for one in rows] == [1, 10]
     kept = [row("a", 1, c0_s=0.5)]
-    assert within(kept, 1.5) == kept
+    assert limit_running_time(kept, 1.5) == kept
 
 
 def wakeup(*stack: tuple[str | None, str]) -> Wakeup:
@@ -100,10 +107,10 @@ def wakeup(*stack: tuple[str | None, str]) -> Wakeup:
 
 
 def test_the_function_is_the_programs_own_and_no_address_without_a_file() -> None:
-    assert function_of(wakeup(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
-    assert function_of(wakeup(("nanosleep", "libc.so.6"))) == "nanosleep"
-    assert function_of(wakeup((None, "[unknown]"))) == "[unknown]"
-    assert function_of(wakeup()) == "[no user stack]"
+    assert name_function(wakeup(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
+    assert name_function(wakeup(("nanosleep", "libc.so.6"))) == "nanosleep"
+    assert name_function(wakeup((None, "[unknown]"))) == "[unknown]"
+    assert name_function(wakeup()) == "[no user stack]"
 
 
 def test_a_thread_that_was_woken_on_busy_cpus_only_has_a_row_without_exits() -> None:
@@ -136,7 +143,7 @@ def test_a_thread_that_was_woken_on_busy_cpus_only_has_a_row_without_exits() -> 
         tool=ToolCost(version="0", cpu_s=0.0, wakeups_hz=0.0),
         wakings_without_exit=[waking],
     )
-    (found,) = rows_of(record, {8: "server"})
+    (found,) = build_rows(record, {8: "server"})
     assert (found.key.process, found.key.thread, found.key.function) == ("server", "poller", "poll")
     assert (found.exits_count, found.c0_s) == (0, pytest.approx(0.012))
-    assert mechanisms_of([found], 0) == ({"untraced": 0}, 0)
+    assert count_mechanisms([found], 0) == ({"untraced": 0}, 0)

@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from powerprof.live.monitor import COUNTED_INTERVALS, OwnTime
+from powerprof.live.monitor import COUNTED_INTERVALS, OwnCpuTime
 from powerprof.tracing.bpf.loaded import LoadedProgram
 
 _STAT = "cpu  1 2 3 4 5 6 7 8 9 10\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 5\nctxt {}\n"
@@ -31,7 +31,7 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
     stat = tmp_path / "stat"
     stat.write_text(_STAT.format(1000))
     program = Program()
-    own = OwnTime(cast(LoadedProgram, program))
+    own = OwnCpuTime(cast(LoadedProgram, program))
     switches = 1000
     for number in range(1, COUNTED_INTERVALS + 1):
         assert program.counting
@@ -43,12 +43,12 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
-    assert OwnTime(cast(LoadedProgram, Program())).bpf_of(None, 1000) is None
+    assert OwnCpuTime(cast(LoadedProgram, Program())).bpf_of(None, 1000) is None
 
 
 _HOLDS_AND_FREES = """
-from powerprof.live.monitor import Trim
-trim = Trim()
+from powerprof.live.monitor import HeapTrimmer
+trim = HeapTrimmer()
 before = trim.resident_bytes()
 held = bytearray(b"x") * (64 << 20)
 assert trim.resident_bytes() - before > 50 << 20

@@ -9,8 +9,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.totals import Totals
+from powerprof.live.metrics import SharedTotals, Totals, render_metrics
 from tests.conftest import REPOSITORY
 from tests.unit.live.intervals import interval, row
 
@@ -33,7 +32,7 @@ def shared() -> SharedTotals:
                 ended_at=f"1970-01-01T00:16:4{number}.250Z",
             )
         )
-        render(found)
+        render_metrics(found)
     return found
 
 
@@ -48,15 +47,15 @@ def values(text: str, of: str = "") -> dict[tuple[str, frozenset[tuple[str, str]
 
 def test_both_formats_say_the_same() -> None:
     made = shared()
-    text, kind = render(made)
-    opened, open_kind = render(made, OPEN)
+    text, kind = render_metrics(made)
+    opened, open_kind = render_metrics(made, OPEN)
     assert kind.startswith("text/plain") and open_kind.startswith("application/openmetrics-text")
     assert values(text.decode()) == values(opened.decode(), OPEN)
     assert opened.endswith(b"# EOF\n")
 
 
 def test_the_figures() -> None:
-    found = values(render(shared())[0].decode())
+    found = values(render_metrics(shared())[0].decode())
 
     def of(name: str, **labels: str) -> float | None:
         return found.get((name, frozenset(labels.items())))
@@ -80,7 +79,7 @@ def test_the_figures() -> None:
 def test_what_has_ended_is_left_out() -> None:
     made = shared()
     made.add(interval(row("a", 1), energy=()))
-    found = values(render(made)[0].decode())
+    found = values(render_metrics(made)[0].decode())
     names = {name for name, _ in found}
     assert (
         not {"powerprof_finding", "powerprof_server_up", "powerprof_meter_up", "powerprof_server_queries_total"} & names
@@ -89,7 +88,7 @@ def test_what_has_ended_is_left_out() -> None:
 
 
 def test_every_metric_has_a_line_in_the_reference() -> None:
-    text, _ = render(shared())
+    text, _ = render_metrics(shared())
     page = (REPOSITORY / "docs/reference/metrics.md").read_text(encoding="utf-8")
     families = {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")}
     assert not {name for name in families if f"`{name}" not in page}
@@ -102,15 +101,15 @@ def test_figures_past_their_deadline_are_absent_and_come_back(monkeypatch: pytes
     server = ServerState(name="mariadbd:3306", up=True)
     made.add(interval(row("a", 10), servers=(server,), ended_at="1970-01-01T00:16:40.000Z"))
     now_s[0] += 75.0
-    names = {name for name, _ in values(render(made)[0].decode())}
+    names = {name for name, _ in values(render_metrics(made)[0].decode())}
     assert {"powerprof_server_up", "powerprof_wakeups_total", "powerprof_build_info"} <= names
     now_s[0] += 0.1
     for of in ("", OPEN):
-        late = values(render(made, of)[0].decode(), of)
+        late = values(render_metrics(made, of)[0].decode(), of)
         assert late == {
             ("powerprof_last_interval_timestamp_seconds", frozenset()): 1000.0,
             ("powerprof_build_info", frozenset({("version", "1")})): 1.0,
         }
     made.add(interval(row("a", 10), ended_at="1970-01-01T00:18:20.000Z"))
-    found = values(render(made)[0].decode())
+    found = values(render_metrics(made)[0].decode())
     assert found[("powerprof_idle_exits_total", frozenset({("mechanism", "timer")}))] == 20

@@ -15,7 +15,7 @@ import pytest
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import LEFT_OUT, SiteStacks, StackMemo
-from powerprof.live.naming import LEAST_S, MOST_S, Place, TimeBudget, costliest, name
+from powerprof.live.naming import LEAST_S, MOST_S, ProcessSite, TimeBudget, name_stacks, rank_sites
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
@@ -34,7 +34,7 @@ def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
 
 
 def test_sites_come_by_the_exits_of_all_their_causes() -> None:
-    found = costliest(causes((1, 1, 10, 3), (2, 2, 20, 4), (1, 1, 10, 2), (3, 3, 0, 99)))
+    found = rank_sites(causes((1, 1, 10, 3), (2, 2, 20, 4), (1, 1, 10, 2), (3, 3, 0, 99)))
     assert list(found.items()) == [((1, (1, 10, 0, 0)), 5), ((2, (2, 20, 0, 0)), 4)]
 
 
@@ -69,7 +69,7 @@ def this_process(memo: StackMemo, *sites: SavedSite) -> SiteStacks:
     return SiteStacks(cast(Capture, capture), memo=memo)
 
 
-def newborn(function: str, tid: int = 1) -> Place:
+def newborn(function: str, tid: int = 1) -> ProcessSite:
     """A thread that stands at a function of this process's C library, and was called by nobody."""
     address = ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
     return os.getpid(), (tid, address, 0x1000, CODE_NEWBORN)
@@ -79,7 +79,7 @@ def test_stacks_are_named_apart_and_known_from_then_on() -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     places = [newborn("getpid"), newborn("usleep", tid=2)]
     stacks = this_process(memo)
-    name(stacks, places, store, purse)
+    name_stacks(stacks, places, store, purse)
     for found in (stacks, this_process(memo)):
         found.only_known = True
         named = [found.find(StackKind.SLEEPER, pid, key) for pid, key in places]
@@ -89,7 +89,7 @@ def test_stacks_are_named_apart_and_known_from_then_on() -> None:
     assert not store._known
     assert purse.left_s < MOST_S
     left_s = purse.left_s
-    name(this_process(memo), places, store, purse)
+    name_stacks(this_process(memo), places, store, purse)
     assert purse.left_s == left_s
 
 
@@ -98,7 +98,7 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
     pid, (tid, ip, sp, _) = newborn("usleep")
     key = (tid, ip, sp, 77)
     stacks = this_process(memo)
-    name(stacks, [(pid, key)], store, TimeBudget())
+    name_stacks(stacks, [(pid, key)], store, TimeBudget())
     found = stacks.find(StackKind.SLEEPER, pid, key)
     assert (found.frames[0].function, found.complete, found.captured) == ("usleep", False, False)
     assert this_process(memo).is_known(StackKind.SLEEPER, pid, key)
@@ -119,7 +119,7 @@ def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.Monke
     monkeypatch.setattr(Symbolizer, "frames", frames)
     for _ in range(2):
         stacks = this_process(memo)
-        name(stacks, [good, bad, next_one], store, purse)
+        name_stacks(stacks, [good, bad, next_one], store, purse)
         purse.rests_until_s = 0.0
     found = [stacks.find(StackKind.SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
     assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
@@ -129,21 +129,21 @@ def test_without_time_nothing_is_named() -> None:
     purse, place = TimeBudget(), newborn("usleep")
     purse.left_s = 0.001
     stacks = this_process(StackMemo())
-    name(stacks, [place], TableStore(), purse)
+    name_stacks(stacks, [place], TableStore(), purse)
     assert stacks.find(StackKind.SLEEPER, *place).frames[0].module == LEFT_OUT
     assert purse.left_s == 0.001
 
 
 def test_what_comes_soon_after_is_named_together() -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
-    name(this_process(memo), [newborn("usleep")], store, purse)
+    name_stacks(this_process(memo), [newborn("usleep")], store, purse)
     assert time.monotonic() < purse.rests_until_s < time.monotonic() + 31
     left_s, later = purse.left_s, newborn("getpid", tid=2)
     stacks = this_process(memo)
-    name(stacks, [later], store, purse)
+    name_stacks(stacks, [later], store, purse)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].module == LEFT_OUT
     assert purse.left_s == left_s
     purse.wake()
     stacks = this_process(memo)
-    name(stacks, [later], store, purse)
+    name_stacks(stacks, [later], store, purse)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].function == "getpid"

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from powerprof.live import served as module
-from powerprof.live.metrics import SharedTotals, render
-from powerprof.live.served import ServedServer, label_text
-from powerprof.live.totals import Ranking, StatementTotals, Totals
+from powerprof.live import statements as module
+from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
+from powerprof.live.statements import ServedServer, format_label
 from powerprof.queries.probes import ProbeTrial
 from powerprof.queries.target import TracedServer
 from powerprof.system.errors import CapabilityError, PowerprofError
@@ -29,7 +28,7 @@ def shared(top: int = 20) -> SharedTotals:
 
 
 def page(shown: SharedTotals, accept: str = "") -> Found:
-    return values(render(shown, accept)[0].decode(), accept)
+    return values(render_metrics(shown, accept)[0].decode(), accept)
 
 
 def by_statement(found: Found, name: str) -> dict[str, float]:
@@ -152,9 +151,9 @@ def test_measured_and_estimated_joules_are_never_added() -> None:
 
 def test_a_text_is_one_short_line_that_a_reader_gets_back() -> None:
     hostile = 'SELECT `a"b\\c`,\n\t\x1b[31m\u202eé FROM t WHERE id = ?'
-    text = label_text(hostile)
+    text = format_label(hostile)
     assert text == 'SELECT `a"b\\c`, ?[31m?é FROM t WHERE id = ?'
-    assert len(label_text("SELECT " + "column, " * 10_000)) == 120
+    assert len(format_label("SELECT " + "column, " * 10_000)) == 120
     shown = shared()
     shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0, text=text))))
     for accept in ("", OPEN):
@@ -253,7 +252,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     monkeypatch.setattr(module, "may_be_forged", lambda _: False)
     monkeypatch.setattr(module, "tcp_ports", lambda _: [3306])
     monkeypatch.setattr(module, "name_of", lambda _: "mysqld")
-    monkeypatch.setattr("powerprof.live.served.time.monotonic", lambda: found.now_s)
+    monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)
     return found
 
 

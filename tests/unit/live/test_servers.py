@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import pytest
 
-from powerprof.live.servers import Servers
+from powerprof.live.servers import WatchedServers
 
 
-def looks(servers: Servers, monkeypatch: pytest.MonkeyPatch, hurried: list[bool], *, every_s: float = 5.0) -> int:
+def looks(
+    servers: WatchedServers, monkeypatch: pytest.MonkeyPatch, hurried: list[bool], *, every_s: float = 5.0
+) -> int:
     """How many windows of so many seconds, one after the other, begin with a look."""
     found: list[float] = []
     at_s = [1000.0]
@@ -16,20 +18,20 @@ def looks(servers: Servers, monkeypatch: pytest.MonkeyPatch, hurried: list[bool]
     monkeypatch.setattr(servers, "_find", lambda: found.append(at_s[0]))
     for hurry in hurried:
         servers.before()
-        at_s[0] += every_s
+        at_s[0] += 5.0
         if hurry:
             servers.hurry()
     return len(found)
 
 
 def test_servers_are_asked_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(Servers(None, 60.0), monkeypatch, [False] * 120) == 10
+    assert looks(WatchedServers(None, 60.0), monkeypatch, [False] * 120) == 10
 
 
 def test_who_is_in_a_hurry_is_asked_at_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert looks(Servers(None, 60.0), monkeypatch, [True, False, False]) == 2
+    assert looks(WatchedServers(None, 60.0), monkeypatch, [True, False, False]) == 2
 
 
 def test_where_rates_jump_all_the_time_looks_out_of_turn_are_as_many_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ten minutes: three that were put by, and one for each regular one.
-    assert looks(Servers(None, 60.0), monkeypatch, [True] * 120) <= 3 + 2 * 10
+    assert looks(WatchedServers(None, 60.0), monkeypatch, [True] * 120) <= 3 + 2 * 10

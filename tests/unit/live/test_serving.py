@@ -20,8 +20,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 
-from powerprof.live.serving import MetricsServer, check_open, parse_address
-from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig, load
+from powerprof.live.serving import MetricsServer, check_exposure, parse_address
+from powerprof.live.webconfig import Admission, Authenticator, WebConfig, load_web_config
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 
 LOOPBACK = ("127.0.0.1", 0)
@@ -194,7 +194,7 @@ def hashed(password: bytes) -> str:
 
 
 def test_passwords(tmp_path: Path) -> None:
-    config = load(config_file(tmp_path, f"basic_auth_users:\n  prometheus: {hashed(b'secret')}\n"))
+    config = load_web_config(config_file(tmp_path, f"basic_auth_users:\n  prometheus: {hashed(b'secret')}\n"))
 
     def header(text: bytes) -> str:
         return "Basic " + base64.b64encode(text).decode()
@@ -208,7 +208,7 @@ def test_passwords(tmp_path: Path) -> None:
         assert get(url)[0] == 401
     # Another test may have left a running loop in this thread.
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(asyncio.run, Doorkeeper({}).admit(None, "")).result() is Admission.ADMITTED
+        assert pool.submit(asyncio.run, Authenticator({}).admit(None, "")).result() is Admission.ADMITTED
 
 
 def test_tls(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def test_tls(tmp_path: Path) -> None:
         check=True,
         capture_output=True,
     )
-    config = load(config_file(tmp_path, "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"))
+    config = load_web_config(config_file(tmp_path, "tls_server_config:\n  cert_file: cert.pem\n  key_file: key.pem\n"))
     trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
     with MetricsServer(LOOPBACK, answer, config) as server:
         assert get(f"https://127.0.0.1:{server.port}/metrics", trusting)[0] == 200
@@ -247,7 +247,7 @@ def test_tls(tmp_path: Path) -> None:
 )
 def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
-        load(config_file(tmp_path, text))
+        load_web_config(config_file(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str,
 )
 def test_an_error_prints_nothing_of_the_file(tmp_path: Path, line: str) -> None:
     with pytest.raises(DataError) as error:
-        load(config_file(tmp_path, f"{line}\n"))
+        load_web_config(config_file(tmp_path, f"{line}\n"))
     assert not {"root", "secret"} & set(re.findall(r"root|secret", error.value.message.removeprefix(str(tmp_path))))
 
 
@@ -278,11 +278,11 @@ def test_the_file_is_read_with_the_rights_of_the_caller(
     path.chmod(0o600)
     monkeypatch.setenv("SUDO_UID", "65534")
     with pytest.raises(DataError, match="permission denied"):
-        load(path)
+        load_web_config(path)
 
 
 def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
-    config = load(config_file(tmp_path, "tls_server_config: {cert_file: a, key_file: b}"))
+    config = load_web_config(config_file(tmp_path, "tls_server_config: {cert_file: a, key_file: b}"))
     with pytest.raises(DataError, match="no certificate with its key"):
         MetricsServer(LOOPBACK, answer, config)
 
@@ -308,7 +308,7 @@ def test_what_is_no_address(text: str) -> None:
 
 def test_a_network_sees_nothing_without_a_protection() -> None:
     with pytest.raises(UsageError, match="anyone on that network can read"):
-        check_open(("0.0.0.0", 9477), WebConfig(), insecure=False)
-    check_open(("0.0.0.0", 9477), WebConfig(), insecure=True)
-    check_open(("0.0.0.0", 9477), WebConfig(basic_auth_users={"a": "b"}), insecure=False)
-    check_open(("::1", 9477), WebConfig(), insecure=False)
+        check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=False)
+    check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=True)
+    check_exposure(("0.0.0.0", 9477), WebConfig(basic_auth_users={"a": "b"}), insecure=False)
+    check_exposure(("::1", 9477), WebConfig(), insecure=False)

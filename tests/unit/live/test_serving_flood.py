@@ -25,14 +25,14 @@ import pytest
 
 from powerprof.live import webconfig
 from powerprof.live.serving import MetricsServer
-from powerprof.live.webconfig import Admission, Doorkeeper, WebConfig
+from powerprof.live.webconfig import Admission, Authenticator, WebConfig
 
 _SERVE = """
 import sys, time
 from pathlib import Path
 from powerprof.live.serving import MetricsServer
-from powerprof.live.webconfig import WebConfig, load
-config = load(Path(sys.argv[1])) if len(sys.argv) > 1 else WebConfig()
+from powerprof.live.webconfig import WebConfig, load_web_config
+config = load_web_config(Path(sys.argv[1])) if len(sys.argv) > 1 else WebConfig()
 with MetricsServer(("127.0.0.1", 0), lambda accept: (b"x" * 50_000, "text/plain"), config) as server:
     print(server.port, flush=True)
     sys.stdin.read()
@@ -190,7 +190,7 @@ def test_one_password_is_checked_at_a_time_with_the_same_work_for_every_name(mon
     monkeypatch.setattr(webconfig, "_check", counted)
 
     async def admit() -> None:
-        door = Doorkeeper(hashes)
+        door = Authenticator(hashes)
         for name in ("a", "b", "unknown"):
             costs.clear()
             assert await door.admit(basic("wrong", name), "") is Admission.REFUSED

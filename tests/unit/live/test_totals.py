@@ -7,8 +7,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from powerprof.live.intervals import RowKey
-from powerprof.live.totals import Ranking, Totals, merged
+from powerprof.live.intervals import RowKey, merge_rows
+from powerprof.live.metrics import Ranking, Totals
 from tests.unit.live.intervals import interval, row
 
 Seen = dict[RowKey | None, int]
@@ -101,7 +101,7 @@ def test_rows_that_never_repeat_fill_no_memory() -> None:
 
 
 def test_rows_of_one_function_are_one() -> None:
-    (one,) = merged([row("a", 3), row("a", 4)])
+    (one,) = merge_rows([row("a", 3), row("a", 4)])
     assert (one.exits_count, one.key.function) == (7, "a")
 
 

@@ -7,12 +7,12 @@ import re
 import subprocess
 from pathlib import Path
 
-from powerprof.live.unit import capabilities, unit_text
+from powerprof.live.exporter import format_unit, list_capabilities
 
 
 def test_systemd_finds_little_that_is_open(tmp_path: Path) -> None:
     unit = tmp_path / "powerprof-exporter.service"
-    unit.write_text(unit_text(Path("/usr/bin/true")))
+    unit.write_text(format_unit(Path("/usr/bin/true")))
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", "--no-pager", str(unit)], capture_output=True, text=True
     )
@@ -22,7 +22,7 @@ def test_systemd_finds_little_that_is_open(tmp_path: Path) -> None:
 
 
 def test_it_may_trace_and_read_and_do_little_else() -> None:
-    assert capabilities() == [
+    assert list_capabilities() == [
         "CAP_BPF",
         "CAP_CHECKPOINT_RESTORE",
         "CAP_DAC_READ_SEARCH",

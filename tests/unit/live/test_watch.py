@@ -9,8 +9,7 @@ from dataclasses import replace
 import pytest
 
 from powerprof.cli.live import parse_keys
-from powerprof.live.intervals import IntervalRow, LiveFinding, RowKey, Used
-from powerprof.live.statements import Line, RowHistory
+from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend
 from powerprof.report.watch import (
     KEYS,
     PLAIN_HEAD,
@@ -121,7 +120,7 @@ def test_the_process_stays_whatever_is_left_out() -> None:
     """The age goes first, then the thread, then the end of the function."""
     key = RowKey("python3", "worker-thread-17", "wait_for_more_work_of_any_kind")
     worker = IntervalRow(key=key, exits_count=5, c0_s=0.1, mechanism="timer")
-    line = Line(worker, 0.5, 0.1, (0.5,), 12.0)
+    line = RowTrend(worker, 0.5, 0.1, (0.5,), 12.0)
     for width in range(49, 140):
         shown = row_line(line, width)
         assert "python3" in shown and len(shown) <= width
@@ -138,14 +137,14 @@ def test_a_kernel_thread_is_named_rather_than_the_kernel() -> None:
         c0_s=0.1,
         mechanism="timer",
     )
-    assert row_line(Line(timer, 0.5, 0.1, (0.5,), None), 90).endswith(
+    assert row_line(RowTrend(timer, 0.5, 0.1, (0.5,), None), 90).endswith(
         "kworker/u8:2-events_unbound · delayed_work_timer_fn"
     )
 
 
 def test_a_busy_host_says_what_keeps_it_busy() -> None:
     """19.6 of 20 s of both CPUs: 12 s of two compilers, 6 s of a server, the rest has ended."""
-    used = {"mariadbd": Used(1, 6.0), "cc1": Used(2, 12.0), "sshd": Used(1, 0.1)}
+    used = {"mariadbd": CpuUse(1, 6.0), "cc1": CpuUse(2, 12.0), "sshd": CpuUse(1, 0.1)}
     made = RowHistory()
     made.add(interval(c0_s=19.6, used=used))
     words = "busy: cc1 (2) 60 %, mariadbd 30 %, processes that ended, and interrupts 8 %"
