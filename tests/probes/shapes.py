@@ -93,10 +93,10 @@ def on(kernel: Kernel) -> Iterator[PaperBtf]:
     if kernel.machine is AARCH64:
         counts = {"OFFSET_task_struct_preempt_count": 8}
     told: dict[str, Any] = {
-        "reads_directly": lambda btf: kernel.direct,
-        "interrupt_definitions": lambda btf: counts,
+        "can_read_directly": lambda btf: kernel.direct,
+        "build_interrupt_definitions": lambda btf: counts,
         # bpf_task_pt_regs() is as old as what makes reading direct.
-        "has": lambda feature: kernel.direct or feature is not features.TASK_REGISTERS,
+        "has_feature": lambda feature: kernel.direct or feature is not features.TASK_REGISTERS,
     }
     with patch.multiple(features, **told):
         yield PaperBtf(kernel)

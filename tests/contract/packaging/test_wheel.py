@@ -94,7 +94,7 @@ def test_data_is_found_from_the_installed_package(installed: Path, kind: str) ->
 def test_the_installed_command_runs(installed: Path) -> None:
     done = run_installed(installed, "-m", "powerprof", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert "Commands:" in done.stdout
+    assert "What if:" in done.stdout
     assert (installed / "bin/powerprof").is_file()
 
 

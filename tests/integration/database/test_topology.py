@@ -135,8 +135,8 @@ def test_each_server_has_a_network_of_its_own(room: Room, root: None) -> None:
 
 _HOLD = """
     import time
-    from powerprof.database.private.topology import Topology
-    with Topology("primary-replica", 3, network_namespaces=True):
+    from powerprof.database.private.topology import ServerTopology
+    with ServerTopology("primary-replica", 3, network_namespaces=True):
         print("ready", flush=True)
         time.sleep(120)
 """
