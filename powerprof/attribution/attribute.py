@@ -128,7 +128,7 @@ def trace_target(target: Target, request: AttributeRequest, read_names: ReadThre
     # Names are read before and after the window: threads come and go, and the query must not run inside the window.
     names, units = dict(read_names()), Units()
     if target.system:
-        units.look()
+        units.scan()
     with (
         WindowEnergy(request.energy) as energy,
         trace_stacks(target, request.stack_pages) as (tracer, looks),

@@ -30,7 +30,7 @@ from powerprof.system import paths, programs
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of
-from powerprof.system.folders import locate
+from powerprof.system.folders import open_parent
 
 if TYPE_CHECKING:
     import numpy as np
@@ -383,7 +383,7 @@ def save_model(model: PowerModel, target: Path) -> None:
     """Write a model. Raise UsageError if the file exists, PowerprofError if it cannot be written."""
     try:
         with as_caller():
-            folder, name = locate(target)
+            folder, name = open_parent(target)
             with folder, os.fdopen(folder.create(name, 0o666), "w", encoding="utf-8") as file:
                 file.write(encode_model(model))
     except FileExistsError:

@@ -20,7 +20,7 @@ from powerprof.database.isolation.sandbox import Sandbox
 from powerprof.measure.procfs import children_cpu_s
 from powerprof.system import programs
 from powerprof.system.errors import Retryable
-from powerprof.system.folders import Folder, give, write_all
+from powerprof.system.folders import Folder, set_owner, write_all
 
 
 class LoadFailed(Retryable):
@@ -68,10 +68,10 @@ class Context:
             with suppress(FileExistsError):
                 ours.make(self.place.name)
             with ours.folder(self.place.name) as own:
-                give(own.handle, owner)
+                set_owner(own.handle, owner)
                 with own.replacing(name) as handle:
                     write_all(handle, data)
-                    give(handle, owner)
+                    set_owner(handle, owner)
         return self.place / name
 
     def sandbox(self, reads: Sequence[Path]) -> Sandbox:

@@ -326,7 +326,7 @@ class HostMonitor(Closeable):
         if plan.statements is not None:
             self._say("loading the tracer of statements")
             self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
-        caller.settle(plan.settle, plan.energy.source)
+        caller.drop_privileges(plan.settle, plan.energy.source)
         limit_heap()
         self._trim = HeapTrimmer()
         self._begin()

@@ -18,7 +18,7 @@ from powerprof.attribution.sites import Key, NamedStack, SiteStacks, unnamed_sta
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.time_budget import Budget
 from powerprof.stacks.unwind import load_drgn
-from powerprof.system.child import Say, apart
+from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.reader_process import ReaderWaits, shared
 from powerprof.tracing.bpf.shared_numbers import Flag, StackKind
 from powerprof.tracing.captures import Array
@@ -129,7 +129,7 @@ def name_stacks(stacks: SiteStacks, places: Iterable[ProcessSite], store: TableS
 def _name_apart(stacks: SiteStacks, wanted: list[ProcessSite], store: TableStore, purse: TimeBudget) -> None:
     load_drgn()
 
-    def work(say: Say) -> None:
+    def work(say: SendPart) -> None:
         for number, (pid, key) in enumerate(wanted):
             if purse.left_s <= 0:
                 break
@@ -138,7 +138,7 @@ def _name_apart(stacks: SiteStacks, wanted: list[ProcessSite], store: TableStore
         say(msgspec.msgpack.encode(_NamingSummary(stacks.notes_unread(), store.budget, shared().waits)))
 
     with shared().lent():
-        done = apart(work, _PATIENCE_S)
+        done = run_in_fork(work, _PATIENCE_S)
         summary = msgspec.msgpack.decode(done.parts[-1], type=_NamingSummary) if done.ended else None
         shared().take_back(summary.waits if summary else None)
     purse.spend(done.cpu_s)

@@ -86,7 +86,7 @@ class OpenWindow:
         for part in parts:
             part.open()
         if settle:
-            caller.settle(True, source)
+            caller.drop_privileges(True, source)
         self._suspended, self._cpu_s = SuspendClock(), time.process_time()
         for part in parts:
             part.prepare()

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 from powerprof.report.table import Figure, Table, TableRow
-from powerprof.system.files import disarmed
+from powerprof.system.files import escape_formulas
 
 Cell = str | float | int | None
 Line = Sequence[Cell]
@@ -28,7 +28,9 @@ def format_csv(lines: Iterable[Line]) -> str:
     for line in lines:
         columns = columns or len(line)
         cells = [*line, *[None] * (columns - len(line))]
-        writer.writerow([disarmed(cell) if isinstance(cell, str) else "" if cell is None else cell for cell in cells])
+        writer.writerow(
+            [escape_formulas(cell) if isinstance(cell, str) else "" if cell is None else cell for cell in cells]
+        )
     return out.getvalue()
 
 

@@ -14,7 +14,7 @@ import sys
 from powerprof.system.caller import as_caller, caller, is_delegated
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable_lines, reason_of
-from powerprof.system.folders import Folder, check_free, locate, write_all
+from powerprof.system.folders import Folder, check_free, open_parent, write_all
 
 # These names refer to files that this process has open: they are links without a path (proc(5)).
 _OPEN_FILE = re.compile(r"/dev/(stdout|stderr)|/(?:dev|proc/self)/fd/(\d{1,9})")
@@ -33,7 +33,7 @@ def check_output(target: str) -> None:
             _check_descriptor(number)
             return
         with as_caller():
-            folder, name = locate(target)
+            folder, name = open_parent(target)
             with folder:
                 info = _stat_special(folder, name)
                 if info is None:
@@ -71,7 +71,7 @@ def write_output(target: str, data: bytes) -> None:
             write_all(number, data)
             return
         with as_caller():
-            folder, name = locate(target)
+            folder, name = open_parent(target)
             with folder:
                 if _stat_special(folder, name) is None:
                     folder.write(name, data, 0o666)

@@ -26,17 +26,17 @@ from powerprof.system.errors import DataError
 from powerprof.system.files import printable, read_outside_text, try_text
 
 NO_UNIT = "no unit"
-_MOST_NAME = 120
-_MOST_CONTAINERS = 2000
-# Any account with a delegated subtree may make groups without end. These limits hold for one scan.
-_MOST_GROUPS = 20_000
-_MOST_OF_SUBTREE = 2000
-_MOST_PATH = 1000
-_MOST_SCAN_S = 2.0
+_MAX_NAME = 120
+_MAX_CONTAINERS = 2000
+# Any account with a delegated subtree can make groups without limit. These limits hold for one scan.
+_MAX_GROUPS = 20_000
+_MAX_SUBTREE_GROUPS = 2000
+_MAX_PATH = 1000
+_MAX_SCAN_S = 2.0
 _LIMIT_BYTES = 4 << 20
-_SHORT = 12
+_SHORT_ID = 12
 # A scan (of groups, or of container names) is followed by a pause of this many times its duration.
-_REST = 20
+_PAUSE_FACTOR = 20
 _ID = r"[0-9a-f]{64}"
 # docker-ID.scope, libpod-ID.scope, cri-containerd-ID.scope, crio-ID.scope; ID alone if cgroupfs is the driver.
 _CONTAINER = re.compile(rf"(?:([a-z][a-z-]*?)-)?(?:conmon-)?({_ID})(?:\.scope)?")
@@ -70,7 +70,7 @@ def unit_of(path: str, containers: Mapping[str, str]) -> str:
 
 
 def is_made_by_root(path: str) -> bool:
-    """Return whether only root (systemd, a runtime) can make this control group: no unit or user is above it."""
+    """Return whether only root (systemd, a runtime) can make this control group: no parent is a unit or user."""
     parts = _split(path)
     return _outermost(parts) >= len(parts) - 1
 
@@ -80,9 +80,9 @@ def _split(path: str) -> list[str]:
 
 
 def _outermost(parts: Sequence[str]) -> int:
-    """Return the place of the first part that belongs to a user, unit or container; the number of parts if none does.
+    """Return the index of the first part that belongs to a user, unit or container; else the number of parts.
 
-    /user/NAME is pam_cgfs', for LXC without root.
+    pam_cgfs makes /user/NAME for LXC without root.
     """
     for number, part in enumerate(parts):
         top = parts[0] if number == 1 else ""
@@ -103,7 +103,7 @@ def _user(parts: Sequence[str], at: int) -> str | None:
 
 
 def _container_of(path: str) -> str | None:
-    """Return the id of the container of a control group that only root can make; None if it is of none."""
+    """Return the container id of a control group that only root can make; None if it has no container."""
     parts = _split(path)
     at = _outermost(parts)
     found = _CONTAINER.fullmatch(parts[at]) if at < len(parts) else None
@@ -111,7 +111,7 @@ def _container_of(path: str) -> str | None:
 
 
 def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
-    """Return the name of the last part: a container, pod, LXC container, unit or slice; else the path."""
+    """Return the name of the last part: a container, pod, LXC container, unit or slice; otherwise the path."""
     if not parts:
         return NO_UNIT
     last = parts[-1]
@@ -129,18 +129,18 @@ def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
 def _container(number: str, prefix: str, pod: str | None, path: Sequence[str], containers: Mapping[str, str]) -> str:
     name = containers.get(number)
     if pod is not None:
-        return f"pod {name}" if name else f"pod {pod}: {number[:_SHORT]}"
+        return f"pod {name}" if name else f"pod {pod}: {number[:_SHORT_ID]}"
     runtime = _RUNTIMES.get(prefix) or next((one for one in ("docker", "podman") if one in path), None)
-    return f"container {name or number[:_SHORT]}{f' ({runtime})' if runtime else ''}"
+    return f"container {name or number[:_SHORT_ID]}{f' ({runtime})' if runtime else ''}"
 
 
 def _unescaped(name: str) -> str:
-    r"""Return a unit's name as people write it: systemd escapes characters as \x2d."""
+    r"""Return a unit's name without systemd's escapes such as \x2d."""
     return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
 def _cut(name: str) -> str:
-    return printable(name)[:_MOST_NAME]
+    return printable(name)[:_MAX_NAME]
 
 
 def container_names(root: Path = Path("/")) -> dict[str, str]:
@@ -164,7 +164,7 @@ def container_names(root: Path = Path("/")) -> dict[str, str]:
 def _names_in(folder: Path) -> list[str]:
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for _, entry in zip(range(_MOST_CONTAINERS), entries, strict=False)]
+            return [entry.name for _, entry in zip(range(_MAX_CONTAINERS), entries, strict=False)]
     except OSError:
         return []
 
@@ -183,7 +183,7 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 
 def group_of(pid: int) -> str | None:
-    """Return the path of a process's control group: the unified one, else systemd's, else another; None if it ended."""
+    """Return the path of a process's control group (the unified one, else systemd's); None if it ended."""
     text = try_text(paths.procfs() / str(pid) / "cgroup")
     if text is None:
         return None
@@ -200,15 +200,15 @@ def group_of(pid: int) -> str | None:
 def groups_below(root: Path) -> Iterator[tuple[str, int]]:
     """Yield the path below `root` and the number (inode) of each control group, at most 20,000.
 
-    Root's groups come first. Other accounts can make groups without end: of each subtree that belongs to one, at most
-    2,000 follow, breadth first and one subtree after the other, for at most 2 s.
+    Root's groups come first. Other accounts can make groups without limit. At most 2,000 groups of each of their
+    subtrees follow, breadth first and one subtree after the other, for at most 2 s.
     """
-    deadline = time.monotonic() + _MOST_SCAN_S
-    # The folders to read, in the order of their rank: 0 for root's, else the place within the subtree.
+    deadline = time.monotonic() + _MAX_SCAN_S
+    # Folders to read, ordered by rank: 0 for root's, otherwise the position within the subtree.
     folders = [(0, 0, "/", "")]
-    ranks: dict[str, Iterator[int]] = {"": repeat(0, _MOST_GROUPS)}
+    ranks: dict[str, Iterator[int]] = {"": repeat(0, _MAX_GROUPS)}
     ties = count(1)
-    for _ in range(_MOST_GROUPS):
+    for _ in range(_MAX_GROUPS):
         if not folders or (folders[0][0] and time.monotonic() > deadline):
             return
         _, _, path, subtree = heapq.heappop(folders)
@@ -216,21 +216,21 @@ def groups_below(root: Path) -> Iterator[tuple[str, int]]:
         try:
             info = folder.stat()
             if info.st_uid != 0 and not subtree:
-                ranks[path] = iter(range(2, _MOST_OF_SUBTREE + 1))
+                ranks[path] = iter(range(2, _MAX_SUBTREE_GROUPS + 1))
                 heapq.heappush(folders, (1, next(ties), path, path))
                 continue
             yield path, info.st_ino
             with os.scandir(folder) as entries:
                 for entry in entries:
                     below = f"{path.rstrip('/')}/{entry.name}"
-                    if len(below) > _MOST_PATH or not entry.is_dir(follow_symlinks=False):
+                    if len(below) > _MAX_PATH or not entry.is_dir(follow_symlinks=False):
                         continue
                     rank = next(ranks[subtree], None)
                     if rank is None:
                         break
                     heapq.heappush(folders, (rank, next(ties), below, subtree))
         except OSError:
-            continue  # it was removed
+            continue  # The group was removed.
 
 
 @lru_cache(maxsize=1)
@@ -264,7 +264,7 @@ def _path_of(number: int) -> str | None:
         return None
     finally:
         os.close(group)
-    return (path.removeprefix(str(root)) or "/")[:_MOST_PATH] if path.startswith(str(root)) else None
+    return (path.removeprefix(str(root)) or "/")[:_MAX_PATH] if path.startswith(str(root)) else None
 
 
 class Units:
@@ -274,19 +274,19 @@ class Units:
         self._containers: dict[str, str] = {}
         self._by_path: dict[str, str] = {}
         self._groups: dict[int, str] = {}
-        self._next_names_s = self._next_look_s = 0.0
+        self._next_names_s = self._next_scan_s = 0.0
 
-    def look(self) -> None:
-        """Remember the control groups that exist now: after its removal, a group has no name."""
+    def scan(self) -> None:
+        """Remember the present control groups, because a removed group has no name."""
         root, began_s = _unified(), time.monotonic()
         if root is not None:
             self._remember({number: path for path, number in groups_below(root)})
-        self._next_look_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+        self._next_scan_s = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - began_s)
 
     def of(self, pid: int) -> str | None:
         """Return the unit of a process; None if the process has ended."""
         path = group_of(pid)
-        return None if path is None else self._named(path)
+        return None if path is None else self._name_of(path)
 
     def of_group(self, number: int) -> str | None:
         """Return the unit of a control group by its number in the unified hierarchy; None if it is unknown.
@@ -296,33 +296,33 @@ class Units:
         """
         if number not in self._groups and (path := _path_of(number)) is not None:
             self._remember({number: path})
-        if number not in self._groups and time.monotonic() >= self._next_look_s:
-            self.look()
-        known = self._groups.get(number)
-        return None if known is None else self._named(known)
+        if number not in self._groups and time.monotonic() >= self._next_scan_s:
+            self.scan()
+        path = self._groups.get(number)
+        return None if path is None else self._name_of(path)
 
     def _remember(self, groups: Mapping[int, str]) -> None:
-        if len(self._groups) + len(groups) > 2 * _MOST_GROUPS:
-            # Other accounts can make and remove groups without end. Root's removed groups keep their names.
+        if len(self._groups) + len(groups) > 2 * _MAX_GROUPS:
+            # Other accounts can make and remove groups without limit. Root's removed groups keep their names.
             self._groups = {number: path for number, path in self._groups.items() if is_made_by_root(path)}
-            if len(self._groups) > _MOST_GROUPS:
+            if len(self._groups) > _MAX_GROUPS:
                 self._groups.clear()
         self._groups.update(groups)
 
-    def _named(self, path: str) -> str:
-        path = path[:_MOST_PATH]
-        known = self._by_path.get(path)
-        if known is not None:
-            return known
+    def _name_of(self, path: str) -> str:
+        path = path[:_MAX_PATH]
+        name = self._by_path.get(path)
+        if name is not None:
+            return name
         container = _container_of(path)
         if container is not None and container not in self._containers:
             began_s = time.monotonic()
             if began_s < self._next_names_s:
-                # Not remembered: the container may have a name when the names are read again.
+                # The name is not cached: the container may have one at the next scan.
                 return unit_of(path, self._containers)
             self._containers = container_names()
-            self._next_names_s = time.monotonic() + _REST * (time.monotonic() - began_s)
-        if len(self._by_path) > _MOST_GROUPS:
+            self._next_names_s = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - began_s)
+        if len(self._by_path) > _MAX_GROUPS:
             self._by_path.clear()
         self._by_path[path] = unit_of(path, self._containers)
         return self._by_path[path]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a child does to itself between fork and exec: it dies with its parent, gains no rights, and keeps to itself.
+"""The preparation of a child between fork and exec: death with its parent, privileges, files, network.
 
-All of it runs in the child: it takes no lock, and what raises there ends the child before its program begins.
+All of it runs in the child and takes no lock. An exception ends the child before its program starts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 from powerprof.system import files
 from powerprof.system.errors import PowerprofError
 
-# Limit the files, TCP ports, abstract sockets and signals of a process, whatever its account may do (landlock(7)).
+# Limits for the files, TCP ports, abstract sockets and signals of a process, for any account (landlock(7)).
 #
-# A server's account often owns the host's databases too, and SQL has many ways to name a file: logs, table
-# folders, exports. The kernel refuses them all alike.
+# A server's account often owns the host's databases too, and SQL can name files in many ways: logs, table folders,
+# exports. The kernel refuses all of them.
 
 # The same numbers on every architecture (include/uapi/asm-generic/unistd.h).
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
@@ -38,7 +38,7 @@ _CHANGE = _WRITE | sum(1 << bit for bit in range(4, 13))
 _MOVE, _TRUNCATE = 1 << 13, 1 << 14
 _BIND_TCP, _CONNECT_TCP = 1, 2
 _ABSTRACT_SOCKETS, _SIGNALS = 1, 2
-# Version 1 refuses every move between folders, RENAME TABLE too.
+# Version 1 refuses every move between folders, also RENAME TABLE.
 _LEAST = 2
 _WITH_TRUNCATE, _WITH_PORTS, _WITH_SCOPES = 3, 4, 6
 
@@ -60,7 +60,7 @@ class _Port(ctypes.Structure):
     _fields_ = (("allowed_access", ctypes.c_uint64), ("port", ctypes.c_uint64))
 
 
-def version() -> int:
+def read_landlock_version() -> int:
     """Return the Landlock version of this kernel; 0 without Landlock and for version 1, which refuses too much."""
     answer = int(
         ctypes.CDLL(None).syscall(ctypes.c_long(_CREATE), None, ctypes.c_size_t(0), ctypes.c_uint32(_ASK_VERSION))
@@ -82,15 +82,15 @@ def restrict(
     that they may connect to and listen on; None sets no limit. Signals and abstract sockets of other processes are out
     of reach. Sets only the limits that the kernel's version knows. Raises OSError.
     """
-    known = version()
-    if not known:
+    landlock_version = read_landlock_version()
+    if not landlock_version:
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    truncate = _TRUNCATE if known >= _WITH_TRUNCATE else 0
+    truncate = _TRUNCATE if landlock_version >= _WITH_TRUNCATE else 0
     files = _READ | _CHANGE | _MOVE | truncate
     ports = ((_CONNECT_TCP, connects), (_BIND_TCP, binds))
-    net = sum(access for access, allowed in ports if allowed is not None) if known >= _WITH_PORTS else 0
-    scoped = _ABSTRACT_SOCKETS | _SIGNALS if known >= _WITH_SCOPES else 0
+    net = sum(access for access, allowed in ports if allowed is not None) if landlock_version >= _WITH_PORTS else 0
+    scoped = _ABSTRACT_SOCKETS | _SIGNALS if landlock_version >= _WITH_SCOPES else 0
     # An older kernel accepts a longer structure if the rest of it is 0.
     ruleset = libc.syscall(
         ctypes.c_long(_CREATE),
@@ -129,11 +129,11 @@ def _check(result: int) -> None:
         raise OSError(number, os.strerror(number))
 
 
-# A child that sees only the files and the network that it was given, under an account that is not root.
+# A child that sees only its own files and network, under an account that is not root.
 #
-# Three walls, each effective without the others: a mount namespace with a private file system, network
-# namespaces, and Landlock. The file system is made of the `usr` of this host or of another release, so that a program
-# has its own loader and libraries at their own paths, with its name, its build id and its files.
+# Three walls are each effective without the others: a mount namespace with a private file system, network namespaces,
+# and Landlock. The file system contains the `usr` of this host or of another release. A program therefore has its own
+# loader and libraries at their own paths, and its own name, build id and files.
 
 # include/uapi/linux/{sched,mount,fs}.h
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
@@ -147,7 +147,7 @@ _PROGRAMS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _WRITABLE = tuple(Path("/dev") / name for name in ("null", "zero", "full"))
 _DEVICES = (*_WRITABLE, Path("/dev/random"), Path("/dev/urandom"))
 _SYSTEM = (Path("/usr"), *(Path("/") / name for name in _PROGRAMS), Path("/proc"), Path("/sys"), *_DEVICES)
-# Of memory that is taken as it is written to: room for what a server puts into /dev/shm and /tmp.
+# The size of /dev/shm and /tmp together. Memory is used as files are written.
 _SIZE = b"mode=0755,size=512m"
 
 
@@ -174,9 +174,9 @@ class Confinement:
 
 
 def confine(confinement: Confinement, user: tuple[int, int] | None) -> None:
-    """Move this process into its confinement and make it that user, for good. For use between fork and exec.
+    """Move this process into its confinement and change it to `user`, permanently. For use between fork and exec.
 
-    Without root the namespaces need a user namespace. Raises OSError; PermissionError if it would stay root.
+    Without root, the namespaces need a user namespace. Raise OSError; PermissionError if the process would stay root.
     """
     if os.geteuid() == 0 and (user is None or user[0] == 0):
         raise PermissionError("a confined program is never run as root")
@@ -209,14 +209,14 @@ def _join(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | N
 
 
 def map_account(uid: int, gid: int) -> None:
-    """Give this process, in a user namespace that it has just made, the account that it had. Raises OSError."""
+    """Map this process's old account into the user namespace that it has just made. Raise OSError."""
     for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
         Path(f"/proc/self/{name}").write_text(text)
 
 
 @contextmanager
 def _rights_of(user: tuple[int, int] | None) -> Iterator[None]:
-    """Act with the rights of the account, so that root opens no file for it that it could not reach."""
+    """Act with the rights of `user`, so that root opens only files that the account can reach."""
     if user is None or os.geteuid() != 0:
         yield
         return
@@ -244,7 +244,7 @@ def _open(paths: Sequence[Path]) -> list[tuple[Path, int]]:
 
 
 def _open_own(confinement: Confinement) -> list[tuple[Path, int]]:
-    """Open the folder that it may change: powerprof made it, and no link leads elsewhere."""
+    """Open the folder that the child may change. powerprof created it, so it is not a link."""
     if confinement.folder is None:
         return []
     how = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -274,9 +274,9 @@ def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
 
 
 def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] | None) -> None:
-    """Make the file system, and make it this process's root."""
+    """Build the private file system and make it this process's root."""
     source = confinement.root or Path("/")
-    # Any folder can carry the new root; all that is to be seen is opened before it is covered.
+    # Any folder can hold the new root. Everything visible is opened before the mount covers it.
     root = confinement.root or Path("/usr")
     # The system's own paths are shown as they are: /bin may be a link.
     own, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
@@ -296,9 +296,9 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     wanted += [(path, handle, 0) for path, handle in devices]
     wanted = [(path, _copy_mounts(libc, handle), flags) for path, handle, flags in wanted]
     _check(libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", _NOSUID | _NODEV, _SIZE))
-    # A folder before those below it.
+    # Mount a folder before the folders below it.
     shown: set[Path] = set()
-    for path, handle, flags in sorted(wanted, key=lambda one: len(one[0].parts)):
+    for path, handle, flags in sorted(wanted, key=lambda mount: len(mount[0].parts)):
         _show(libc, path, handle, root, flags, shown)
         os.close(handle)
     for name, target in links.items():
@@ -310,10 +310,10 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     if confinement.root is not None:
         uid, gid = user or (os.geteuid(), os.getegid())
         (root / "etc").mkdir(exist_ok=True)
-        # A program that asks who it is gets an answer (initdb refuses to go on without one).
+        # Programs look up their account (initdb stops without one).
         (root / "etc/passwd").write_text(f"root:x:0:0::/:/bin/sh\nserver:x:{uid}:{gid}::/:/bin/sh\n")
         (root / "etc/group").write_text(f"root:x:0:\nserver:x:{gid}:\n")
-    # Both at the same place: the old root is then on top, and is taken off (pivot_root(2)).
+    # With both at one place, the old root is on top and can be unmounted (pivot_root(2)).
     os.chdir(root)
     _check(libc.pivot_root(b".", b"."))
     _check(libc.umount2(b".", _MNT_DETACH))
@@ -325,7 +325,7 @@ def _is_system(path: Path | None) -> bool:
 
 
 def _show(libc: ctypes.CDLL, path: Path, handle: int, root: Path, flags: int, shown: set[Path]) -> None:
-    """Mount an open file or folder at its path in the new root, unless a shown folder contains it already."""
+    """Mount an open file or folder at its path in the new root, unless a mounted folder contains it already."""
     target = root / path.relative_to("/")
     if shown.isdisjoint(path.parents):
         # Make no folder below a shown one: its links still lead to this host's files.
@@ -337,7 +337,7 @@ def _show(libc: ctypes.CDLL, path: Path, handle: int, root: Path, flags: int, sh
         return
     _check(libc.syscall(_MOVE_MOUNT, handle, b"", _AT_FDCWD, os.fsencode(target), _FROM_EMPTY_PATH))
     if flags:
-        # What the host forbids on that mount stays forbidden; in a user namespace it could not be allowed.
+        # Keep the restrictions of the host's mount. A user namespace could not remove them.
         kept = os.statvfs(target).f_flag & (_RDONLY | _NOEXEC | _NOATIME | _NODIRATIME)
         _check(libc.mount(None, os.fsencode(target), None, _BIND | _REMOUNT | flags | kept, None))
     shown.add(path)
@@ -373,8 +373,10 @@ class Child:
     own_mounts: bool = False
 
     def prepare(self) -> None:
-        """To be called in the child, after subprocess made it the user: a change of credentials clears the signal of
-        the parent's death (prctl(2)). Raises OSError."""
+        """Apply the settings in the child, after subprocess changed the account. Raise OSError.
+
+        A change of credentials clears the signal of the parent's death (prctl(2)), so the signal is set here.
+        """
         if self.affinity:
             os.sched_setaffinity(0, self.affinity)
         if self.confinement is not None:
@@ -382,9 +384,9 @@ class Child:
         if self.dies_with_us:
             die_with_parent()
         if self.user or self.confinement is not None:
-            _gain_nothing()
+            _refuse_new_privileges()
         if self.own_mounts:
-            _keep_mounts_apart()
+            _isolate_mounts()
 
     def account(self) -> dict[str, Any]:
         """Return subprocess's arguments for the account. `confine` needs root and changes the account itself."""
@@ -394,61 +396,60 @@ class Child:
 
 
 def die_with_parent() -> None:
-    """The kernel kills this process when the *thread* that forked it ends: children are started from the main one."""
+    """Let the kernel kill this process when the *thread* that forked it ends: the main thread starts children."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _gain_nothing() -> None:
-    """A child that gave up root gets it back by no set-user-id program."""
+def _refuse_new_privileges() -> None:
+    """Prevent a child that gave up root from regaining it through set-user-id programs."""
     ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def _keep_mounts_apart() -> None:
-    """What this process mounts from now on is gone with it. Does nothing where we may not (not root)."""
+def _isolate_mounts() -> None:
+    """Give this process private mounts, which end with it. Does nothing without root."""
     libc = ctypes.CDLL(None)
     if libc.unshare(_CLONE_NEWNS) == 0:
         libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
 
 
-# Work in a fork of this process: what it reads and builds is gone with it, and what breaks it breaks nobody else.
+# Work in a fork of this process. Its memory is freed with it, and a crash affects only the fork.
 #
-# A fork has all that its parent has, so that nothing needs to be handed over; what it hands back lies in a memory file,
-# which is read when it has ended. Who waits is woken once.
+# A fork has its parent's data, so it needs no input. Its result is in a memory file, which is read after its end. The
+# parent wakes up once.
 
 _LENGTH = struct.Struct("<I")
-_DYING_S = 1.0
-# Children that were killed and have not ended.
-_LEFT: list[int] = []
+_EXIT_PATIENCE_S = 1.0
+# Children that were killed but have not ended.
+_UNREAPED: list[int] = []
 
-Say = Callable[[bytes], None]
+SendPart = Callable[[bytes], None]
 
 
 @dataclass(frozen=True)
-class Apart:
-    """The parts that were handed over, whether the work came to its end, and the CPU time that it took."""
+class ForkResult:
+    """The parts that a fork returned, whether it finished, and its CPU time in seconds."""
 
     parts: list[bytes]
     ended: bool
     cpu_s: float
 
 
-def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
-    """Do `work`, which calls what it is given with each part of its result. To be called in the main thread.
+def run_in_fork(work: Callable[[SendPart], None], timeout_s: float) -> ForkResult:
+    """Run `work` in a fork. It passes each part of its result to the function that it gets. Call from the main thread.
 
-    No lock that another thread may hold should be taken in it; one that is makes it end by `timeout_s`, as anything
-    else that takes too long, and what was handed over until then counts. Raises PowerprofError where there are too
-    many processes.
+    `work` should take no lock that another thread may hold. A fork that has not ended after `timeout_s` seconds is
+    killed, and its parts so far are returned. Raise PowerprofError if there are too many processes.
     """
     results = os.memfd_create("apart", os.MFD_CLOEXEC)
     parent, pid = os.getpid(), 0
-    _LEFT[:] = [left for left in _LEFT if not _reaped(left, 0.0)]
+    _UNREAPED[:] = [left for left in _UNREAPED if not _reap(left, 0.0)]
     try:
         pid = os.fork()
         if pid == 0:
             _work(work, results, parent)
         status, cpu_s = _wait(pid, timeout_s)
         pid = 0
-        return Apart(_parts(results), status == 0, cpu_s)
+        return ForkResult(_parts(results), status == 0, cpu_s)
     except OSError as error:
         raise PowerprofError(
             f"cannot fork ({(error.strerror or str(error)).lower()})",
@@ -457,12 +458,12 @@ def apart(work: Callable[[Say], None], timeout_s: float) -> Apart:
     finally:
         os.close(results)
         if pid:
-            # An interrupt: the result is of no use any more.
+            # After an interrupt the result is not needed.
             _kill(pid)
 
 
-def _work(work: Callable[[Say], None], results: int, parent: int) -> None:
-    """The child: it never returns, and runs nothing of what its parent does at its end."""
+def _work(work: Callable[[SendPart], None], results: int, parent: int) -> None:
+    """Run `work` in the child. Never return, and skip the parent's exit handlers."""
     status = 1
     try:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -470,7 +471,7 @@ def _work(work: Callable[[Say], None], results: int, parent: int) -> None:
         die_with_parent()
         if os.getppid() != parent:
             return
-        # To look at every object would copy every page.
+        # Garbage collection would touch, and so copy, every page.
         gc.disable()
         work(lambda part: _put(results, part))
         status = 0
@@ -485,35 +486,37 @@ def _put(results: int, part: bytes) -> None:
 
 
 def _wait(pid: int, timeout_s: float) -> tuple[int, float]:
-    """(wait status, CPU seconds) of a child, which is killed if it does not end in time."""
-    ended = _reaped(pid, timeout_s) or _kill(pid)
+    """Return (wait status, CPU seconds) of a child. Kill it if it does not end in time."""
+    ended = _reap(pid, timeout_s) or _kill(pid)
     return ended or (signal.SIGKILL, 0.0)
 
 
 def _kill(pid: int) -> tuple[int, float] | None:
-    """(wait status, CPU seconds) of a child that is killed; None for one that a sleep in the kernel keeps: it is
-    abandoned, and ends when the sleep does."""
+    """Kill a child and return (wait status, CPU seconds).
+
+    Return None and abandon the child if it sleeps in the kernel: it ends when it wakes.
+    """
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
-    ended = _reaped(pid, _DYING_S)
+    ended = _reap(pid, _EXIT_PATIENCE_S)
     if ended is None:
-        _LEFT.append(pid)
+        _UNREAPED.append(pid)
     return ended
 
 
-def _reaped(pid: int, timeout_s: float) -> tuple[int, float] | None:
-    """(wait status, CPU seconds) of a child that ends within that time; else None."""
+def _reap(pid: int, timeout_s: float) -> tuple[int, float] | None:
+    """Return (wait status, CPU seconds) of a child that ends within `timeout_s`; otherwise None."""
     try:
         with os.fdopen(os.pidfd_open(pid), "rb", buffering=0) as ended:
             files.readable([ended.fileno()], timeout_s)
-        found, status, used = os.wait4(pid, os.WNOHANG)
+        ended_pid, status, usage = os.wait4(pid, os.WNOHANG)
     except (ProcessLookupError, ChildProcessError):
         return signal.SIGKILL, 0.0
-    return (status, used.ru_utime + used.ru_stime) if found else None
+    return (status, usage.ru_utime + usage.ru_stime) if ended_pid else None
 
 
 def _parts(results: int) -> list[bytes]:
-    """What was handed over whole."""
+    """Return the complete parts of the memory file."""
     data = os.pread(results, os.fstat(results).st_size, 0)
     parts, at = [], 0
     while at + _LENGTH.size <= len(data):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one shape of what must be closed: `with` opens it, and closes it also where the opening broke half-way."""
+"""The base class of objects that must be closed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Self
 
 
 class Closeable(ABC):
-    """A context manager by `close`, and by `_open` where it does not open in its constructor."""
+    """A context manager that calls `close` on exit, and also if `_open` fails."""
 
-    def _open(self) -> None:  # noqa: B027 (not every one opens anything)
-        """What `with` does first; nothing where the constructor did it all."""
+    def _open(self) -> None:  # noqa: B027 (optional for subclasses)
+        """Open on entry of the `with` block. The default does nothing, for classes that open in the constructor."""
 
     @abstractmethod
     def close(self) -> None:
-        """Undo everything, however far the opening came; the second time it does nothing."""
+        """Release everything that was opened, also after a partial opening. A second call does nothing."""
 
     def __enter__(self) -> Self:
         try:

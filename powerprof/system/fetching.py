@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Downloads with one deadline for all of it, by a process of its own that has no rights.
+"""Downloads by a child process without rights, with one deadline for the whole transfer.
 
-A time-out of a socket is one for each wait: a server that sends a byte now and then keeps it from ever ending, and a
-name server can do the same. So a child does the talking, which is ended at the deadline whatever it waits for. It is
-this file as a script, standard library only; under root it becomes the caller, or nobody. What it gets it writes to
-a file that was opened for it.
+A socket time-out applies to each wait. A server that sends a byte now and then could keep a transfer going without end,
+and so could a name server. A child therefore makes the transfer, and is killed at the deadline. The child is this file
+run as a script with the standard library only. Under root it becomes the caller, or nobody. It writes the content to a
+file that its parent has opened.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY"
 
 
 def fetch(address: str, handle: int, *, limit_bytes: int, total_s: float, elsewhere: bool = True) -> None:
-    """The content of an http(s) address into an open file; with `elsewhere` False of no other host than it names.
+    """Download an http(s) address into an open file. If `elsewhere` is False, redirects to other hosts are refused.
 
-    Raises FileNotFoundError where the server does not have it (404), OSError with one line for all else: it cannot be
-    reached, refuses, leads elsewhere, sends more than `limit_bytes`, or has not ended after `total_s`.
+    Raise FileNotFoundError if the server does not have it (404). Raise OSError with one line for all other failures:
+    the server is unreachable, refuses, redirects away, sends more than `limit_bytes`, or needs more than `total_s`
+    seconds.
     """
     words = (address, str(limit_bytes), "anywhere" if elsewhere else "there")
     passed = {name: os.environ[name] for name in _PROXIES if name in os.environ}
-    code, reason = without_rights(Path(__file__), words, passed, stdout=handle, total_s=total_s)
+    code, reason = run_without_rights(Path(__file__), words, passed, stdout=handle, total_s=total_s)
     if code == _MISSING:
         raise FileNotFoundError(reason)
     if code != 0:
         raise OSError((reason.splitlines() or [f"the download ended with {code}"])[-1][:300])
 
 
-def without_rights(
+def run_without_rights(
     script: Path,
     words: Iterable[str],
     env: Mapping[str, str],
@@ -47,25 +48,25 @@ def without_rights(
     stdout: int,
     total_s: float,
 ) -> tuple[int, str]:
-    """Run a file of ours as the caller, or nobody under root: its exit status and its stderr.
+    """Run one of our files as the caller, or as nobody under root. Return its exit status and its stderr.
 
-    Raises TimeoutError where it had not ended after `total_s`: then it is killed.
+    Kill it and raise TimeoutError if it has not ended after `total_s` seconds.
     """
     from powerprof.system import programs
     from powerprof.system.caller import unprivileged
 
-    whom = unprivileged()
+    account = unprivileged()
     ours, theirs = os.pipe()
     with os.fdopen(ours, "rb") as stream:
         try:
-            # By its text: the account that the child becomes may not be able to read our files.
+            # The text is passed because the child's account may not be able to read our files.
             child = programs.start(
                 programs.python("-c", script.read_text(encoding="utf-8"), *words, site=False),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=theirs,
                 env=env,
-                user=(whom.uid, whom.gid) if whom else None,
+                user=(account.uid, account.gid) if account else None,
             )
         finally:
             os.close(theirs)
@@ -79,15 +80,15 @@ def without_rights(
 
 
 def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
-    """Copy to descriptor 1; the exit status, with its reason on stderr."""
-    # Imported here: the parent needs none of it.
+    """Copy the content to descriptor 1. Return the exit status; its reason is on stderr."""
+    # Only the child imports these.
     import http.client
     import urllib.error
     import urllib.parse
     import urllib.request
 
     class _WebOnly(urllib.request.HTTPRedirectHandler):
-        """A server must not lead to file: or ftp:, nor where it is asked not to, to another host."""
+        """Refuse redirects to file: and ftp:, and to hosts other than `host` if it is given."""
 
         def __init__(self, host: str | None) -> None:
             self._host = host

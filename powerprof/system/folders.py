@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories held open: what is made, written and removed in one cannot be led elsewhere by a link.
+"""Directories that are held open, so that no symbolic link can redirect what is created, written or removed in them.
 
-A path is walked name by name. A symbolic link on the way is followed only where root or the acting user made it, as
-the kernel's `fs.protected_symlinks` does for sticky directories only (proc_sys_fs(5)); then every action is relative
-to the descriptor, so that renaming directories meanwhile changes nothing. With whose rights is for `caller.acting_as`.
+A path is opened name by name. A symbolic link is followed only if root or the acting user made it. The kernel's
+`fs.protected_symlinks` does the same, but for sticky directories only (proc_sys_fs(5)). Every later action is relative
+to the descriptor, so that renamed directories have no effect. `caller.acting_as` selects the rights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_MOST_LINKS = 40  # as the kernel (path_resolution(7))
+_MAX_LINKS = 40  # the kernel's limit (path_resolution(7))
 
 
 def _acting_uid() -> int:
@@ -27,14 +27,17 @@ def _acting_uid() -> int:
 
 
 class Folder:
-    """An open directory; a context manager that closes it. All methods raise OSError; `name` is never a path."""
+    """An open directory; a context manager that closes it.
+
+    All methods raise OSError. `name` is a single name and never a path.
+    """
 
     def __init__(self, handle: int) -> None:
         self.handle = handle
 
     @classmethod
     def open(cls, path: Path | str, *, make: bool = False) -> Folder:
-        """Walk to `path`. With `make` missing directories are made, with mode 0700."""
+        """Open `path`. With `make`, create missing directories with mode 0700."""
         handle, _ = _walk(os.fspath(path), make=make)
         return cls(handle)
 
@@ -45,11 +48,11 @@ class Folder:
         os.close(self.handle)
 
     def stat(self, name: str | None = None) -> os.stat_result:
-        """Of the directory, or of a name in it; a link is not followed."""
+        """Return the status of the directory, or of a name in it without following a link."""
         return os.fstat(self.handle) if name is None else os.lstat(name, dir_fd=self.handle)
 
     def names(self) -> list[str]:
-        """What is in it, sorted."""
+        """Return the names in the directory, sorted."""
         readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self.handle)
         try:
             return sorted(os.listdir(readable))
@@ -57,21 +60,21 @@ class Folder:
             os.close(readable)
 
     def make(self, name: str) -> None:
-        """A new directory in it, mode 0700."""
+        """Create a directory in it with mode 0700."""
         os.mkdir(_single(name), 0o700, dir_fd=self.handle)
 
     def folder(self, name: str) -> Folder:
-        """A directory in it, no link."""
+        """Open a directory in it. A symbolic link is an error."""
         return Folder(os.open(_single(name), _WALK | os.O_DIRECTORY, dir_fd=self.handle))
 
     def create(self, name: str, mode: int = 0o600) -> int:
-        """A new file in it, opened for reading and writing."""
+        """Create a file in it. Return a descriptor for reading and writing."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         return os.open(_single(name), flags, mode, dir_fd=self.handle)
 
     @contextmanager
     def replacing(self, name: str, mode: int = 0o600) -> Iterator[int]:
-        """A new file that takes the place of `name` at the end of the block; after an error nothing has changed."""
+        """Create a file that replaces `name` at the end of the block. An error leaves the old file unchanged."""
         temporary = f".powerprof-{os.urandom(8).hex()}"
         handle = self.create(temporary, mode)
         try:
@@ -85,14 +88,15 @@ class Folder:
             os.close(handle)
 
     def write(self, name: str, data: bytes, mode: int = 0o600) -> None:
-        """A file with this content, whole or not at all."""
+        """Write a file atomically."""
         with self.replacing(name, mode) as handle:
             write_all(handle, data)
 
     def check_room(self, needed_bytes: int) -> None:
-        """Make a file and remove it; refused too where less is free than is needed.
+        """Create a file and remove it, and raise OSError if less than `needed_bytes` is free.
 
-        Tried for real: a read-only file system, a quota or /proc refuse what the permissions allow.
+        The check creates a real file, because a read-only file system, a quota or /proc can refuse what permissions
+        allow.
         """
         name = f".powerprof-{os.urandom(8).hex()}"
         handle = self.create(name)
@@ -103,7 +107,7 @@ class Folder:
             self.remove(name)
 
     def read(self, name: str, limit_bytes: int) -> bytes:
-        """The content of a regular file of at most `limit_bytes`; no link, and nothing that could wait."""
+        """Return the content of a regular file of at most `limit_bytes`. A link is an error. Never block."""
         handle = os.open(_single(name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.handle)
         with os.fdopen(handle, "rb") as file:
             info = os.fstat(handle)
@@ -123,23 +127,23 @@ class Folder:
 
 
 def check_free(handle: int, needed_bytes: int) -> None:
-    """Refuse where less is free on the file system of what is open than is needed. Raises OSError."""
+    """Raise OSError if the file system of an open file has less than `needed_bytes` free."""
     system = os.fstatvfs(handle)
-    # A file system that counts no blocks (some remote ones say 0) says nothing about room.
+    # Some remote file systems count no blocks (f_blocks is 0), so their free space is unknown.
     if system.f_blocks and system.f_bavail * system.f_frsize < needed_bytes:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def write_all(handle: int, data: bytes) -> None:
-    """All of `data` into an open file. Raises OSError."""
+    """Write all of `data` to an open file. Raise OSError."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(handle, rest) :]
 
 
-def give(handle: int, owner: tuple[int, int] | None, mode: int | None = None) -> None:
-    """Make what is open, not what has a name, belong to `owner` (None: as it is). Raises OSError."""
-    # An O_PATH descriptor is refused by fchown(2); the link leads to the very same thing.
+def set_owner(handle: int, owner: tuple[int, int] | None, mode: int | None = None) -> None:
+    """Set the owner (None: unchanged) and the mode of an open file, not of a name. Raise OSError."""
+    # fchown(2) refuses an O_PATH descriptor. The link in /proc leads to the same file.
     place = f"/proc/self/fd/{handle}"
     if owner is not None:
         os.chown(place, *owner)
@@ -147,20 +151,20 @@ def give(handle: int, owner: tuple[int, int] | None, mode: int | None = None) ->
         os.chmod(place, mode)  # noqa: PTH101
 
 
-def locate(path: Path | str) -> tuple[Folder, str]:
-    """The directory in which a file lies, or is to lie, and its name there. Raises OSError.
+def open_parent(path: Path | str) -> tuple[Folder, str]:
+    """Return the open directory of a file and the file's name in it. Raise OSError.
 
-    A link in the file's place is followed as those on the way are.
+    The file need not exist. If it is a symbolic link, the link is followed under the rules of this module.
     """
     handle, name = _walk(os.fspath(path), last=True)
     return Folder(handle), name
 
 
 def only_root_writes(path: Path) -> str | None:
-    """Why somebody other than root could change what `path` leads to; None where nobody could.
+    """Return why an account other than root could change the file at `path`; None if only root can.
 
-    Every directory, link and the file itself must be root's and writable by nobody else. In a sticky directory others
-    can make names, and not change those of root.
+    Every directory and link on the path, and the file, must belong to root and be writable by root only. In a sticky
+    directory other accounts can create names, but they cannot change root's.
     """
     try:
         handle, _ = _walk(os.fspath(path.absolute()), checked=True, file=True)
@@ -173,7 +177,7 @@ def only_root_writes(path: Path) -> str | None:
 
 
 class _Writable(OSError):
-    """A name on the way that others may change."""
+    """A name on the path that other accounts can change."""
 
 
 def _check(info: os.stat_result, here: str) -> None:
@@ -193,34 +197,35 @@ def _single(name: str) -> str:
 def _walk(
     path: str, *, make: bool = False, last: bool = False, file: bool = False, checked: bool = False
 ) -> tuple[int, str]:
-    """An O_PATH descriptor of the directory and "", or with `last` of the parent and the last name, found or not.
+    """Return an O_PATH descriptor of the directory and "", or with `last` of its parent and the last name.
 
-    `file` lets the end be no directory; `checked` asks of every step what `only_root_writes` does.
+    With `last` the last name need not exist. With `file` the end may be a file. With `checked` every step is checked as
+    `only_root_writes` describes.
     """
     if not path or "\0" in path:
         raise OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    shown, todo = ["" if path.startswith("/") else "."], _names(path)
+    walked, pending = ["" if path.startswith("/") else "."], _names(path)
     here = os.open("/" if path.startswith("/") else ".", _WALK | os.O_DIRECTORY)
     links = 0
     try:
         if checked:
             _check(os.fstat(here), "/")
-        while todo:
-            name = todo.pop()
-            at_end = last and not todo
+        while pending:
+            name = pending.pop()
+            at_end = last and not pending
             step = _step(here, name, make=make, may_lack=at_end)
             if step is None:
                 return here, name
             try:
                 info = os.fstat(step)
                 if checked:
-                    _check(info, "/".join([*shown, name]))
+                    _check(info, "/".join([*walked, name]))
                 if stat.S_ISLNK(info.st_mode):
                     links += 1
                     target = _target(step, info, links)
-                    todo += _names(target)
+                    pending += _names(target)
                     if target.startswith("/"):
-                        step, link, shown = os.open("/", _WALK | os.O_DIRECTORY), step, [""]
+                        step, link, walked = os.open("/", _WALK | os.O_DIRECTORY), step, [""]
                         os.close(link)
                     else:
                         step, link = os.dup(here), step
@@ -228,10 +233,10 @@ def _walk(
                 elif at_end and name != "..":
                     os.close(step)
                     return here, name
-                elif not stat.S_ISDIR(info.st_mode) and (todo or not file):
+                elif not stat.S_ISDIR(info.st_mode) and (pending or not file):
                     raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
                 else:
-                    shown.append(name)
+                    walked.append(name)
             except BaseException:
                 os.close(step)
                 raise
@@ -246,12 +251,12 @@ def _walk(
 
 
 def _names(path: str) -> list[str]:
-    """The parts of a path, the first one last."""
+    """Return the parts of a path in reverse order."""
     return [part for part in reversed(path.split("/")) if part not in ("", ".")]
 
 
 def _step(here: int, name: str, *, make: bool, may_lack: bool) -> int | None:
-    """`name` opened without following it; None where it is not there and need not be."""
+    """Open `name` without following it. Return None if it is missing and `may_lack` is set."""
     try:
         return os.open(name, _WALK, dir_fd=here)
     except FileNotFoundError:
@@ -265,50 +270,53 @@ def _step(here: int, name: str, *, make: bool, may_lack: bool) -> int | None:
 
 
 def _target(link: int, info: os.stat_result, links: int) -> str:
-    """Where an open link leads. Raises OSError where it is not to be followed."""
-    if links > _MOST_LINKS:
+    """Return the target of an open link. Raise OSError if it must not be followed."""
+    if links > _MAX_LINKS:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     if info.st_uid not in (0, _acting_uid()):
         raise OSError(errno.ELOOP, f"a symbolic link of user {info.st_uid} is in its way")
     return os.readlink("", dir_fd=link)
 
 
-# Copies of folders that another account may change meanwhile: by descriptors, bounded, no link followed.
+# Copies of folders that another account may change during the copy: by descriptors, bounded, without links.
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# copy_file_range refuses some pairs of file systems (copy_file_range(2)); sendfile takes them.
+# copy_file_range(2) refuses some pairs of file systems. sendfile accepts them.
 _NO_REFLINK = (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-class Unfit(Exception):
-    """What the folder holds that is not copied; reads as the end of a sentence about it."""
+class CopyRefused(Exception):
+    """A folder that is not copied. The message completes a sentence about the folder."""
 
 
 @dataclass
-class Rules:
-    """How much may be copied, whom the copy belongs to (None: as it is), and whether links are copied as links."""
+class CopyRules:
+    """The limits of a copy.
+
+    `owner` is the owner of the copy (None: unchanged). With `links`, symbolic links are copied as links.
+    """
 
     owner: tuple[int, int] | None
-    most_files: int
-    most_bytes: int = 1 << 40
+    max_files: int
+    max_bytes: int = 1 << 40
     links: bool = False
 
 
-def copy_folder(source: Path, target: Path, rules: Rules) -> None:
-    """Copy `source` to `target`, which must not exist, sharing blocks where the file system can.
+def copy_folder(source: Path, target: Path, rules: CopyRules) -> None:
+    """Copy `source` to `target`, which must not exist, and share blocks if the file system can.
 
-    Modes are 0700 for folders and programs, 0600 for other files. Raises OSError, and Unfit for what is neither file
-    nor folder (nor link) and for more than the rules allow.
+    Folders and programs get mode 0700, other files 0600. Raise OSError, and CopyRefused for special files and for more
+    than the rules allow.
     """
     given = os.open(source, _FOLDER)
     try:
         with Folder.open(target.parent) as parent:
-            _copy(given, parent, target.name, rules, [rules.most_files, rules.most_bytes])
+            _copy(given, parent, target.name, rules, [rules.max_files, rules.max_bytes])
     finally:
         os.close(given)
 
 
-def _copy(given: int, parent: Folder, name: str, rules: Rules, left: list[int]) -> None:
+def _copy(given: int, parent: Folder, name: str, rules: CopyRules, left: list[int]) -> None:
     parent.make(name)
     with parent.folder(name) as made:
         for entry in sorted(os.listdir(given)):
@@ -316,7 +324,7 @@ def _copy(given: int, parent: Folder, name: str, rules: Rules, left: list[int]) 
             left[0] -= 1
             left[1] -= info.st_size
             if min(left) < 0:
-                raise Unfit(f"holds more than {rules.most_files:,} files or {rules.most_bytes >> 20:,} MiB")
+                raise CopyRefused(f"holds more than {rules.max_files:,} files or {rules.max_bytes >> 20:,} MiB")
             if stat.S_ISDIR(info.st_mode):
                 inner = os.open(entry, _FOLDER, dir_fd=given)
                 try:
@@ -327,7 +335,7 @@ def _copy(given: int, parent: Folder, name: str, rules: Rules, left: list[int]) 
                 os.symlink(os.readlink(entry, dir_fd=given), entry, dir_fd=made.handle)
             else:
                 _copy_file(given, made, entry, rules.owner)
-        give(made.handle, rules.owner)
+        set_owner(made.handle, rules.owner)
 
 
 def _copy_file(folder: int, target: Folder, name: str, owner: tuple[int, int] | None) -> None:
@@ -335,11 +343,11 @@ def _copy_file(folder: int, target: Folder, name: str, owner: tuple[int, int] | 
     try:
         info = os.fstat(given)
         if not stat.S_ISREG(info.st_mode):
-            raise Unfit(f"holds {name}, which is not a regular file")
+            raise CopyRefused(f"holds {name}, which is not a regular file")
         made = target.create(name)
         try:
             _copy_bytes(given, made, info.st_size)
-            give(made, owner, 0o700 if info.st_mode & 0o111 else 0o600)
+            set_owner(made, owner, 0o700 if info.st_mode & 0o111 else 0o600)
         finally:
             os.close(made)
     finally:

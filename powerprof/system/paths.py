@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where powerprof looks for things and where it puts them.
+"""The locations of powerprof's inputs and outputs.
 
-Every read of /sys and /proc starts at `sysfs()` or `procfs()`, so that POWERPROF_SYSFS and POWERPROF_PROCFS
-move them to a recorded machine. The XDG directories are the caller's, also under sudo, and what is created
-there is created with the caller's rights; only the cache, whose content root compiles and runs, is root's own.
+Every read of /sys and /proc starts at `sysfs()` or `procfs()`, so that POWERPROF_SYSFS and POWERPROF_PROCFS can replace
+them with a recorded host. The XDG directories are the caller's, also under sudo, and files in them are created with the
+caller's rights. Only the cache belongs to root, because root compiles and runs its content.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from powerprof.system.caller import as_caller, caller, is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder, only_root_writes
 
-# FHS 3.0, 5.5: data of an application that can be made again.
+# FHS 3.0, 5.5: application data that can be made again.
 ROOT_CACHE = Path("/var/cache/powerprof")
-# FHS 3.0, 3.15: about the running system, gone with it. Root alone may write there.
+# FHS 3.0, 3.15: data of the running system, removed at boot. Only root may write there.
 ROOT_CHANGED = Path("/run/powerprof-changed")
-# FHS 3.0, 5.8: what has to outlast a boot. Not in /var/lib/powerprof, which may be the account's of a service.
+# FHS 3.0, 5.8: data that survives a boot. It is not in /var/lib/powerprof, which may belong to a service account.
 ROOT_CHANGED_FOR_GOOD = Path("/var/lib/powerprof-changed")
 _STATE, _CONFIG, _CACHE = ".local/state", ".config", ".cache"
 
 
 def sysfs() -> Path:
-    """Root of sysfs."""
+    """Return the root of sysfs."""
     return Path(os.environ.get("POWERPROF_SYSFS") or "/sys")
 
 
 def procfs() -> Path:
-    """Root of procfs."""
+    """Return the root of procfs."""
     return Path(os.environ.get("POWERPROF_PROCFS") or "/proc")
 
 
 def check_roots() -> None:
-    """Raise UsageError where a moved root is not there: a host without files would pass for one without cpuidle."""
+    """Raise UsageError for a missing replacement of sysfs or procfs. Else the host would seem to lack cpuidle."""
     for variable in ("POWERPROF_SYSFS", "POWERPROF_PROCFS"):
         root = os.environ.get(variable)
         if root and not Path(root).is_dir():
@@ -48,7 +48,7 @@ def check_roots() -> None:
 
 
 def is_this_host() -> bool:
-    """False where sysfs or procfs have been moved: then nothing of the running kernel may be mixed in."""
+    """Return whether sysfs and procfs are this kernel's. Figures of this kernel and a recorded host never mix."""
     return _is_usual(os.environ.get("POWERPROF_SYSFS"), "/sys") and _is_usual(
         os.environ.get("POWERPROF_PROCFS"), "/proc"
     )
@@ -56,14 +56,14 @@ def is_this_host() -> bool:
 
 @cache
 def _is_usual(given: str | None, usual: str) -> bool:
-    # Asked at every edge of a window, where making two Paths costs more than the answer.
+    # Every edge of a window calls this, and creating two Paths would cost more than the answer.
     return not given or Path(given) == Path(usual)
 
 
 def private_directory(path: Path) -> Path:
-    """Create `path` with mode 0700 and the caller's ownership, parents too; an existing one is left as it is.
+    """Create `path` and its parents with mode 0700 for the caller. An existing directory is left unchanged.
 
-    Raises PowerprofError where it cannot be created with the caller's rights.
+    Raise PowerprofError if it cannot be created with the caller's rights.
     """
     try:
         with as_caller():
@@ -84,7 +84,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 def _refuse_missing_home(path: Path) -> None:
-    """A home that is not there (`/nonexistent` of service accounts) is nobody's to make. Raises FileNotFoundError."""
+    """Raise FileNotFoundError for a path in a missing home (`/nonexistent` of service accounts)."""
     home = caller().home
     ours = any(path.is_relative_to(home / default) for default in (_STATE, _CONFIG, _CACHE))
     if ours and not home.exists():
@@ -92,30 +92,32 @@ def _refuse_missing_home(path: Path) -> None:
 
 
 def state_dir() -> Path:
-    """Saved runs live below it. It is the caller's: what is written there is written with the caller's rights."""
+    """Return the directory of saved runs. It is the caller's and is written with the caller's rights."""
     return _xdg("XDG_STATE_HOME", _STATE)
 
 
 def config_dir() -> Path:
-    """The user's power models and defaults."""
+    """Return the directory of the user's power models and defaults."""
     return _xdg("XDG_CONFIG_HOME", _CONFIG)
 
 
 def changed_dir(*, outlasts: bool = False) -> Path:
-    """Where the old values of changed settings of others are written down: for root a folder that a boot empties as it
-    empties those settings, and another one for settings that outlast it."""
+    """Return the directory in which old values of changed settings are saved.
+
+    Root has two: a boot empties the first as it resets the settings. The second is for settings that survive a boot.
+    """
     if os.geteuid() != 0:
         return state_dir() / "changed"
     return ROOT_CHANGED_FOR_GOOD if outlasts else ROOT_CHANGED
 
 
 def changed_dirs() -> list[Path]:
-    """All of them."""
+    """Return all directories of saved old values."""
     return list(dict.fromkeys([changed_dir(), changed_dir(outlasts=True)]))
 
 
 def open_changed(place: Path, *, make: bool = False) -> Folder:
-    """Open one of `changed_dirs`. Raise OSError, and PermissionError if another account could write to root's."""
+    """Open one of `changed_dirs`. Raise OSError, and PermissionError if another account can write to root's."""
     if make and os.geteuid() != 0:
         private_directory(place)
     folder = Folder.open(place, make=make)
@@ -126,10 +128,10 @@ def open_changed(place: Path, *, make: bool = False) -> Folder:
 
 
 def cache_dir() -> Path:
-    """Headers, symbol tables, the server template and fetched servers: all can be made again.
+    """Return the directory of headers, symbol tables, the server template and downloaded servers.
 
-    What root compiles, runs or reads as its own lies in root's own cache, under sudo too: whoever may write a header
-    that root compiles is root.
+    All of it can be made again. Root has its own cache, also under sudo, for content that root compiles, runs or
+    trusts: an account that can write a header that root compiles has root's rights.
     """
     if os.geteuid() == 0 and (is_delegated() or not Path(os.environ.get("XDG_CACHE_HOME") or ".").is_absolute()):
         return ROOT_CACHE
@@ -137,9 +139,9 @@ def cache_dir() -> Path:
 
 
 def cache_folder(kind: str) -> Path:
-    """The folder `kind` of the cache, made where it is missing, which nobody but the acting user may write to.
+    """Return the folder `kind` of the cache, created if missing and writable by the acting user only.
 
-    Raises PowerprofError where it cannot be made, and where others may write to it.
+    Raise PowerprofError if it cannot be created, or if other accounts can write to it.
     """
     path = cache_dir() / kind
     try:
@@ -162,15 +164,15 @@ def cache_folder(kind: str) -> Path:
 
 
 def temporary_base() -> Path:
-    """Where temporary folders are made: $TMPDIR, or for root /tmp where others could exchange what is in it."""
+    """Return the parent of temporary folders: $TMPDIR, or for root /tmp if others can change $TMPDIR."""
     chosen = Path(tempfile.gettempdir())
     if os.geteuid() == 0 and only_root_writes(chosen) is not None:
-        return Path("/tmp")  # noqa: S108 - sticky: what is root's there stays
+        return Path("/tmp")  # noqa: S108 - sticky: others cannot replace root's files
     return chosen
 
 
 def data_dir(kind: str) -> Path:
-    """The shipped `probes` or `workloads` folder: inside an installed wheel, beside the package in a checkout."""
+    """Return the `probes` or `workloads` folder: in an installed wheel, or next to the package in a checkout."""
     from importlib.resources import files
 
     package = Path(str(files("powerprof")))

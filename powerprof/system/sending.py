@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles to a collector: one POST with one deadline for all of it, by a process of its own that has no rights.
+"""Sending of profiles to a collector: one POST with one deadline, by a child process without rights.
 
-As with downloads (`fetching`) a child does the talking and is ended at the deadline, whatever it waits for. It is this
-file as a script, standard library only; under root it becomes the caller, or nobody. It asks no proxy and follows no
-redirect: what was measured goes to the host that was named. A message names that host, never the rest of the address.
+As with downloads (`fetching`), a child makes the transfer and is killed at the deadline. The child is this file run as
+a script with the standard library only. Under root it becomes the caller, or nobody. It uses no proxy and follows no
+redirect, so the profile reaches only the given host. Messages contain the host, and no other part of the address.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from urllib.parse import SplitResult, urlsplit
 TOTAL_S = 10.0
 _PATH = "/v1development/profiles"
 _REFUSED = 5
-_MOST_BYTES = 1 << 16
-_MOST_CHARS = 2000
+_MAX_BYTES = 1 << 16
+_MAX_CHARS = 2000
 _HOST_AND_PORT = re.compile(r"(?:[^/]*@)?[\w.-]+:\d+(/.*)?", re.ASCII | re.DOTALL)
 _CERTIFICATES = ("SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 def is_address(target: str) -> bool:
-    """Whether it is the address of a collector, not a file. Raises UsageError for one that nothing can be sent to."""
+    """Return whether a target is a collector's address and not a file. Raise UsageError for an unusable address."""
     from powerprof.system.errors import UsageError
 
     if _HOST_AND_PORT.fullmatch(target):
@@ -37,10 +37,10 @@ def is_address(target: str) -> bool:
         raise UsageError("--otlp sends by http or https only", "such as http://localhost:4318")
     try:
         parts = urlsplit(target)
-        sound = parts.hostname and parts.port != 0 and "#" not in target
+        is_valid = parts.hostname and parts.port != 0 and "#" not in target
     except ValueError:
-        sound = False
-    if not sound or len(target) > _MOST_CHARS or not target.isascii() or not target.isprintable() or " " in target:
+        is_valid = False
+    if not is_valid or len(target) > _MAX_CHARS or not target.isascii() or not target.isprintable() or " " in target:
         raise UsageError("--otlp: not an address of a collector", "such as http://localhost:4318")
     if "@" in parts.netloc:
         raise UsageError(
@@ -50,43 +50,43 @@ def is_address(target: str) -> bool:
     return True
 
 
-def place_of(address: str) -> str:
-    """The address as far as it is fit for messages: the scheme, the host and the port."""
+def origin_of(address: str) -> str:
+    """Return the part of the address that messages may show: scheme, host and port."""
     parts = urlsplit(address)
     return f"{parts.scheme}://{parts.netloc}"
 
 
 def send(address: str, data: bytes) -> None:
-    """POST a profile. Raises PowerprofError with one line where the collector cannot be reached or does not take it."""
+    """POST a profile. Raise PowerprofError with one line if the collector is unreachable or refuses it."""
     from powerprof.system.errors import PowerprofError
     from powerprof.system.files import printable
 
     try:
-        answer = _answer_of(address, data)
-        rejected, message = _rejected(answer)
+        answer = _post_by_child(address, data)
+        rejected, message = _parse_rejection(answer)
         if rejected:
             raise OSError(f"it rejected {rejected} of the profiles{': ' if message else ''}{message}")
     except OSError as error:
         reason = printable(str(error))[:200] or "no reason was given"
         raise PowerprofError(
-            f"cannot send the profile to {place_of(address)} ({reason})",
+            f"cannot send the profile to {origin_of(address)} ({reason})",
             "does a collector listen there that has a pipeline for profiles?",
         ) from error
 
 
-def _answer_of(address: str, data: bytes) -> bytes:
-    """What the collector answered. Raises OSError."""
+def _post_by_child(address: str, data: bytes) -> bytes:
+    """Return the collector's answer. Raise OSError."""
     from powerprof.system.caller import is_delegated
-    from powerprof.system.fetching import without_rights
+    from powerprof.system.fetching import run_without_rights
 
     passed = {name: os.environ[name] for name in _CERTIFICATES if name in os.environ and not is_delegated()}
     handle, answer = (os.memfd_create(name, os.MFD_CLOEXEC) for name in ("otlp", "answer"))
     with os.fdopen(handle, "w+b") as body, os.fdopen(answer, "w+b") as out:
-        # The address as well: a command line is everybody's to read.
+        # The address is sent through the body too, because every user can read a command line.
         body.write(address.encode() + b"\n" + data)
         body.seek(0)
         try:
-            code, reason = without_rights(
+            code, reason = run_without_rights(
                 Path(__file__), (), passed, stdin=body.fileno(), stdout=out.fileno(), total_s=TOTAL_S
             )
         except TimeoutError:
@@ -94,45 +94,45 @@ def _answer_of(address: str, data: bytes) -> bytes:
         if code != 0:
             raise OSError((reason.splitlines() or [f"the sender ended with {code}"])[-1])
         out.seek(0)
-        return out.read(_MOST_BYTES)
+        return out.read(_MAX_BYTES)
 
 
-def _rejected(answer: bytes) -> tuple[int, str]:
-    """How many profiles were rejected and why: ExportProfilesServiceResponse.partial_success, fields 1 and 2.
+def _parse_rejection(answer: bytes) -> tuple[int, str]:
+    """Return the number of rejected profiles and the reason.
 
-    An answer of another form says nothing of it.
+    ExportProfilesServiceResponse.partial_success has them in fields 1 and 2. Other answers count as no rejection.
     """
     try:
-        partial = dict(_fields(answer)).get(1, b"")
-        found = dict(_fields(partial)) if isinstance(partial, bytes) else {}
+        partial = dict(_parse_fields(answer)).get(1, b"")
+        fields = dict(_parse_fields(partial)) if isinstance(partial, bytes) else {}
     except (IndexError, ValueError):
         return 0, ""
-    count, message = found.get(1, 0), found.get(2, b"")
+    count, message = fields.get(1, 0), fields.get(2, b"")
     return (count if isinstance(count, int) else 0), (
         message.decode("utf-8", "replace") if isinstance(message, bytes) else ""
     )
 
 
-def _fields(data: bytes) -> list[tuple[int, int | bytes]]:
-    """The fields of a message that are numbers or bytes. Raises IndexError and ValueError for what is none."""
-    found: list[tuple[int, int | bytes]] = []
+def _parse_fields(data: bytes) -> list[tuple[int, int | bytes]]:
+    """Return the fields of a message that are numbers or bytes. Raise IndexError or ValueError for other data."""
+    fields: list[tuple[int, int | bytes]] = []
     at = 0
     while at < len(data):
-        key, at = _varint(data, at)
-        value, at = _varint(data, at)
+        key, at = _parse_varint(data, at)
+        value, at = _parse_varint(data, at)
         if key & 7 == 2:
             if at + value > len(data):
                 raise IndexError("cut short")
-            found.append((key >> 3, data[at : at + value]))
+            fields.append((key >> 3, data[at : at + value]))
             at += value
         elif key & 7 == 0:
-            found.append((key >> 3, value))
+            fields.append((key >> 3, value))
         else:
             raise ValueError("another type of field")
-    return found
+    return fields
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _parse_varint(data: bytes, at: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         value |= (data[at] & 0x7F) << shift
@@ -145,7 +145,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _post(address: str, data: bytes) -> int:
-    """Send, and copy the answer to descriptor 1; the exit status, with its reason on stderr."""
+    """Send, and copy the answer to descriptor 1. Return the exit status; its reason is on stderr."""
     parts: SplitResult = urlsplit(address)
     path = (parts.path if parts.path not in ("", "/") else _PATH) + (f"?{parts.query}" if parts.query else "")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
@@ -160,7 +160,7 @@ def _post(address: str, data: bytes) -> int:
         if not 200 <= answer.status < 300:
             print(f"HTTP {answer.status} {answer.reason}", file=sys.stderr)
             return _REFUSED
-        sys.stdout.buffer.write(answer.read(_MOST_BYTES))
+        sys.stdout.buffer.write(answer.read(_MAX_BYTES))
     except (OSError, ValueError, http.client.HTTPException) as error:
         reason = str(getattr(error, "strerror", None) or error) or type(error).__name__
         print(reason.replace("\n", " "), file=sys.stderr)

@@ -18,7 +18,7 @@ from powerprof.database.products.products import does_setting_need_trust, does_v
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError, UsageError
 from powerprof.system.files import reason_of
-from powerprof.system.folders import Folder, Rules, Unfit, copy_folder
+from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder
 from powerprof.system.paths import data_dir, state_dir
 from powerprof.workloads.definition import ServerDefinition, TopologyMember
 from powerprof.workloads.reading import Case
@@ -115,8 +115,8 @@ def _remember(digest: str, folder: Path) -> None:
 def _copy(source: Path, target: Path, owner: tuple[int, int] | None) -> None:
     """Copy files, folders and links as they are. Raise DataError."""
     try:
-        copy_folder(source.resolve(), target, Rules(owner, _MOST_FILES, _MOST_BYTES, links=True))
+        copy_folder(source.resolve(), target, CopyRules(owner, _MOST_FILES, _MOST_BYTES, links=True))
     except OSError as error:
         raise DataError(source, f"cannot be copied ({reason_of(error)})") from error
-    except Unfit as unfit:
+    except CopyRefused as unfit:
         raise DataError(source, str(unfit)) from None

@@ -40,7 +40,7 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(uprobes, "open_sampler", noted("opened", uprobes.open_sampler))
     monkeypatch.setattr(uprobes, "open_event", noted("opened", uprobes.open_event))
     monkeypatch.setattr(syscalls, "create_link", noted("opened", syscalls.create_link))
-    monkeypatch.setattr(caller, "settle", noted("given up", lambda *_: None))
+    monkeypatch.setattr(caller, "drop_privileges", noted("given up", lambda *_: None))
     return said
 
 

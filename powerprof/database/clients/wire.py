@@ -31,7 +31,7 @@ from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.statements.text import Family
 from powerprof.system import files, paths
-from powerprof.system.caller import HostUser, known_as
+from powerprof.system.caller import HostUser, connecting_as
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, try_text, whole
@@ -151,7 +151,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
         self._start_answer(connect_s)
         plugins = dict.fromkeys(_PLAIN, _Plain) | {"caching_sha2_password": _CachingSha2, "sha256_password": _Sha256}
         # Keys and certificates of an option file are read with the account's rights.
-        with known_as(account):
+        with connecting_as(account):
             super().__init__(local_infile=False, auth_plugin_map=plugins, defer_connect=True, **options)
         if not defer_connect:
             self.connect()
@@ -167,7 +167,7 @@ class BoundedConnection(_Connection):  # type: ignore[misc]
                     sock.settimeout(self.connect_timeout)
                 else:
                     sock.settimeout(self.connect_timeout)
-                    with known_as(self._account):
+                    with connecting_as(self._account):
                         sock.connect(self.unix_socket)
                 check_listener(read_listener(sock), self._listener)
             except OSError as error:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from powerprof.database.isolation import janitor, sandbox
 from powerprof.system import files, programs
-from powerprof.system.child import Say, apart, map_account
+from powerprof.system.child import SendPart, map_account, run_in_fork
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import reason_of, try_text
@@ -206,7 +206,7 @@ class LoopbackNetwork(Closeable):
         ours, theirs = socket.socketpair()
         with ours, theirs:
 
-            def work(say: Say) -> None:
+            def work(say: SendPart) -> None:
                 uid, gid = os.geteuid(), os.getegid()
                 _call_libc("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
                 map_account(uid, gid)
@@ -214,7 +214,7 @@ class LoopbackNetwork(Closeable):
                 own = [os.open(name, os.O_RDONLY | os.O_CLOEXEC) for name in (_USER_NAMESPACE, _NETWORK_NAMESPACE)]
                 theirs.sendmsg([b"."], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", own))])
 
-            if not apart(work, _PATIENCE_S).ended:
+            if not run_in_fork(work, _PATIENCE_S).ended:
                 raise PowerprofError("cannot make a network for private servers", "run as root")
             self.handles = tuple(socket.recv_fds(ours, 1, 2)[1])
 

@@ -33,7 +33,7 @@ from powerprof.system import paths
 from powerprof.system.caller import acting_as
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import reason_of
-from powerprof.system.folders import Folder, Rules, Unfit, copy_folder, give, write_all
+from powerprof.system.folders import CopyRefused, CopyRules, Folder, copy_folder, set_owner, write_all
 
 Port = int | Literal["ephemeral"] | None
 ROOM_HINT = "make room, or set TMPDIR (servers) and XDG_CACHE_HOME (template) to a larger disk"
@@ -164,7 +164,7 @@ def prepare_directory(build: ServerBuild, options: ServerOptions, tree: RunTree)
                 clone_folder(build.basedir / "share", directory / "base/share", owner)
             # This is the last step: until now no other account could enter, and from now on root does nothing in the
             # directory by its own rights.
-            give(folder.handle, owner)
+            set_owner(folder.handle, owner)
     except OSError as error:
         raise PowerprofError(f"cannot prepare {directory} ({reason_of(error)})", _hint_about_room(error)) from error
     return login
@@ -175,7 +175,7 @@ def _write_files(folder: Folder, files: Mapping[str, str], owner: tuple[int, int
         handle = folder.create(name)
         try:
             write_all(handle, text.encode())
-            give(handle, owner)
+            set_owner(handle, owner)
         finally:
             os.close(handle)
     _make_folders(folder, ("tmp", "base"), owner)
@@ -185,7 +185,7 @@ def _make_folders(folder: Folder, names: tuple[str, ...], owner: tuple[int, int]
     for name in names:
         folder.make(name)
         with folder.folder(name) as inner:
-            give(inner.handle, owner)
+            set_owner(inner.handle, owner)
 
 
 def _check_entry(place: Path, owner: tuple[int, int]) -> None:
@@ -201,7 +201,7 @@ def let_pass(tree: RunTree, owner: tuple[int, int]) -> None:
     """Let the server's account pass through the tree. It can write only in its own directory."""
     _check_entry(tree.path.parent, owner)
     with Folder.open(tree.path) as folder:
-        give(folder.handle, (0, owner[1]), 0o710)
+        set_owner(folder.handle, (0, owner[1]), 0o710)
 
 
 @contextmanager
@@ -343,7 +343,7 @@ def _initialise(build: ServerBuild, work: Path, tree: RunTree) -> Path:
     build = _bring_within_reach(build, work, owner)
     with Folder.open(work) as folder:
         _make_folders(folder, ("data", "tmp"), owner)
-        give(folder.handle, owner)
+        set_owner(folder.handle, owner)
     steps = products.product_of(build).initialise(build, work / "data")
     if owner is not None and build.root is None:
         blocked = may_enter(Path(steps[0][0][0]).parent, *owner)
@@ -417,10 +417,10 @@ def clone_folder(source: Path, target: Path, owner: tuple[int, int] | None) -> N
     exchange files during the copy. Raises PowerprofError.
     """
     try:
-        copy_folder(source, target, Rules(owner, _MAX_DATA_FILES))
+        copy_folder(source, target, CopyRules(owner, _MAX_DATA_FILES))
     except OSError as error:
         raise PowerprofError(
             f"cannot copy the server's data to {target} ({reason_of(error)})", _hint_about_room(error)
         ) from error
-    except Unfit as unfit:
+    except CopyRefused as unfit:
         raise PowerprofError(f"{source} {unfit}", f"rm -r {source}") from None

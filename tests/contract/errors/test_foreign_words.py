@@ -21,7 +21,7 @@ from powerprof.measure import turbostat
 from powerprof.stacks import image
 from powerprof.stacks.demangle import demangle_legacy, demangle_v0
 from powerprof.system.errors import DataError
-from powerprof.system.files import disarmed, loader, printable, printable_lines, reading, whole
+from powerprof.system.files import escape_formulas, loader, printable, printable_lines, reading, whole
 from powerprof.workloads.reading import read_workload
 from tests.conftest import REPOSITORY, Cli
 from tests.programs.cpu_time import least_cpu_s
@@ -75,14 +75,14 @@ def test_printable() -> None:
     "cell", ["=1+1", "+1", "-1", "@x", "\t=1", "\r=1", " =1", "\xa0=1", "=cmd", "a;=1", "a\n=1", "a\r\n+1"]
 )
 def test_a_formula_is_disarmed(cell: str) -> None:
-    safe = disarmed(cell)
+    safe = escape_formulas(cell)
     for part in safe.replace("\r", "\n").replace("\t", "\n").replace(";", "\n").split("\n"):
         assert not part.lstrip(" \xa0").startswith(("=", "+", "-", "@", "＝"))
 
 
 @pytest.mark.parametrize("cell", ["operator-", "a=b", "std::less<int>", "−1", "vector<int, -1>", "", "thread/sql/main"])
 def test_a_name_is_left_alone(cell: str) -> None:
-    assert disarmed(cell) == cell
+    assert escape_formulas(cell) == cell
 
 
 def test_whole_numbers() -> None:

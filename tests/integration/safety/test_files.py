@@ -155,7 +155,7 @@ def test_no_module_gives_files_away_by_name() -> None:
         for path in package.rglob("*.py")
         if any(word in path.read_text() for word in ("os.chown(", "shutil.chown(", "os.lchown("))
     }
-    # `folders.give` takes a descriptor.
+    # `folders.set_owner` takes a descriptor.
     assert found == {"system/folders.py"}
 
 

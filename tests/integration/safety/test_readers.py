@@ -24,7 +24,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
 from powerprof.queries.client_texts import StatementSample, add_plans
 from powerprof.queries.records import Statement
-from powerprof.system.caller import account_of, known_as
+from powerprof.system.caller import account_of, connecting_as
 from powerprof.system.errors import DataError, PowerprofError
 from tests.conftest import each_release
 from tests.integration.safety.conftest import UID, Attacker
@@ -266,7 +266,7 @@ def test_under_sudo_keys_are_read_as_the_caller(sudo: Attacker) -> None:
 def test_root_is_root_again_afterwards(attacker: Attacker) -> None:
     before = os.getresuid(), os.getresgid(), os.getgroups()
     account = account_of(UID)
-    with known_as(account):
+    with connecting_as(account):
         assert os.geteuid() == UID
         with pytest.raises(PermissionError):
             attacker.secret.read_text()

@@ -290,7 +290,7 @@ def test_servers_that_work_together_reach_one_another_alone(kind: str, host: For
 
 
 def test_the_client_of_a_given_server_connects_to_its_port_alone(host: Forbidden) -> None:
-    if landlock.version() < 4:
+    if landlock.read_landlock_version() < 4:
         pytest.skip("no capability: Landlock for TCP (Linux 6.7)")
     login = Login(user="u", host="127.0.0.1", port=host.port)
     context = Context(GivenServer(login), login, host.place)
@@ -304,7 +304,7 @@ def test_the_client_of_a_given_server_connects_to_its_port_alone(host: Forbidden
 
 
 def test_where_there_are_no_namespaces_landlock_holds(host: Forbidden, monkeypatch: pytest.MonkeyPatch) -> None:
-    if landlock.version() < 6:
+    if landlock.read_landlock_version() < 6:
         pytest.skip("no capability: Landlock for signals (Linux 6.12)")
     monkeypatch.setattr(sandbox, "has_namespaces", lambda: False)
     reached = host.reached_from(sandbox._confinement("true", sandbox.Sandbox(), None))["reached"]

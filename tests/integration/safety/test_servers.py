@@ -99,7 +99,7 @@ def test_statements_reach_no_files_of_the_host(server: PrivateServer, attacker: 
 
 def test_no_way_to_name_a_file_leads_out_of_the_servers_folder(server: PrivateServer, attacker: Attacker) -> None:
     """Its account is that of the host's own databases: what it may write to, a workload's statements may not."""
-    if not child.version():
+    if not child.read_landlock_version():
         pytest.skip("no capability: Landlock (Linux 5.19)")
     place = attacker.secret.parent.parent / "databases"
     place.mkdir()

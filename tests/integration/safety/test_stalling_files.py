@@ -27,7 +27,7 @@ from powerprof.database.clients.wire import PostgresConnection as Connection
 from powerprof.diagnosis.collect import read_log_end
 from powerprof.stacks.image import ProcessImage, snapshot
 from powerprof.stacks.runtimes import read_perf_map
-from powerprof.system.child import Say, apart
+from powerprof.system.child import SendPart, run_in_fork
 from powerprof.system.processes import language_of, owner_of
 from powerprof.system.reader_process import MOST_WAITED_S, Opened, ReaderProcess, ReaderWaits, link_of, shared
 from tests.conftest import REPOSITORY
@@ -268,12 +268,12 @@ def test_a_lease_and_a_pipe_are_errors_at_once(tmp_path: Path, fresh: ReaderProc
 def test_a_fork_that_no_signal_ends_is_abandoned(place: Path) -> None:
     with stalling(place, GETATTR) as stalled:
 
-        def work(say: Say) -> None:
+        def work(say: SendPart) -> None:
             say(b"begun")
             os.stat(f"/proc/{stalled.pid}/exe")  # noqa: PTH116 - without the owner of the rule
 
         began_s = time.monotonic()
-        done = apart(work, 0.5)
+        done = run_in_fork(work, 0.5)
         assert (done.parts, done.ended) == ([b"begun"], False)
         assert time.monotonic() - began_s < 10
 
@@ -283,23 +283,23 @@ def test_a_fork_uses_the_same_reader_and_hands_back_the_waits(place: Path, fresh
     fresh.maps(os.getpid())
     first = fresh._child
 
-    def work(say: Say) -> None:
+    def work(say: SendPart) -> None:
         fresh.maps(os.getppid())
         assert fresh._child is first
         say(b"")
 
     with fresh.lent():
-        assert apart(work, 10.0).ended
+        assert run_in_fork(work, 10.0).ended
         fresh.take_back(fresh.waits)
     assert fresh._child is first and fresh.maps(os.getpid())
     with stalling(place, GETATTR) as stalled:
 
-        def wait(say: Say) -> None:
+        def wait(say: SendPart) -> None:
             assert fresh.status(Path(f"/proc/{stalled.pid}/exe")) is None
             say(msgspec.msgpack.encode(fresh.waits))
 
         with fresh.lent():
-            done = apart(wait, 30.0)
+            done = run_in_fork(wait, 30.0)
             fresh.take_back(msgspec.msgpack.decode(done.parts[0], type=ReaderWaits))
     assert fresh.waits.silent == [stalled.pid] and fresh.waits.by_account[UID].left_behind == 1
     assert fresh.maps(os.getpid()) and fresh._child is not first

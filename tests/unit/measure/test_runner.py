@@ -57,7 +57,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_parts_open_before_privileges_are_given_up_and_end_in_reverse(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    monkeypatch.setattr(caller, "settle", lambda *words: log.append(f"settled {words}"))
+    monkeypatch.setattr(caller, "drop_privileges", lambda *words: log.append(f"settled {words}"))
     passed = run_window(0.0, Noted("a", log), Noted("b", log), settle=True, source="rapl")
     assert log == ["a opens", "b opens", "settled (True, 'rapl')", "a begins", "b begins", "b ends", "a ends"]
     assert (passed.interrupted, passed.notes) == (None, [])

@@ -127,15 +127,15 @@ def test_a_thousand_new_control_groups_have_the_names_read_once(monkeypatch: pyt
     units = Units()
     paths = [f"/user.slice/{number:064x}" for number in range(1000)]
     # None of a runtime's: no names are needed.
-    assert [units._named(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
+    assert [units._name_of(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
     assert looks == []
-    assert all(units._named(path).startswith("container ") for path in paths)
+    assert all(units._name_of(path).startswith("container ") for path in paths)
     assert len(looks) == 1
     # No runtime of root has a container below a user's groups.
     units._next_names_s = 0.0
-    units._named(f"{USER}/docker-{ID}.scope")
+    units._name_of(f"{USER}/docker-{ID}.scope")
     assert len(looks) == 1
     # What had no name while none was looked for has one at the next look.
     monkeypatch.setattr("powerprof.system.cgroups.container_names", lambda: {path[-64:]: "web" for path in paths})
     units._next_names_s = 0.0
-    assert units._named(paths[5]) == "container web"
+    assert units._name_of(paths[5]) == "container web"
