@@ -142,7 +142,7 @@ def _change_slack(options: Options) -> None:
         raise UsageError("--wait has no effect where nothing is set", "leave it out")
     from powerprof.cure import threads
     from powerprof.cure.remedies import parse_choice
-    from powerprof.diagnosis.slack import DEFAULT_NS
+    from powerprof.diagnosis.thread_pace import DEFAULT_NS
     from powerprof.report.cure import released_line, slack_lines
 
     choice = parse_choice(options.thread, threads.slack_text(DEFAULT_NS) if options.release else options.slack, None)

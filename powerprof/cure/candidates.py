@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from powerprof.cure.remedies import Choice, CureRequest, EventChoice, FindingChoice, VariableChoice
 from powerprof.cure.threads import SlackChoice, check_owner, resolve_target, slack_text
 from powerprof.database.clients.given import is_server_name
-from powerprof.diagnosis.collect import rows_of
+from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Diagnosis, Finding, LiveRemedy, ThreadWakeups
 from powerprof.model import text
 from powerprof.model.text import Say
@@ -57,7 +57,7 @@ def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeup
     from powerprof.attribution.requests import AttributeRequest
 
     taken = attribute.trace_target(target, AttributeRequest(duration_s=request.window_s), dict, say)
-    return rows_of(attribute.analyse(taken))
+    return list_thread_wakeups(attribute.analyse(taken))
 
 
 def list_finding_candidates(pid: int, findings: Iterable[Finding]) -> list[Candidate]:

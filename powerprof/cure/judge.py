@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from powerprof.cure.records import CureBlock, CurePrediction
 from powerprof.cure.remedies import CureRequest, PlannedChange
 from powerprof.cure.threads import SlackChoice
-from powerprof.diagnosis.collect import rows_of, timers_hz
-from powerprof.diagnosis.slack import predicted
+from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
+from powerprof.diagnosis.thread_pace import predict_slack
 from powerprof.energy.domains import host_energy, host_meters
 from powerprof.experiment import verdict
 from powerprof.experiment.metrics import Compared
@@ -191,14 +191,14 @@ def predict_change(plan: PlannedChange, target: Target, request: CureRequest, sa
         return None  # the windows say why nothing is traced
     finally:
         signals.release()  # signals wait from the end of a window: nothing is to be saved of this one
-    rows = [row for row in rows_of(attribution) if row.tid == thread.tid]
+    rows = [row for row in list_thread_wakeups(attribution) if row.tid == thread.tid]
     own_hz = sum(row.rate_hz for row in rows if row.origin == "own_timer")
     own_wakings_hz = max(own_hz, sum(row.wakings_hz or 0.0 for row in rows if row.origin == "own_timer"))
     cpus = attribution.cpus or 1
-    others_hz = max(0.0, (timers_hz(attribution) or 0.0) - own_hz / cpus)
+    others_hz = max(0.0, (compute_timers_hz(attribution) or 0.0) - own_hz / cpus)
     interrupts_hz = max(0.0, (ticks.rate_hz or 0.0) - own_wakings_hz / cpus)
     by_wall_clock = waits_by_wall_clock(target.pids[0], thread.tid)
-    one = predicted(rows, request.choice.slack_ns, others_hz, whole(plan.before) or 0, by_wall_clock, interrupts_hz)
+    one = predict_slack(rows, request.choice.slack_ns, others_hz, whole(plan.before) or 0, by_wall_clock, interrupts_hz)
     if one is None:
         return None
     return CurePrediction(now_hz=one.now_hz, then_hz=one.then_hz, most_hz=one.most_hz, is_bound=one.is_bound)

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a server: ask, trace, ask again. The questions lie outside of the traced window."""
+"""The collection of evidence: query the server, trace it, query it again. Queries run outside the traced window."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from powerprof.database.clients import sql
-from powerprof.database.clients.base import StatementError
 from powerprof.database.clients.given import is_server_name, read_local_thread_names
-from powerprof.diagnosis import asking
+from powerprof.diagnosis import server_queries
 from powerprof.diagnosis.evidence import (
-    ASKABLE,
+    SQL_FAMILIES,
     DeniedAccount,
     Evidence,
     LogSummary,
@@ -28,9 +27,8 @@ from powerprof.measure.procfs import process_cpu_ns
 from powerprof.measure.window import run_window
 from powerprof.model.text import Say
 from powerprof.statements.text import limit_texts, normalise_replication_error
-from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
-from powerprof.system.files import printable, try_text, whole
+from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
 from powerprof.system.processes import Target, language_of
 from powerprof.system.reader_process import shared
@@ -42,140 +40,88 @@ if TYPE_CHECKING:
     from powerprof.model.attribution import Attribution, Wakeup, Waking
 
 
-# Logins that a server refused, by account, by its own count: MySQL keeps one (performance_schema), MariaDB's error log
-# has them (`serverlog`).
-
-_MOST_NAME = 100
-# ER_ACCESS_DENIED_ERROR, ER_ACCESS_DENIED_NO_PASSWORD_ERROR
-_DENIED = (
-    "SELECT USER, HOST, SUM(SUM_ERROR_RAISED), TIMESTAMPDIFF(SECOND, MAX(LAST_SEEN), NOW()), "
-    "TIMESTAMPDIFF(SECOND, MIN(FIRST_SEEN), MAX(LAST_SEEN)) "
-    "FROM performance_schema.events_errors_summary_by_account_by_error WHERE ERROR_NUMBER IN (1045, 1698) "
-    "AND SUM_ERROR_RAISED > 0 AND USER IS NOT NULL GROUP BY USER, HOST ORDER BY 3 DESC LIMIT 200"
-)
-
-
-def denied(connection: Sql) -> list[DeniedAccount]:
-    """Since the server was started; empty where it does not count them, or may not be asked."""
-    try:
-        rows = sql.fetch_rows(connection, _DENIED, columns=5)
-    except StatementError as error:
-        if error.number >= 2000 or error.number == 0:  # the connection was lost, or is of no use
-            raise
-        return []
-    found = []
-    for user, host, total, last_s, span_s in rows:
-        count = sql.parse_count(total)
-        if count:
-            name = printable(f"{str(user)[:_MOST_NAME]}@{str(host or '')[:_MOST_NAME]}")
-            found.append(
-                DeniedAccount(
-                    account=name,
-                    count=count,
-                    window_count=0,
-                    last_s=max(sql.parse_number(last_s) or 0.0, 0.0),
-                    span_s=max(sql.parse_number(span_s) or 0.0, 0.0),
-                )
-            )
-    return found
-
-
-def between(before: Sequence[DeniedAccount], after: Sequence[DeniedAccount]) -> list[DeniedAccount]:
-    """Those of the end, with how many of theirs came in the window."""
-    then: Mapping[str, int] = {one.account: one.count for one in before}
-    return [
-        DeniedAccount(
-            account=one.account,
-            count=one.count,
-            window_count=max(0, one.count - then.get(one.account, 0)),
-            last_s=one.last_s,
-            span_s=one.span_s,
-        )
-        for one in after
-    ]
-
-
-# What the server's error log says of replication: its end is read, counted and forgotten.
-
-_END_BYTES = 256 << 10
-SPAN_S = 600.0
-_TEXT = 1000
+_LOG_END_BYTES = 256 << 10
+_LOG_SPAN_S = 600.0
+_MOST_ERROR = 1000
 # 2026-11-20 11:33:57 · 261120 11:33:57 · 2026-11-20T11:33:57.123456Z
 _WHEN = re.compile(r"(?:(\d{4})-(\d\d)-(\d\d)|(\d\d)(\d\d)(\d\d))[ T]+(\d{1,2}):(\d\d):(\d\d)(?:\.\d+)?(Z)?")
 _DUMP = re.compile(r"Start binlog_dump to (?:slave|replica)_server\((\d{1,10})\)")
 _SAME = re.compile(r"same server[_ ]?(?:uuid|id)", re.IGNORECASE)
-_RETRY = "reconnecting to retry"
-# Behind the words in brackets: within a statement that a line quotes, it is a value of a client's.
-_SERVERLOG_DENIED = re.compile(
-    r"^[^\[\]]{0,80}(?:\[[\w-]{1,40}\] ){1,4}Access denied for user '([^']{0,80})'@'([^']{0,255})'"
-)
-# MariaDB: "Slave SQL: Error …"; MySQL: "Replica SQL for channel '': Error …" and workers' "Worker 1 failed executing".
-# Looked for behind the first [ERROR] of a line: a client's statement stands in it, and 64 KB that say [ERROR] again and
-# again took 9 s where each was tried. A channel's name has at most 64 characters.
+# The match begins with the words in brackets. Elsewhere the same words may be a value in a quoted statement.
+_DENIED = re.compile(r"^[^\[\]]{0,80}(?:\[[\w-]{1,40}\] ){1,4}Access denied for user '([^']{0,80})'@'([^']{0,255})'")
+# MariaDB prints "Slave SQL: Error ...". MySQL prints "Replica SQL for channel '': Error ..." and, for workers,
+# "Worker 1 failed executing". Only the text after the first [ERROR] of a line is searched, because the line may quote
+# a client's statement: a search from each [ERROR] in 64 KB of them took 9 s. Channel names have at most 64 characters.
 _SQL_ERROR = re.compile(r"\b(?:Slave|Replica) SQL(?: for channel '[^']{0,64}')?: (.*)")
 _STARTED = re.compile("I/O thread: (Start asynchronous replication|connected to master)|ready for connections")
 
 
 def read_log_end(pid: int) -> str | None:
-    """The end of what the process writes to stderr, if that is a file: a server's error log is (log_error too)."""
-    data = shared().read(pid, procfs() / str(pid) / "fd/2", _END_BYTES, from_end=True)
+    """Return the end of the file that the process uses as stderr, the error log of a server; None if unreadable."""
+    data = shared().read(pid, procfs() / str(pid) / "fd/2", _LOG_END_BYTES, from_end=True)
     return None if data is None else data.decode("utf-8", errors="replace")
 
 
-def summarise(text: str, now_s: float | None = None) -> LogSummary:
-    """Pure but for the clock and the time zone: count what the last ten minutes of a log say."""
+def summarise_log(text: str, now_s: float | None = None) -> LogSummary:
+    """Return the counts of replication messages in the last ten minutes of an error log.
+
+    Times without a zone are local times. `now_s` is in seconds since the epoch.
+    """
     now_s = time.time() if now_s is None else now_s
-    same = retries = sql_errors = 0
+    same_ids = retries = sql_errors = 0
     sql_error: str | None = None
-    sql_last: float | None = None
+    sql_error_last_s: float | None = None
     denied: dict[str, int] = {}
-    denied_lasts: dict[str, float] = {}
+    denied_last_s: dict[str, float] = {}
     dumps: dict[str, int] = {}
-    lasts: dict[str, float] = {}
-    first: float | None = None
-    when: float | None = None
-    last: float | None = None
+    dump_last_s: dict[str, float] = {}
+    first_s: float | None = None
+    line_s: float | None = None
+    same_id_last_s: float | None = None
     for line in text.splitlines():
-        when = _moment(line) or when
-        if when is None or not 0 <= now_s - when + 1 <= SPAN_S:
+        # A line without a time continues the line before it.
+        line_s = _parse_time(line) or line_s
+        if line_s is None or not 0 <= now_s - line_s + 1 <= _LOG_SPAN_S:
             continue
-        first = when if first is None else min(first, when)
+        first_s = line_s if first_s is None else min(first_s, line_s)
+        age_s = now_s - line_s
         if _STARTED.search(line):
-            same = retries = 0
+            same_ids = retries = 0
         elif _SAME.search(line):
-            same, last = same + 1, now_s - when
-        elif _RETRY in line:
+            same_ids, same_id_last_s = same_ids + 1, age_s
+        elif "reconnecting to retry" in line:
             retries += 1
         elif dump := _DUMP.search(line):
             dumps[dump[1]] = dumps.get(dump[1], 0) + 1
-            lasts[dump[1]] = now_s - when
-        elif refused := _SERVERLOG_DENIED.search(line):
-            account = f"{refused[1]}@{refused[2]}"
+            dump_last_s[dump[1]] = age_s
+        elif denial := _DENIED.search(line):
+            account = f"{denial[1]}@{denial[2]}"
             denied[account] = denied.get(account, 0) + 1
-            denied_lasts[account] = now_s - when
-        elif failed := _SQL_ERROR.search(line.partition("[ERROR]")[2]):
-            sql_error, sql_errors, sql_last = failed[1][:_TEXT], sql_errors + 1, now_s - when
-    span = max(0.0, now_s - first) if first is not None else 0.0
+            denied_last_s[account] = age_s
+        elif error := _SQL_ERROR.search(line.partition("[ERROR]")[2]):
+            sql_error, sql_errors, sql_error_last_s = error[1][:_MOST_ERROR], sql_errors + 1, age_s
+    dumps, denied = _select_most_frequent(dumps), _select_most_frequent(denied)
     return LogSummary(
-        span_s=span,
-        same_id_count=same,
-        same_id_last_s=last if same else None,
+        span_s=max(0.0, now_s - first_s) if first_s is not None else 0.0,
+        same_id_count=same_ids,
+        same_id_last_s=same_id_last_s if same_ids else None,
         retries_count=retries,
-        dump_starts=_most(dumps),
-        dump_last_s={key: lasts[key] for key in _most(dumps)},
-        denied=_most(denied),
-        denied_last_s={key: denied_lasts[key] for key in _most(denied)},
+        dump_starts=dumps,
+        dump_last_s={server_id: dump_last_s[server_id] for server_id in dumps},
+        denied=denied,
+        denied_last_s={account: denied_last_s[account] for account in denied},
         sql_error=None if sql_error is None else normalise_replication_error(sql_error),
         sql_errors_count=sql_errors,
-        sql_error_last_s=sql_last,
+        sql_error_last_s=sql_error_last_s,
     )
 
 
-def _most(counts: Mapping[str, int]) -> dict[str, int]:
+def _select_most_frequent(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda entry: -entry[1])[:32])
 
 
-def _moment(line: str) -> float | None:
+def _parse_time(line: str) -> float | None:
+    """Return the time at the beginning of a log line in seconds since the epoch; None without one."""
     stamp = _WHEN.match(line)
     if not stamp:
         return None
@@ -188,29 +134,21 @@ def _moment(line: str) -> float | None:
         return None
 
 
-def log_of(pid: int | None) -> LogSummary | None:
-    """The summary for a process of this host; None where its log cannot be read."""
-    text = read_log_end(pid) if pid is not None else None
-    return summarise(text) if text is not None else None
-
-
-# CPU time of a process and of its threads, between two moments.
-
-_MOST = 16
+_MOST_THREADS = 16
 
 
 @dataclass(frozen=True)
 class CpuTimes:
-    """Nanoseconds at a moment: of the process with threads that have ended, and of each thread."""
+    """CPU times at one moment in ns: of each thread, and of the process with its ended threads."""
 
     at_s: float
     process_ns: int
     threads_ns: Mapping[int, int]
 
 
-def read(pid: int) -> CpuTimes | None:
-    """Now; None where the process has gone. Threads by schedstat (Documentation/scheduler/sched-stats.rst)."""
-    folder = paths.procfs() / str(pid) / "task"
+def read_cpu_times(pid: int) -> CpuTimes | None:
+    """Return the CPU times of a process from schedstat (Documentation/scheduler/sched-stats.rst); None if it ended."""
+    folder = procfs() / str(pid) / "task"
     try:
         tids = [int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()]
     except OSError:
@@ -218,49 +156,52 @@ def read(pid: int) -> CpuTimes | None:
     threads: dict[int, int] = {}
     for tid in tids:
         words = (try_text(folder / str(tid) / "schedstat") or "").split()
-        spent = whole(words[0]) if words else None
-        if spent is not None:
-            threads[tid] = spent
-    process = process_cpu_ns(pid)
-    return None if process is None else CpuTimes(time.monotonic(), process, threads)
+        spent_ns = whole(words[0]) if words else None
+        if spent_ns is not None:
+            threads[tid] = spent_ns
+    process_ns = process_cpu_ns(pid)
+    return None if process_ns is None else CpuTimes(time.monotonic(), process_ns, threads)
 
 
-def cpu_time_between(
+def compute_cpu_shares(
     before: CpuTimes | None, after: CpuTimes | None, pid: int, names: Mapping[int, str]
 ) -> dict[str, Any]:
-    """The fields of the evidence; none where one of the two is missing. A thread of the second moment alone is new:
-    all of it is of the window."""
+    """Return the CPU fields of the evidence; an empty dict if a reading is missing.
+
+    All CPU time of a thread that is only in the second reading belongs to the window.
+    """
     if before is None or after is None or after.at_s <= before.at_s:
         return {}
     span_ns = (after.at_s - before.at_s) * 1e9
     spent = {tid: max(0, value - before.threads_ns.get(tid, 0)) for tid, value in after.threads_ns.items()}
-    process = max(0, after.process_ns - before.process_ns)
-    most = sorted(spent, key=lambda tid: -spent[tid])[:_MOST]
+    process_ns = max(0, after.process_ns - before.process_ns)
     return {
-        "cpu_percent": 100.0 * process / span_ns,
+        "cpu_percent": 100.0 * process_ns / span_ns,
         "threads_cpu": [
             ThreadCpu(tid=tid, comm=look_up(tid, pid).comm, name=names.get(tid), percent=100.0 * spent[tid] / span_ns)
-            for tid in most
+            for tid in sorted(spent, key=lambda tid: -spent[tid])[:_MOST_THREADS]
             if spent[tid]
         ],
-        "ended_cpu_percent": 100.0 * max(0, process - sum(spent.values())) / span_ns,
+        "ended_cpu_percent": 100.0 * max(0, process_ns - sum(spent.values())) / span_ns,
     }
 
 
 _SAMPLES = 8
 _SAMPLE_S = 0.04
-_ROWS = 80
-_FRAMES = 24
+_MOST_ROWS = 80
+_MOST_FRAMES = 24
 _TIMERS = ("timer", "tick")
-# Reading a word takes some 10 µs; at each edge of a window all statements together may take half a second.
+# Reading a word takes about 10 µs. At each end of a window all statements together may take half a second.
 _MOST_WORDS = 40_000
 
 
 @dataclass(frozen=True)
 class Subject:
-    """The server: its process on this host, its connection; one of the two may be None.
+    """The server to inspect.
 
-    `target` has all its processes, where it works in several.
+    Attributes:
+        pid: Its process on this host; None if it is unknown. Either this or `connection` is present.
+        target: All its processes, if it has several.
     """
 
     pid: int | None
@@ -272,10 +213,11 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one look yields: the evidence, and the trace that it was made from (None: not traced).
+class Inspection:
+    """The evidence about a server and its trace, which is None if the server was not traced.
 
-    `interrupted`: SIGINT or SIGTERM ended it early.
+    Attributes:
+        interrupted: Whether SIGINT or SIGTERM ended the inspection early.
     """
 
     evidence: Evidence
@@ -285,23 +227,23 @@ class Look:
 
     @property
     def files(self) -> dict[str, bytes]:
-        """What is kept beside the diagnosis."""
+        """The files to save with the diagnosis."""
         from powerprof.attribution import capture
 
         return {capture.FILE: capture.encode(self.capture)} if self.capture is not None else {}
 
 
-def look(subject: Subject, duration_s: float, say: Say) -> Look:
-    """Look at the server for `duration_s`. Raises PowerprofError where it goes away meanwhile."""
+def inspect_server(subject: Subject, duration_s: float, say: Say) -> Inspection:
+    """Return the evidence of `duration_s` seconds. Raise PowerprofError if the server ends during the inspection."""
     notes: list[str] = []
-    asked = Asked(subject.connection, notes, subject.pid)
-    asked.before()
-    cpu_before = None if subject.pid is None else read(subject.pid)
+    readings = ServerReadings(subject.connection, notes, subject.pid)
+    readings.read_before()
+    cpu_before = None if subject.pid is None else read_cpu_times(subject.pid)
     started_s = time.monotonic()
     capture = attribution = None
     if subject.pid is not None:
         try:
-            capture, attribution = _trace(subject, asked, duration_s, say)
+            capture, attribution = _trace(subject, readings, duration_s, say)
         except CapabilityError as error:
             notes.append(f"not traced, so which thread wakes is unknown: {error.message}")
     else:
@@ -311,44 +253,42 @@ def look(subject: Subject, duration_s: float, say: Say) -> Look:
     if attribution is None and left_s > 0:
         say(f"watching {subject.label} for {left_s:.0f} s")
         interrupted = run_window(left_s).interrupted is not None
-    cpu_after = None if subject.pid is None else read(subject.pid)
-    asked.after()
-    asked.facts |= cpu_time_between(cpu_before, cpu_after, subject.pid or 0, asked.names)
-    evidence = evidence_of(subject, asked, attribution, duration_s, notes)
-    return Look(evidence, attribution, capture, interrupted)
+    cpu_after = None if subject.pid is None else read_cpu_times(subject.pid)
+    readings.read_after()
+    readings.facts |= compute_cpu_shares(cpu_before, cpu_after, subject.pid or 0, readings.names)
+    evidence = build_evidence(subject, readings, attribution, duration_s, notes)
+    return Inspection(evidence, attribution, capture, interrupted)
 
 
-def evidence_of(
-    subject: Subject, asked: Asked, attribution: Attribution | None, duration_s: float, notes: list[str]
+def build_evidence(
+    subject: Subject, readings: ServerReadings, attribution: Attribution | None, duration_s: float, notes: list[str]
 ) -> Evidence:
-    """What was asked before and after a window, with the server's wake-ups in it (None: not traced)."""
+    """Return the readings of the server with its wake-ups (None: not traced) and the summary of its error log."""
+    if "mariadb" in subject.version.lower():
+        family = "mariadb"
+    else:
+        family = "mysql" if subject.connection is not None or is_server_name(subject.label) else subject.label
+    log = read_log_end(subject.pid) if family in SQL_FAMILIES and subject.pid is not None else None
     return Evidence(
         version=subject.version,
-        family=_family(subject),
+        family=family,
         pid=subject.pid,
         language=None if subject.pid is None else language_of(subject.pid),
         cpus=attribution.cpus if attribution else None,
-        timers_hz=timers_hz(attribution) if attribution else None,
-        window_s=asked.window_s or duration_s,
+        timers_hz=compute_timers_hz(attribution) if attribution else None,
+        window_s=readings.window_s or duration_s,
         traced_s=attribution.window_s if attribution else None,
         exits_hz=sum(wakeup.rate_hz for wakeup in attribution.wakeups) if attribution else None,
-        wakeups=[] if attribution is None else rows_of(attribution),
-        log=log_of(subject.pid) if _family(subject) in ASKABLE else None,
+        wakeups=[] if attribution is None else list_thread_wakeups(attribution),
+        log=None if log is None else summarise_log(log),
         asked=subject.connection is not None,
         notes=notes,
-        **asked.facts,
+        **readings.facts,
     )
 
 
-def _family(subject: Subject) -> str:
-    """`mariadb`, `mysql`, else the name of the program."""
-    if "mariadb" in subject.version.lower():
-        return "mariadb"
-    return "mysql" if subject.connection is not None or is_server_name(subject.label) else subject.label
-
-
-def timers_hz(attribution: Attribution) -> float | None:
-    """How often timers end idle periods of one CPU, whosever they are."""
+def compute_timers_hz(attribution: Attribution) -> float | None:
+    """Return the idle periods per second of one CPU that timers of any program ended; None for an empty trace."""
     if not attribution.window_s or not attribution.cpus:
         return None
     own = sum(row.count for row in attribution.wakeups if row.mechanism in _TIMERS)
@@ -356,7 +296,7 @@ def timers_hz(attribution: Attribution) -> float | None:
     return (own + others) / attribution.window_s / attribution.cpus
 
 
-def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
+def _trace(subject: Subject, readings: ServerReadings, duration_s: float, say: Say) -> tuple[Capture, Attribution]:
     import msgspec
 
     from powerprof.attribution import attribute, blame
@@ -364,30 +304,34 @@ def _trace(subject: Subject, asked: Asked, duration_s: float, say: Say) -> tuple
     from powerprof.attribution.sites import SiteStacks
 
     target = subject.target or Target((subject.pid or 0,), subject.label)
-    taken = attribute.trace_target(target, AttributeRequest(duration_s=duration_s), asked.thread_names, say)
+    capture = attribute.trace_target(target, AttributeRequest(duration_s=duration_s), readings.read_thread_names, say)
     say("unwinding and naming")
-    stacks = SiteStacks(taken)
-    record = blame.build_attribution(taken, stacks)
-    return msgspec.structs.replace(taken, named=stacks.export_names()), record
+    stacks = SiteStacks(capture)
+    attribution = blame.build_attribution(capture, stacks)
+    return msgspec.structs.replace(capture, named=stacks.export_names()), attribution
 
 
-def rows_of(attribution: Attribution) -> list[ThreadWakeups]:
-    """The rows of most idle exits, then those that were woken most and ended none: on a busy host, all of them."""
+def list_thread_wakeups(attribution: Attribution) -> list[ThreadWakeups]:
+    """Return the rows with the most idle exits, then the most woken rows without any, as all are on a busy host."""
     window_s = attribution.window_s
-    ended = [
-        _row(
+    with_exits = [
+        _build_row(
             cause,
             rate_hz=cause.rate_hz,
             wakings_hz=None if cause.wakings_count is None or not window_s else cause.wakings_count / window_s,
             period_ms=cause.period_ms,
         )
-        for cause in attribution.wakeups[:_ROWS]
+        for cause in attribution.wakeups[:_MOST_ROWS]
     ]
-    ended_none = attribution.wakings_without_exit[:_ROWS]
-    return ended + [_row(cause, rate_hz=0.0, wakings_hz=cause.wakings_hz, period_ms=None) for cause in ended_none]
+    return with_exits + [
+        _build_row(cause, rate_hz=0.0, wakings_hz=cause.wakings_hz, period_ms=None)
+        for cause in attribution.wakings_without_exit[:_MOST_ROWS]
+    ]
 
 
-def _row(cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None) -> ThreadWakeups:
+def _build_row(
+    cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, period_ms: float | None
+) -> ThreadWakeups:
     waker = cause.waker
     return ThreadWakeups(
         tid=cause.thread.tid,
@@ -397,124 +341,141 @@ def _row(cause: Wakeup | Waking, *, rate_hz: float, wakings_hz: float | None, pe
         rate_hz=rate_hz,
         wakings_hz=wakings_hz,
         period_ms=period_ms,
-        stack=[frame.label for frame in cause.stack[:_FRAMES]],
+        stack=[frame.label for frame in cause.stack[:_MOST_FRAMES]],
         waker=None if waker is None else (waker.server_name or waker.comm),
     )
 
 
-class Asked:
-    """What the server says before and after; nothing where there is no connection."""
+class ServerReadings:
+    """The readings from a server before and after a window; empty without a connection.
+
+    Attributes:
+        names: The thread names of the server by thread number.
+        window_s: Seconds between the two readings of the counters.
+        facts: Fields of the evidence.
+    """
 
     def __init__(self, connection: Sql | None, notes: list[str], pid: int | None) -> None:
         self._connection = connection
         self._pid = pid
         self._notes = notes
         self._began_s = 0.0
-        self._end: tuple[str, int] | None = None
+        self._binlog_end: tuple[str, int] | None = None
         self._statements: dict[int, dict[str, int]] = {}
         self._denied: list[DeniedAccount] = []
-        self._named_count = 0
+        self._name_queries = 0
         self.names: Mapping[int, str] = {}
         self.window_s = 0.0
         self.facts: dict[str, Any] = {}
 
-    def thread_names(self) -> Mapping[int, str]:
-        """performance_schema's names of the server's threads."""
+    def read_thread_names(self) -> Mapping[int, str]:
+        """Return the thread names of the server by thread number."""
         if self._connection is not None:
-            self._named_count += 1
+            self._name_queries += 1
             self.names = sql.read_thread_names(self._connection, self._pid)
         elif self._pid is not None:
             self.names = read_local_thread_names(self._pid)
         return self.names
 
-    def _ask(self, what: str, question: Callable[[Sql], Any], otherwise: Any) -> Any:
-        if self._connection is None:
-            return otherwise
+    def _query(self, subject: str, query: Callable[[Sql], Any], default: Any) -> Any:
         connection = self._connection
-        return asking.quietly(lambda: question(connection), otherwise, what, self._notes)
+        if connection is None:
+            return default
+        return server_queries.query_or_default(lambda: query(connection), default, subject, self._notes)
 
     @limit_texts(_MOST_WORDS)
-    def before(self) -> None:
-        """Everything that needs two readings; the counters last."""
+    def read_before(self) -> None:
+        """Read everything that needs two readings, the counters last."""
         if self._connection is None:
             return
-        self.facts["variables"] = self._ask("settings", asking.variables, {})
-        self.facts["channels_before"] = self._ask("replication", asking.channels, [])
-        self.facts["clients_before"] = self._ask("the process list", asking.clients, [])
-        self.facts["events"] = self._ask("scheduled events", asking.events, [])
-        self.facts["replica_accounts"] = asking.replica_accounts(self._connection)
-        self.facts["tids"] = asking.connection_threads(self._connection, self._pid)
-        self._end = self._ask("the binary log", asking.log_end, None)
-        self._statements = asking.statements_by_connection(self._connection)
-        self._denied = denied(self._connection)
-        self.facts["status_before"] = asking.status(self._connection)
+        self.facts["variables"] = self._query("settings", server_queries.read_settings, {})
+        self.facts["channels_before"] = self._query("replication", server_queries.read_channels, [])
+        self.facts["clients_before"] = self._query("the process list", server_queries.read_clients, [])
+        self.facts["events"] = self._query("scheduled events", server_queries.read_events, [])
+        self.facts["replica_accounts"] = server_queries.read_replica_accounts(self._connection)
+        self.facts["tids"] = server_queries.read_connection_threads(self._connection, self._pid)
+        self._binlog_end = self._query("the binary log", server_queries.read_binlog_end, None)
+        self._statements = server_queries.read_statements_by_connection(self._connection)
+        self._denied = server_queries.read_denied_accounts(self._connection)
+        self.facts["status_before"] = server_queries.read_counters(self._connection)
         self._began_s = time.monotonic()
 
     @limit_texts(_MOST_WORDS)
-    def after(self) -> None:
-        """The counters first."""
+    def read_after(self) -> None:
+        """Read everything at the end of the window, the counters first."""
         if self._connection is None:
             return
-        self.facts["status_after"] = asking.status(self._connection)
+        self.facts["status_after"] = server_queries.read_counters(self._connection)
         self.window_s = time.monotonic() - self._began_s
-        # Counters move before they are shown: the second SHOW STATUS has counted itself, the first one too.
-        self.facts["own_counts"] = self._own_counts()
-        self.facts["denied"] = between(self._denied, denied(self._connection))
-        self.facts["last_statements"] = asking.last_statements(self._connection)
-        self.facts["statements_by_connection"] = _moved(
-            self._statements, asking.statements_by_connection(self._connection)
+        self.facts["own_counts"] = self._count_own_statements()
+        self.facts["denied"] = server_queries.count_denied_in_window(
+            self._denied, server_queries.read_denied_accounts(self._connection)
         )
-        self.facts["channels_after"] = self._ask("replication", asking.channels, [])
+        self.facts["last_statements"] = server_queries.read_last_statements(self._connection)
+        self.facts["statements_by_connection"] = _subtract_counts(
+            self._statements, server_queries.read_statements_by_connection(self._connection)
+        )
+        self.facts["channels_after"] = self._query("replication", server_queries.read_channels, [])
         if self.facts["events"]:
-            self.facts["events_after"] = self._ask("scheduled events", asking.events, [])
-        if self._end is not None:
-            end = self._ask("the binary log", asking.log_end, None)
-            if end is not None and end[0] == self._end[0]:
-                self.facts["position_before_bytes"], self.facts["position_after_bytes"] = self._end[1], end[1]
-                if end[1] > self._end[1]:
-                    since = self._end
-                    self.facts["logged"] = self._ask("the binary log", lambda sql_: asking.logged(sql_, since), [])
+            self.facts["events_after"] = self._query("scheduled events", server_queries.read_events, [])
+        self._read_binlog()
         self._sample(self._connection)
 
-    def _own_counts(self) -> dict[str, int]:
-        """Of powerprof's statements between the two: the first SHOW STATUS with the question after it, and names."""
-        asked, shown = self._named_count + 1, len(self.facts["status_before"])
+    def _read_binlog(self) -> None:
+        """Read the events since the first reading, unless the server changed to another file."""
+        since = self._binlog_end
+        end = None if since is None else self._query("the binary log", server_queries.read_binlog_end, None)
+        if since is None or end is None or end[0] != since[0]:
+            return
+        self.facts["position_before_bytes"], self.facts["position_after_bytes"] = since[1], end[1]
+        if end[1] > since[1]:
+            self.facts["logged"] = self._query(
+                "the binary log", lambda connection: server_queries.read_binlog_events(connection, since), []
+            )
+
+    def _count_own_statements(self) -> dict[str, int]:
+        """Return the counter increases that powerprof caused between the two readings of the counters.
+
+        The server counts SHOW STATUS before it shows the counters. So the second one includes itself, as the first
+        one did. The query for dumps follows the first one. The thread names were read in between.
+        """
+        selects, counters = self._name_queries + 1, len(self.facts["status_before"])
         return {
             "Com_show_status": 1,
-            "Com_select": asked,
-            "Select_scan": asked + 1,
-            "Rows_sent": shown + 1 + self._named_count * len(self.names),
-            "Handler_read_rnd_next": shown + 1 + self._named_count * len(self.names),
+            "Com_select": selects,
+            "Select_scan": selects + 1,
+            "Rows_sent": counters + 1 + self._name_queries * len(self.names),
+            "Handler_read_rnd_next": counters + 1 + self._name_queries * len(self.names),
         }
 
     def _sample(self, connection: Sql) -> None:
-        """The process list and the list of replicas, some times shortly after one another."""
-        samples: list[list[asking.RawClient]] = []
-        hosts: dict[ReplicaHost, None] = {}
-        seen: list[ReplicationChannel] = []
+        """Read the process list, the replicas and the replication channels several times shortly after one another."""
+        samples: list[list[server_queries.RawClient]] = []
+        replicas: dict[ReplicaHost, None] = {}
+        channels: list[ReplicationChannel] = []
         replicates = bool(self.facts["channels_before"] or self.facts["channels_after"])
         began_s = time.monotonic()
         for number in range(_SAMPLES):
             if number:
                 time.sleep(_SAMPLE_S)
-            samples.append(asking.raw_clients(connection))
+            samples.append(server_queries.read_raw_clients(connection))
             if replicates:
-                seen += self._ask("replication", asking.channels, [])
-            hosts.update(dict.fromkeys(self._ask("the list of replicas", asking.replicas, [])))
+                channels += self._query("replication", server_queries.read_channels, [])
+            replicas.update(dict.fromkeys(self._query("the list of replicas", server_queries.read_replicas, [])))
         self.facts["samples_span_s"] = time.monotonic() - began_s
-        self.facts["samples"] = [asking.with_statements(sample) for sample in samples]
-        self.facts["replicas"] = list(hosts)
-        self.facts["channels_seen"] = seen
+        self.facts["samples"] = [server_queries.normalise_clients(sample) for sample in samples]
+        self.facts["replicas"] = list(replicas)
+        self.facts["channels_seen"] = channels
 
 
-def _moved(before: Mapping[int, dict[str, int]], after: Mapping[int, dict[str, int]]) -> dict[int, dict[str, int]]:
-    """What each connection sent between the two, of those that sent anything."""
-    moved = {
-        number: {name: count - before.get(number, {}).get(name, 0) for name, count in counts.items()}
-        for number, counts in after.items()
-    }
-    return {
-        number: sent
-        for number, counts in moved.items()
-        if (sent := {name: count for name, count in counts.items() if count > 0})
-    }
+def _subtract_counts(
+    before: Mapping[int, dict[str, int]], after: Mapping[int, dict[str, int]]
+) -> dict[int, dict[str, int]]:
+    """Return the statements between two readings of the connections that sent any."""
+    increases: dict[int, dict[str, int]] = {}
+    for connection_id, counts in after.items():
+        earlier = before.get(connection_id, {})
+        sent = {name: count - earlier.get(name, 0) for name, count in counts.items() if count > earlier.get(name, 0)}
+        if sent:
+            increases[connection_id] = sent
+    return increases

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the command line names to a diagnosis."""
+"""The `diagnose` command: inspect a server, apply all rules, and list the coverage."""
 
 from __future__ import annotations
 
@@ -10,126 +10,120 @@ from pathlib import Path
 
 import msgspec
 
-from powerprof.diagnosis import asking, rules_clients, rules_replication, rules_threads
-from powerprof.diagnosis.collect import Look, Subject, look
+from powerprof.diagnosis import rules_clients, rules_replication, rules_threads
+from powerprof.diagnosis.collect import Inspection, Subject, inspect_server
 from powerprof.diagnosis.evidence import (
-    ASKABLE,
+    SQL_FAMILIES,
     DiagnosedServer,
     Diagnosis,
     Evidence,
     Finding,
-    has_new_words,
-    in_new_words,
-    seconds,
+    format_seconds,
+    has_replica_terms,
+    use_replica_terms,
 )
 from powerprof.model.text import number
 from powerprof.system import paths
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.processes import Target, describe, name_of, resolve
 
-# All rules in the order in which their findings are shown, and the one function that applies them. Pure.
-
-Rule = Callable[[Evidence], list[Finding]]
-
-RULES: tuple[Rule, ...] = (
-    rules_replication.duplicate_on_source,
-    rules_replication.duplicate_on_replica,
-    rules_replication.orphan_event,
-    rules_replication.reconnect_loop,
-    rules_replication.stopped_threads,
-    asking.refused_replicas,
-    asking.returning_replicas,
-    asking.failed_logins,
-    rules_clients.monitoring,
-    rules_clients.reconnecting_clients,
-    rules_threads.polling_waits,
-    rules_threads.event_cpu,
-    rules_threads.table_pollers,
-    rules_threads.event_scheduler,
-    rules_clients.work,
-    rules_threads.cpu_time,
-    rules_threads.periodic_threads,
-    rules_threads.replication_threads,
-    rules_threads.woken_by_each_other,
-    rules_threads.most_helpful_slack,
+RULES: tuple[Callable[[Evidence], list[Finding]], ...] = (
+    rules_replication.find_duplicate_id_on_source,
+    rules_replication.find_duplicate_id_on_replica,
+    rules_replication.find_orphan_event,
+    rules_replication.find_reconnect_loop,
+    rules_replication.find_stopped_threads,
+    rules_clients.find_refused_replicas,
+    rules_clients.find_returning_replicas,
+    rules_clients.find_failed_logins,
+    rules_clients.find_monitoring,
+    rules_clients.find_short_connections,
+    rules_threads.find_polling_waits,
+    rules_threads.find_event_cpu,
+    rules_clients.find_table_pollers,
+    rules_threads.find_event_scheduler,
+    rules_clients.describe_client_work,
+    rules_threads.describe_cpu_time,
+    rules_threads.describe_periodic_threads,
+    rules_threads.describe_replication_threads,
+    rules_threads.describe_internal_wakeups,
+    rules_threads.predict_most_helpful,
 )
-_OF_REPLICATION = ("duplicate_server_id", "orphan_event", "reconnect_loop", "replication_stopped")
+"""All rules in the order of their findings in a report."""
+_REPLICATION_FAULTS = ("duplicate_server_id", "orphan_event", "reconnect_loop", "replication_stopped")
 
 
 def diagnose(evidence: Evidence) -> list[Finding]:
-    """What the evidence says: faults first, each kind in the order of the rules."""
+    """Return the findings of all rules: faults before notes, each in the order of the rules."""
     findings = [finding for rule in RULES for finding in rule(evidence)]
-    named = {finding.rule for finding in findings}
-    if "duplicate_server_id" in named:
-        # The fault says why replicas come back.
+    if any(finding.rule == "duplicate_server_id" for finding in findings):
+        # This fault already explains the returning replicas.
         findings = [finding for finding in findings if finding.rule != "replica_returns"]
-    if any(finding.severity == "fault" and finding.rule in _OF_REPLICATION for finding in findings):
-        # The fault says what these threads wake for.
+    if any(finding.severity == "fault" and finding.rule in _REPLICATION_FAULTS for finding in findings):
+        # The fault already explains the wake-ups of these threads.
         findings = [finding for finding in findings if finding.rule != "replication_thread"]
-    if has_new_words(evidence.version):
-        findings = [_in_new_words(finding) for finding in findings]
+    if has_replica_terms(evidence.version):
+        findings = [
+            msgspec.structs.replace(
+                finding,
+                text=use_replica_terms(finding.text),
+                evidence=[use_replica_terms(line) for line in finding.evidence],
+                remedy=[use_replica_terms(line) for line in finding.remedy],
+            )
+            for finding in findings
+        ]
     return sorted(findings, key=lambda finding: finding.severity != "fault")
 
 
-def _in_new_words(finding: Finding) -> Finding:
-    return msgspec.structs.replace(
-        finding,
-        text=in_new_words(finding.text),
-        evidence=[in_new_words(line) for line in finding.evidence],
-        remedy=[in_new_words(line) for line in finding.remedy],
-    )
-
-
-# What a diagnosis looked at, and what it did not: nothing is called healthy that was not seen. Pure.
-
-
 @dataclass(frozen=True)
-class Looked:
-    """What was looked at, and what was not, a phrase each."""
+class Coverage:
+    """The parts of a server that were examined, and those that were not. A report calls only the former healthy."""
 
-    at: list[str]
-    not_at: list[str]
+    examined: list[str]
+    not_examined: list[str]
 
 
-def looked(evidence: Evidence) -> Looked:
-    """Both lists, from the evidence alone."""
-    at: list[str] = []
+def list_coverage(evidence: Evidence) -> Coverage:
+    """Return the coverage of the evidence, one phrase for each part."""
+    examined: list[str] = []
     missing: list[str] = []
     if evidence.traced_s is not None:
         threads = len({row.tid for row in evidence.wakeups})
-        at.append(f"wake-ups of {threads} thread{'s' if threads != 1 else ''} for {evidence.traced_s:.1f} s")
+        examined.append(f"wake-ups of {threads} thread{'s' if threads != 1 else ''} for {evidence.traced_s:.1f} s")
     else:
         missing.append("wake-ups of its threads (not traced)")
     if evidence.cpu_percent is not None:
-        at.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
+        examined.append(f"its CPU time ({number(evidence.cpu_percent, 1)} % of one CPU)")
     if evidence.asked:
-        _by_sql(evidence, at, missing)
-    elif evidence.family in ASKABLE:
+        _list_sql_coverage(evidence, examined, missing)
+    elif evidence.family in SQL_FAMILIES:
         missing.append("what the server says (no account): replication, clients, events, settings")
-    if evidence.family not in ASKABLE:
+    if evidence.family not in SQL_FAMILIES:
         missing.append(
             "its settings, clients and statements: of such a program threads, timers and CPU time are judged"
         )
     if evidence.log is not None:
-        at.append(f"the last {seconds(evidence.log.span_s)} of its error log")
-    elif evidence.family in ASKABLE:
+        examined.append(f"the last {format_seconds(evidence.log.span_s)} of its error log")
+    elif evidence.family in SQL_FAMILIES:
         missing.append("its error log (not a file that can be read)")
-    return Looked(at, missing)
+    return Coverage(examined, missing)
 
 
-def _by_sql(evidence: Evidence, at: list[str], missing: list[str]) -> None:
+def _list_sql_coverage(evidence: Evidence, examined: list[str], missing: list[str]) -> None:
     if evidence.status_after:
-        at.append(f"{len(evidence.status_after)} counters")
+        examined.append(f"{len(evidence.status_after)} counters")
     if evidence.variables:
-        at.append(f"{len(evidence.variables)} settings")
+        examined.append(f"{len(evidence.variables)} settings")
     channels = len(evidence.channels_after)
-    at.append(f"replication ({channels} channel{'s' if channels != 1 else ''})" if channels else "replication (none)")
-    at.append(f"the process list (connections: {len(evidence.clients_after)})")
+    examined.append(
+        f"replication ({channels} channel{'s' if channels != 1 else ''})" if channels else "replication (none)"
+    )
+    examined.append(f"the process list (connections: {len(evidence.clients_after)})")
     if evidence.replicas:
-        at.append(f"the list of replicas ({len(evidence.replicas)})")
-    running = sum(event.enabled for event in evidence.events)
-    scheduler = evidence.variables.get("event_scheduler", "").upper()
-    at.append(f"events ({running} enabled, the scheduler is {scheduler or 'unknown'})" if running else "events (none)")
+        examined.append(f"the list of replicas ({len(evidence.replicas)})")
+    enabled = sum(event.enabled for event in evidence.events)
+    scheduler = evidence.variables.get("event_scheduler", "").upper() or "unknown"
+    examined.append(f"events ({enabled} enabled, the scheduler is {scheduler})" if enabled else "events (none)")
     if evidence.variables.get("performance_schema", "").upper() in ("OFF", "0", ""):
         missing.append("statements by connection and their texts (performance_schema is off)")
     missing.append("plans and costs of statements (powerprof queries)")
@@ -137,7 +131,7 @@ def _by_sql(evidence: Evidence, at: list[str], missing: list[str]) -> None:
 
 @dataclass(frozen=True)
 class DiagnosisRequest:
-    """Whom to look at: a process, a server by its address, or both."""
+    """The server to inspect: a process, an address, or both."""
 
     pid: str | None
     server_url: str | None
@@ -146,40 +140,41 @@ class DiagnosisRequest:
     duration_s: float
 
 
-def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Look]:
-    """Look at the server and judge. Raises UsageError, CapabilityError, PowerprofError."""
+def run(request: DiagnosisRequest, say: Callable[[str], None]) -> tuple[Diagnosis, Inspection]:
+    """Inspect the server and return the diagnosis. Raise UsageError, CapabilityError or PowerprofError."""
     from powerprof.host.describe import host_record
     from powerprof.measure.clock import format_now
 
     started_at = format_now()
     with ExitStack() as stack:
         notes: list[str] = []
-        subject = _subject(request, stack, notes)
-        taken = look(subject, request.duration_s, say)
-        if taken.attribution is None and subject.connection is None:
+        subject = _resolve_subject(request, stack, notes)
+        inspection = inspect_server(subject, request.duration_s, say)
+        evidence, attribution = inspection.evidence, inspection.attribution
+        if attribution is None and subject.connection is None:
             raise CapabilityError(
-                f"{subject.label} can neither be traced nor asked: {'; '.join(taken.evidence.notes[:1])}",
+                f"{subject.label} can neither be traced nor asked: {'; '.join(evidence.notes[:1])}",
                 "run as root, or name an account with --defaults-file",
             )
-    attribution, seen = taken.attribution, looked(taken.evidence)
+    coverage = list_coverage(evidence)
     diagnosis = Diagnosis(
         id=None,
         started_at=started_at,
-        findings=diagnose(taken.evidence),
-        evidence=taken.evidence,
-        looked_at=seen.at,
-        not_looked_at=seen.not_at,
+        findings=diagnose(evidence),
+        evidence=evidence,
+        looked_at=coverage.examined,
+        not_looked_at=coverage.not_examined,
         server=DiagnosedServer(pid=subject.pid, version=subject.version, address=subject.address),
         host=host_record(),
         tool=attribution.tool if attribution else None,
         notes=notes,
-        interrupted=taken.interrupted,
+        interrupted=inspection.interrupted,
     )
-    return diagnosis, taken
+    return diagnosis, inspection
 
 
-def _first(target: Target) -> int:
-    """The process that is the server: of one that works in processes, that which started the others."""
+def _select_server_process(target: Target) -> int:
+    """Return the process of the server; of several processes, the one that started the others."""
     if len(target.pids) == 1:
         return target.pids[0]
     if len(target.roots) == 1:
@@ -188,44 +183,36 @@ def _first(target: Target) -> int:
     raise UsageError(f"one server at a time: {shown}", f"name one with --pid {target.pids[0]}, by its number")
 
 
-def _subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
-    asked = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
+def _resolve_subject(request: DiagnosisRequest, stack: ExitStack, notes: list[str]) -> Subject:
+    from powerprof.database.clients import sql
+    from powerprof.database.clients.given import given_server, is_server_name, log_in_locally, read_version
+
+    has_address = any(part is not None for part in (request.server_url, request.socket, request.defaults_file))
     pid, target = None, None
     if request.pid is not None:
         if not paths.is_this_host():
             raise PowerprofError("cannot look at a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
         target = resolve([request.pid])
-        pid = _first(target)
-    elif not asked:
-        raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
-    if asked:
-        from powerprof.database.clients import sql
-        from powerprof.database.clients.given import given_server
-
+        pid = _select_server_process(target)
+    if has_address:
         server = stack.enter_context(given_server(request.server_url, request.socket, request.defaults_file))
         connection = stack.enter_context(server.connect(limits=sql.LOOK_LIMITS))
         if pid is not None and server.pid is not None and pid != server.pid:
             raise UsageError(f"--pid is {pid}, but the server that was named is process {server.pid}", "leave one out")
-        own = pid if pid is not None else server.pid
-        return Subject(
-            own, name_of(own) or "the server" if own else "the server", connection, server.version, server.login.text
-        )
-    if pid is None:
+        pid = pid if pid is not None else server.pid
+        label = (name_of(pid) if pid else None) or "the server"
+        return Subject(pid, label, connection, server.version, server.login.text)
+    if pid is None or target is None:
         raise UsageError("say which server", "--pid mysqld, --socket PATH or --server mysql://user@host/")
     label = name_of(pid) or str(pid)
-    from powerprof.database.clients.given import is_server_name, log_in_locally
-
-    entered = log_in_locally(pid)
-    if entered is None:
-        if not is_server_name(label):
-            shown = target.label if target is not None else label
-            return Subject(pid, shown, None, shown, None, target)
-        notes.append(
-            "the server does not let this user in by its socket: only its wake-ups were looked at "
-            "(name an account with --defaults-file)"
-        )
-        return Subject(pid, label, None, label, None)
-    from powerprof.database.clients.given import read_version
-
-    own_connection = stack.enter_context(entered[1])
-    return Subject(pid, label, own_connection, read_version(own_connection), None)
+    login = log_in_locally(pid)
+    if login is not None:
+        local_connection = stack.enter_context(login[1])
+        return Subject(pid, label, local_connection, read_version(local_connection), None)
+    if not is_server_name(label):
+        return Subject(pid, target.label, None, target.label, None, target)
+    notes.append(
+        "the server does not let this user in by its socket: only its wake-ups were looked at "
+        "(name an account with --defaults-file)"
+    )
+    return Subject(pid, label, None, label, None)

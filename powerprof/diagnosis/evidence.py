@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a diagnosis rests on: one frozen record of what a server reported and of what woke its threads.
+"""Records of a diagnosis: the evidence about a server, and the findings of the rules.
 
-Everything that the rules read is in it, so that a recorded one gives the same findings without the server.
+The rules read nothing else, so recorded evidence gives the same findings without the server.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from powerprof.reversible.events import printable_name
 from powerprof.statements.text import NormalText
 from powerprof.system.files import whole
 
-ASKABLE = ("mariadb", "mysql")
-"""Families that are asked by SQL."""
+SQL_FAMILIES = ("mariadb", "mysql")
+"""Server families that are queried by SQL."""
+DUMPS = "statement/com/Binlog Dump"
+"""The counter of performance_schema for replicas that begin to read the binary log, among the status counters."""
 
 
 class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits blamed on one thread in one place: a row of the attribution, its stack as names, innermost first.
+    """The wake-ups of one thread at one stack: a row of the attribution.
 
-    `wakings_hz` is how often it was woken there at all, None where that was not counted. `rate_hz` is 0 where it was
-    woken there but ended no idle period.
+    Attributes:
+        rate_hz: Idle exits attributed to this row; 0 if it was woken but ended no idle period.
+        wakings_hz: All wake-ups at this stack; None if they were not counted.
+        stack: Names of functions, innermost first.
     """
 
     tid: int
@@ -39,9 +43,19 @@ class ThreadWakeups(msgspec.Struct, frozen=True, kw_only=True):
     stack: list[str] = []
     waker: str | None = None
 
+    @property
+    def woken_hz(self) -> float:
+        """Wake-ups per second at this stack, whether or not they ended an idle period."""
+        return max(self.rate_hz, self.wakings_hz or 0.0)
+
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the process list. `query_id` moves with every statement (MariaDB); `tid` is the kernel's."""
+    """A line of the process list.
+
+    Attributes:
+        tid: The thread number of the kernel.
+        query_id: A number that changes with every statement (MariaDB).
+    """
 
     id: int
     user: str
@@ -55,14 +69,14 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplicationChannel(msgspec.Struct, frozen=True, kw_only=True):
-    """A replication channel, and the relay log that is being applied: its number rises at every reconnect."""
+    """A replication channel and its current relay log, whose number rises at every reconnect."""
 
     status: ReplicationStatus
     relay_log_file: str | None
 
 
 class ReplicaHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica as its source lists it. A newer one with the same id takes the older one's place in the list."""
+    """A replica in the list of its source. A newer replica replaces an older one with the same id in that list."""
 
     server_id: int
     host: str
@@ -70,12 +84,17 @@ class ReplicaHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What the error log says of replication. Counts are of the last `span_s`, at most 10 minutes.
+    """Counts of replication messages in the last `span_s` of the error log, at most 10 minutes.
 
-    `same_id_count` and `retries_count` count from when replication was last started by hand, which is when the
-    fault may have been mended. `dump_starts`: how often a replica with that server id began to read;
-    `*_last_s` is how long ago it happened last. `denied`: how often which account (`user@host`) was not let in.
-    `sql_errors_count`: how often a replica's SQL thread ended with an error; `sql_error` is the last one.
+    Attributes:
+        same_id_count: Evictions by a replica with the same id since replication was last started by hand.
+            A start by hand may have repaired the fault, so earlier messages are left out.
+        same_id_last_s: Seconds since the last such eviction. Other `*_last_s` fields follow this pattern.
+        retries_count: Reconnects since replication was last started by hand.
+        dump_starts: How often a replica began to read the binary log, by server id.
+        denied: Refused logins by account (`user@host`).
+        sql_error: The last error of the SQL thread of a replica.
+        sql_errors_count: How often the SQL thread ended with an error.
     """
 
     span_s: float
@@ -92,8 +111,14 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A recurring event of the event scheduler. `last_executed` in the server's words: it moves when it is started.
-    `name` is for people; `database` and `event` are what the server calls it, whatever is in them."""
+    """A recurring event of the event scheduler.
+
+    Attributes:
+        name: The name to print.
+        last_executed: The last start in the format of the server.
+        database: The schema exactly as the server names it.
+        event: The name exactly as the server stores it.
+    """
 
     name: str
     interval_s: float
@@ -104,7 +129,7 @@ class ScheduledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
-    """What a thread of the server used of one CPU, in percent. `name` is the server's own."""
+    """The CPU use of a thread in percent of one CPU. `name` is the thread name from the server."""
 
     tid: int
     comm: str
@@ -115,7 +140,9 @@ class ThreadCpu(msgspec.Struct, frozen=True, kw_only=True):
 class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event that was written to the binary log during the window.
 
-    `info` has no values, so statements with other values look the same; equal events have the same `text_number`.
+    Attributes:
+        info: The statement without values.
+        text_number: A number for the full text: equal events have equal numbers.
     """
 
     server_id: int
@@ -125,8 +152,14 @@ class LoggedEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
-    """An account (`user@host`) that was refused `count` times since the server was started, `window_count` of them in
-    the window: over `span_s`, last `last_s` ago. By the server's own count."""
+    """An account (`user@host`) with refused logins, as counted by the server.
+
+    Attributes:
+        count: Refused logins since the server was started.
+        window_count: Refused logins during the window.
+        last_s: Seconds since the last one.
+        span_s: Seconds between the first and the last one.
+    """
 
     account: str
     count: int
@@ -136,25 +169,30 @@ class DeniedAccount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """One look at one server.
+    """The data of one inspection of a server.
 
-    `window_s` lies between `status_before` and `status_after`, which were read outside of the traced window of
-    `traced_s` (None: not traced). `samples` are process lists taken shortly after one another at the end;
-    `replicas` all that the source listed meanwhile. `position_*_bytes` are where the binary log ended, None
-    without one or where it changed to another file. `statements_by_connection` has how often each connection sent
-    which statement in the window, by the names of the counters; empty without performance_schema. `own_*` are
-    powerprof's own statements between the two.
-
-    `language`: the run-time whose timers hang on a few of its threads (Go, Java). `timers_hz`: how often
-    timers, whosever, end idle periods of one of the `cpus`.
-
-    `channels_seen` are the replication channels in each of the looks at the end: a thread that is started again and
-    again stands as running in some of them. `replica_accounts` are the accounts that may replicate (`user@host`); empty
-    where that may not be read; `denied` those that were refused, where the server counts them. `tids` are the kernel's
-    numbers of connections' threads, where the process list has none, `last_statements` what connections asked last
-    (performance_schema).
-    `cpu_percent` is what the process used of one CPU in the traced window, `threads_cpu` its threads that lived through
-    it, the most first, and `ended_cpu_percent` those that did not: workers of events, connections that were closed.
+    Attributes:
+        window_s: Time between `status_before` and `status_after`, which are read outside the traced window.
+        traced_s: Length of the traced window; None without a trace.
+        language: The run-time that sets timers on a few of its threads (Go, Java); None for other programs.
+        timers_hz: Idle periods per second of one CPU that a timer of any program ended.
+        cpus: Number of CPUs of the host.
+        own_counts: Counter increases between the two readings that powerprof itself caused.
+        statements_by_connection: Statements of each connection in the window, by counter name.
+            Empty without performance_schema.
+        channels_seen: Replication channels in each of the samples. A thread that is restarted repeatedly
+            is running in some of them.
+        samples: Process lists that were taken shortly after one another at the end.
+        replicas: All replicas that the source listed during the samples.
+        replica_accounts: Accounts (`user@host`) with the right to replicate; empty if they may not be read.
+        denied: Accounts with refused logins, if the server counts them.
+        tids: Kernel thread numbers by connection, for process lists without them.
+        last_statements: The last statement of each connection (performance_schema).
+        position_before_bytes: End of the binary log; None without one, or if the server changed to another file.
+        cpu_percent: CPU use of the process in the traced window, in percent of one CPU.
+        threads_cpu: The threads that ran through the whole window, highest CPU use first.
+        ended_cpu_percent: CPU use of threads that ended in the window, such as event workers and connections.
+        asked: Whether the server was queried by SQL.
     """
 
     version: str
@@ -202,12 +240,11 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def server_id(self) -> int | None:
-        """Its own id; None where it did not say."""
-        text = self.variables.get("server_id", "")
-        return whole(text)
+        """The server id; None if the server did not report it."""
+        return whole(self.variables.get("server_id", ""))
 
-    def moved(self, *names: str) -> int:
-        """How far these counters moved together, without powerprof's own statements."""
+    def count_increase(self, *names: str) -> int:
+        """Return the total increase of these counters, without the statements of powerprof."""
         return sum(
             max(0, self.status_after[name] - self.status_before[name] - self.own_counts.get(name, 0))
             for name in names
@@ -215,18 +252,20 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def rate_hz(self, *names: str) -> float:
-        """The same per second."""
-        return self.moved(*names) / self.window_s if self.window_s > 0 else 0.0
+        """Return the total increase of these counters per second."""
+        return self.count_increase(*names) / self.window_s if self.window_s > 0 else 0.0
 
-
-# What a diagnosis says: `powerprof.diagnosis/1`.
 
 Severity = Literal["fault", "note"]
 
 
 class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What `cure` can try on the live server: the timer slack of thread `tid` in ns, a value of `variable`, or event
-    `event` of schema `database`, disabled."""
+    """A change that `cure` can try on the live server: timer slack, a variable, or a disabled event.
+
+    Attributes:
+        tid: The thread for the timer slack of `slack_ns`.
+        database: The schema of `event`, which is disabled.
+    """
 
     tid: int | None = None
     slack_ns: int | None = None
@@ -237,10 +276,12 @@ class LiveRemedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that a server wakes for: a sentence, what shows it, and what ends it.
+    """A cause of wake-ups: a sentence, the evidence and the remedies.
 
-    A fault should be mended; a note says what a healthy server does. `rate_hz` is how often it happens. `tries` are
-    remedies that can be tried live, the first one first.
+    Attributes:
+        severity: A fault should be fixed; a note describes normal behaviour.
+        rate_hz: Frequency of the cause.
+        tries: Remedies that can be tried live, the preferred one first.
     """
 
     rule: str
@@ -254,7 +295,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server was looked at; None where unknown."""
+    """The inspected server. Unknown fields are None."""
 
     pid: int | None
     version: str
@@ -262,7 +303,7 @@ class DiagnosedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """The findings, faults first, and all that they rest on. `not_looked_at`: what was not examined, and why."""
+    """The findings, faults first, with their evidence and the coverage of the inspection."""
 
     id: str | None
     started_at: str
@@ -279,63 +320,58 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     schema: Literal["powerprof.diagnosis/1"] = "powerprof.diagnosis/1"
 
 
-# Figures as they stand in sentences.
-
-_SHOWN = 16
-
-
-def each_second(hertz: float, what: str) -> str:
-    """`320 connections/s`, `2.5 idle periods/s`."""
-    return rate(hertz).replace("times/s", f"{what}/s")
+def format_event_rate(hertz: float, what: str) -> str:
+    """Return a rate of named events: `320 connections/s`, `2.5 idle periods/s`."""
+    return format_rate(hertz).replace("times/s", f"{what}/s")
 
 
-def rate(hertz: float) -> str:
-    """`320 times/s`, `2.5 times/s`, `0.07 times/s`."""
+def format_rate(hertz: float) -> str:
+    """Return a rate: `320 times/s`, `2.5 times/s`, `0.07 times/s`."""
     digits = 0 if hertz >= 20 else 1 if hertz >= 1 else 2
     return f"{number(hertz, digits)} times/s"
 
 
-def seconds(value: float) -> str:
-    """`0.3 s`, `12 s`, `10 min`."""
+def format_seconds(value: float) -> str:
+    """Return a duration: `0.3 s`, `12 s`, `10 min`."""
     if value >= 120:
         return f"{value / 60:.0f} min"
     return f"{value:.0f} s" if value >= 10 else f"{value:.1f} s"
 
 
-def in_sql(event: ScheduledEvent) -> str:
-    """An event as it stands in a statement, whatever is in its name."""
+def quote_event(event: ScheduledEvent) -> str:
+    """Return the quoted name of an event for an SQL statement."""
     return event.name if event.database is None or event.event is None else printable_name(event.database, event.event)
 
 
-def tries_of(event: ScheduledEvent) -> list[LiveRemedy]:
-    """That it can be disabled for a while."""
+def list_event_tries(event: ScheduledEvent) -> list[LiveRemedy]:
+    """Return the live remedy that disables an event; empty if its exact name is unknown."""
     if event.database is None or event.event is None:
         return []
     return [LiveRemedy(database=event.database, event=event.event)]
 
 
-def try_line(evidence: Evidence, rule: str) -> str:
-    """The command that tries the first remedy of a finding."""
-    whom = evidence.pid if evidence.pid is not None else "mysqld"
-    return f"to try it live: powerprof cure --pid {whom} --finding {rule}"
+def describe_live_try(evidence: Evidence, rule: str) -> str:
+    """Return the command that tries the first remedy of a finding."""
+    target = evidence.pid if evidence.pid is not None else "mysqld"
+    return f"to try it live: powerprof cure --pid {target} --finding {rule}"
 
 
-def stack_of(rows: Sequence[ThreadWakeups]) -> list[str]:
-    """The stack that most of these wake-ups came from, innermost first, without the arguments of C++ functions.
+def select_stack(rows: Sequence[ThreadWakeups]) -> list[str]:
+    """Return the stack of the most frequent row, innermost function first, without the arguments of C++ functions.
 
-    Wakings decide where they were counted: a client on the same CPU ends the idle period itself, so that few idle
-    exits fall on the thread it wakes, and by chance on another place than where that thread waits.
+    Counted wakings rank before idle exits. A client on the same CPU ends the idle period itself, so few idle exits
+    are attributed to the thread that it wakes, and their stacks are a matter of chance.
     """
     with_stack = [row for row in rows if row.stack]
     if not with_stack:
         return []
     most = max(with_stack, key=lambda row: (row.wakings_hz or 0.0, row.rate_hz))
-    return [frame.partition("(")[0] or frame for frame in most.stack[:_SHOWN]]
+    return [frame.partition("(")[0] or frame for frame in most.stack[:16]]
 
 
-# MySQL 8.0.22 renamed its statements and columns, and 8.4 has only the new ones.
-_SINCE = (8, 0, 23)
-_NEW = (
+# MySQL 8.0.22 renamed its statements and columns. Version 8.4 accepts only the new names.
+_REPLICA_TERMS_SINCE = (8, 0, 23)
+_REPLICA_TERMS = (
     ("SHOW SLAVE STATUS (SHOW REPLICA STATUS)", "SHOW REPLICA STATUS"),
     ("SHOW SLAVE HOSTS", "SHOW REPLICAS"),
     ("CHANGE MASTER TO MASTER_", "CHANGE REPLICATION SOURCE TO SOURCE_"),
@@ -347,15 +383,15 @@ _NEW = (
 )
 
 
-def has_new_words(version: str) -> bool:
-    """Whether that server (`MySQL 9.7.4`) calls a slave a replica."""
-    product, _, number = version.partition(" ")
-    parts = tuple(int(part) for part in number.split(".") if part.isdigit())
-    return product == "MySQL" and parts >= _SINCE
+def has_replica_terms(version: str) -> bool:
+    """Return whether this version (`MySQL 9.7.4`) uses the term replica for a slave."""
+    product, _, release = version.partition(" ")
+    parts = tuple(int(part) for part in release.split(".") if part.isdigit())
+    return product == "MySQL" and parts >= _REPLICA_TERMS_SINCE
 
 
-def in_new_words(text: str) -> str:
-    """Statements and columns as such a server knows them."""
-    for old, new in _NEW:
+def use_replica_terms(text: str) -> str:
+    """Return the text with the current names of statements and columns."""
+    for old, new in _REPLICA_TERMS:
         text = text.replace(old, new)
     return text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on clients: monitors that poll too often, and clients that reconnect each time."""
+"""Rules on clients: monitors and workers that poll too often, short connections, and refused logins."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from powerprof.diagnosis.evidence import Client, Evidence, Finding, ThreadWakeups, each_second, rate, stack_of
-from powerprof.diagnosis.rules_replication import source_churn_hz
+from powerprof.diagnosis.evidence import (
+    DUMPS,
+    Client,
+    DeniedAccount,
+    Evidence,
+    Finding,
+    ThreadWakeups,
+    format_event_rate,
+    format_rate,
+    format_seconds,
+    select_stack,
+)
+from powerprof.diagnosis.rules_replication import compute_source_churn_hz
+from powerprof.model.text import number, period
 
-# Counters of statements that only look at the server, by what people call them. Drivers send others of the
-# SHOW family beside each statement (warnings, fields, …): those are work, not watching.
+# Counters of statements that only inspect the server, with the usual names of the statements. Drivers send other SHOW
+# statements with each of their statements (warnings, fields, ...). Those are part of the work.
 POLLING = {
     "Com_show_status": "SHOW STATUS",
     "Com_show_variables": "SHOW VARIABLES",
@@ -28,178 +40,462 @@ POLLING = {
     "Com_show_databases": "SHOW DATABASES",
     "Com_admin_commands": "pings",
 }
-# An exporter scrapes once in 5 to 60 s with some statements each; a dashboard asks once a second.
+# An exporter scrapes once in 5 to 60 s with some statements each. A dashboard reads once a second.
 _POLLING_HZ = 5.0
 _PINGS_HZ = 20.0
-# Of the statements in question the server counted this share on one connection.
-_MOST_OF_THEM = 0.5
-# A thread that asks nothing else is woken once for each statement, give or take this share.
-_AS_OFTEN = 0.25
+# A connection is the cause if the server counted at least this share of the statements on it.
+_MIN_SHARE = 0.5
+# A thread that sends nothing else is woken once for each statement, within this share.
+_TOLERANCE = 0.25
 _CONNECTS_HZ = 5.0
 _FEW_STATEMENTS = 3.0
 _BUSY_HZ = 1.0
-_CONNECTION = "sql/one_connection"
+_INTERNAL_USERS = ("system user", "event_scheduler")
 
 
-def monitoring(evidence: Evidence) -> list[Finding]:
-    """Somebody asks how the server is more often than anybody can read."""
-    # Each replica that reconnects asks for variables and registers itself (MySQL 5.5: a COM_REGISTER_SLAVE is an
-    # admin command): that is counted where it belongs.
-    churn = source_churn_hz(evidence)
-    asked: Counter[str] = Counter()
+def _format_account(client: Client) -> str:
+    return f"{client.user or '(nobody)'}@{client.host.rpartition(':')[0] or client.host or 'localhost'}"
+
+
+def _list_all_clients(evidence: Evidence) -> list[Client]:
+    return [client for sample in [evidence.clients_before, *evidence.samples] for client in sample]
+
+
+def _select_sampled(evidence: Evidence, *commands: str) -> dict[int, Client]:
+    """Return the clients of the samples that run one of these commands, by connection, without internal users."""
+    return {
+        client.id: client
+        for sample in evidence.samples
+        for client in sample
+        if client.command in commands and client.user not in _INTERNAL_USERS
+    }
+
+
+def _select_rows(evidence: Evidence, tid: int | None) -> list[ThreadWakeups]:
+    return [row for row in evidence.wakeups if tid is not None and row.tid == tid]
+
+
+def _sum_wakings_hz(rows: Sequence[ThreadWakeups]) -> float:
+    return sum(row.rate_hz if row.wakings_hz is None else row.wakings_hz for row in rows)
+
+
+def find_monitoring(evidence: Evidence) -> list[Finding]:
+    """Find a client that reads the state of the server more often than a person could."""
+    # A replica that reconnects reads variables and registers itself. MySQL 5.5 counts COM_REGISTER_SLAVE as an admin
+    # command. Another rule reports these statements.
+    churn_hz = compute_source_churn_hz(evidence)
+    rates: Counter[str] = Counter()
     for name, label in POLLING.items():
-        often = evidence.rate_hz(name)
+        rate_hz = evidence.rate_hz(name)
         if name in ("Com_show_variables", "Com_admin_commands"):
-            often = max(0.0, often - churn)
-        if name != "Com_admin_commands" or often >= _PINGS_HZ:
-            asked[label] += round(often * 1000)
-    total = sum(asked.values()) / 1000
-    if total < _POLLING_HZ:
+            rate_hz = max(0.0, rate_hz - churn_hz)
+        if name != "Com_admin_commands" or rate_hz >= _PINGS_HZ:
+            rates[label] += round(rate_hz * 1000)
+    total_hz = sum(rates.values()) / 1000
+    if total_hz < _POLLING_HZ:
         return []
-    most = [(label, count / 1000) for label, count in asked.most_common(4) if count >= 100]
-    who = asker(evidence, most)
-    text = f"{_person(who.client) if who is not None else 'A client'} asks {most[0][0]} {rate(most[0][1])}"
-    evidence_ = [f"{words} {rate(often)} by the server's own count" for words, often in most]
+    statements = [(label, count / 1000) for label, count in rates.most_common(4) if count >= 100]
+    culprit = find_polling_client(evidence, statements)
+    lines = [f"{label} {format_rate(rate_hz)} by the server's own count" for label, rate_hz in statements]
     remedy = ["Let it ask every 10 s or more (scrape interval, refresh, health check interval)"]
-    if who is not None:
-        evidence_.append(f"connection {who.client.id}, {_person(who.client)}: {who.why}")
-        remedy.append(f"to stop it now: KILL {who.client.id}, because {who.why}")
-    else:
-        evidence_.append("which connection asks is unknown: no statement and rate of one match")
+    if culprit is None:
+        account = "A client"
+        lines.append("which connection asks is unknown: no statement and rate of one match")
         remedy.append("to see who asks: SHOW FULL PROCESSLIST, or performance_schema=ON in my.cnf")
+    else:
+        account, number_ = _format_account(culprit.client), culprit.client.id
+        lines.append(f"connection {number_}, {account}: {culprit.reason}")
+        remedy.append(f"to stop it now: KILL {number_}, because {culprit.reason}")
     return [
         Finding(
             rule="monitoring_client",
             severity="fault",
-            text=f"{text}: it keeps the CPUs awake.",
-            evidence=evidence_,
+            text=f"{account} asks {statements[0][0]} {format_rate(statements[0][1])}: it keeps the CPUs awake.",
+            evidence=lines,
             remedy=remedy,
-            rate_hz=total,
-            stack=stack_of(_rows_of(evidence, who.client if who is not None else None)),
+            rate_hz=total_hz,
+            stack=select_stack(_select_rows(evidence, culprit.client.tid if culprit is not None else None)),
         )
     ]
 
 
 @dataclass(frozen=True)
-class AskingClient:
-    """The connection that asks, and what shows it."""
+class PollingClient:
+    """The client that polls, and the evidence for it in words."""
 
     client: Client
-    why: str
+    reason: str
 
 
-def asker(evidence: Evidence, asked: Sequence[tuple[str, float]]) -> AskingClient | None:
-    """Who sends most of these statements (what, times a second): by the server's count of each connection's
-    statements, else the only connection there is, else the one connection that was seen with such a statement and is
-    woken as often as they are asked.
+def find_polling_client(evidence: Evidence, statements: Sequence[tuple[str, float]]) -> PollingClient | None:
+    """Return the client that sends most of these statements (label, times per second); None without evidence.
 
-    None where neither shows one: a busy connection is no evidence, and what is named here may be ended.
+    The count of the server decides, if there is one. Otherwise the client is the only connection. Otherwise it is the
+    one client that was seen with such a statement and is woken at their rate. A high load alone is not evidence: the
+    finding proposes to end the connection.
     """
-    known = {client.id: client for sample in evidence.samples for client in sample if _asks(client)}
-    words = [what for what, _ in asked]
-    counted = {
-        number: sum(moved for name, moved in statements.items() if POLLING.get(name) in words)
-        for number, statements in evidence.statements_by_connection.items()
-        if number in known
+    clients = _select_sampled(evidence, "Query", "Sleep")
+    labels = [label for label, _ in statements]
+    counts = {
+        connection_id: sum(count for name, count in sent.items() if POLLING.get(name) in labels)
+        for connection_id, sent in evidence.statements_by_connection.items()
+        if connection_id in clients
     }
-    total_hz = sum(often for _, often in asked)
-    first = max(counted.items(), key=lambda item: item[1], default=None)
+    total_hz = sum(rate_hz for _, rate_hz in statements)
+    first = max(counts.items(), key=lambda item: item[1], default=None)
     if first is not None and evidence.window_s > 0:
-        often = first[1] / evidence.window_s
-        if often >= _MOST_OF_THEM * total_hz:
-            return AskingClient(known[first[0]], f"the server counted {rate(often)} on it")
+        rate_hz = first[1] / evidence.window_s
+        if rate_hz >= _MIN_SHARE * total_hz:
+            return PollingClient(clients[first[0]], f"the server counted {format_rate(rate_hz)} on it")
         return None
-    before = {client.id for client in evidence.clients_before if _asks(client)}
-    if len(known) == 1 and before == set(known) and not evidence.moved("Connections"):
-        return AskingClient(next(iter(known.values())), "it is the only connection")
-    seen = Counter(
+    before = {
+        client.id
+        for client in evidence.clients_before
+        if client.command in ("Query", "Sleep") and client.user not in _INTERNAL_USERS
+    }
+    if len(clients) == 1 and before == set(clients) and not evidence.count_increase("Connections"):
+        return PollingClient(next(iter(clients.values())), "it is the only connection")
+    senders = dict.fromkeys(
         client.id
         for sample in evidence.samples
         for client in sample
-        if client.id in known and any(client.statement.lstrip().upper().startswith(what.upper()) for what in words)
+        if client.id in clients and any(client.statement.lstrip().upper().startswith(label.upper()) for label in labels)
     )
-    matching = [
-        (known[number], woken)
-        for number in seen
-        if abs((woken := _woken_hz(evidence, known[number])) - total_hz) <= max(_AS_OFTEN * total_hz, 1.0)
+    matches = [
+        (clients[connection_id], woken_hz)
+        for connection_id in senders
+        if abs((woken_hz := _sum_wakings_hz(_select_rows(evidence, clients[connection_id].tid))) - total_hz)
+        <= max(_TOLERANCE * total_hz, 1.0)
     ]
-    if len(matching) != 1:
+    if len(matches) != 1:
         return None
-    client, woken = matching[0]
-    return AskingClient(client, f"it was seen asking, and its thread is woken {rate(woken)}")
+    client, woken_hz = matches[0]
+    return PollingClient(client, f"it was seen asking, and its thread is woken {format_rate(woken_hz)}")
 
 
-def _asks(client: Client) -> bool:
-    return client.command in ("Query", "Sleep") and client.user not in ("system user", "event_scheduler")
-
-
-def _woken_hz(evidence: Evidence, client: Client) -> float:
-    rows = [row for row in evidence.wakeups if client.tid is not None and row.tid == client.tid]
-    return sum(row.rate_hz if row.wakings_hz is None else row.wakings_hz for row in rows)
-
-
-def _person(client: Client) -> str:
-    host = client.host.rpartition(":")[0] or client.host
-    return f"{client.user or '(nobody)'}@{host or 'localhost'}"
-
-
-def _rows_of(evidence: Evidence, client: Client | None) -> list[ThreadWakeups]:
-    return [row for row in evidence.wakeups if client is not None and client.tid == row.tid]
-
-
-def reconnecting_clients(evidence: Evidence) -> list[Finding]:
-    """Clients that connect, ask next to nothing and leave."""
-    findings = []
-    failed = evidence.rate_hz("Aborted_connects")
-    made = evidence.rate_hz("Connections") - source_churn_hz(evidence) - failed
-    per_connection = evidence.moved("Questions") / max(1, evidence.moved("Connections"))
-    who = _newcomers(evidence)
+def find_short_connections(evidence: Evidence) -> list[Finding]:
+    """Find clients that connect again and again and send next to nothing."""
+    failed_hz = evidence.rate_hz("Aborted_connects")
+    made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz
+    per_connection = evidence.count_increase("Questions") / max(1, evidence.count_increase("Connections"))
+    oldest = max((client.id for client in evidence.clients_before), default=0)
+    accounts = Counter(
+        _format_account(client)
+        for sample in evidence.samples
+        for client in sample
+        if client.id > oldest and client.user not in (*_INTERNAL_USERS, "unauthenticated user")
+    )
+    newcomers = ", ".join(account for account, _ in accounts.most_common(3))
     # A replica that applies transactions takes numbers from the same counter.
-    believed = bool(who) or not evidence.channels_after
-    if made >= _CONNECTS_HZ and per_connection <= _FEW_STATEMENTS and believed:
+    is_reliable = bool(newcomers) or not evidence.channels_after
+    if made_hz < _CONNECTS_HZ or per_connection > _FEW_STATEMENTS or not is_reliable:
+        return []
+    return [
+        Finding(
+            rule="client_reconnect_loop",
+            severity="fault",
+            text=f"A client reconnects {format_rate(made_hz)} and asks next to nothing.",
+            evidence=[
+                f"Connections rises {format_rate(made_hz)}, {per_connection:.1f} statements for each",
+                *([f"newcomers: {newcomers}"] if newcomers else []),
+            ],
+            remedy=["Keep the connection, use a pool, or let the health check ask every 10 s or more"],
+            rate_hz=made_hz,
+        )
+    ]
+
+
+def describe_client_work(evidence: Evidence) -> list[Finding]:
+    """Return a note for a busy server, whose clients cause most of its wake-ups."""
+    rate_hz = evidence.rate_hz("Questions")
+    if rate_hz < _BUSY_HZ:
+        return []
+    rows = [
+        row for row in evidence.wakeups if "sql/one_connection" in (row.name or "") and "Binlog" not in (row.name or "")
+    ]
+    exits_hz = sum(row.rate_hz for row in rows)
+    return [
+        Finding(
+            rule="client_work",
+            severity="note",
+            text=f"Clients send statements {format_rate(rate_hz)}.",
+            evidence=[f"Questions rises {format_rate(rate_hz)}"]
+            + ([f"connection threads end {format_event_rate(exits_hz, 'idle periods')}"] if exits_hz else []),
+            remedy=["which functions those are: powerprof attribute"],
+            rate_hz=rate_hz,
+            stack=select_stack(rows),
+        )
+    ]
+
+
+# Messages of the error log also cover faults that were fixed. Older ones than this are ignored.
+_RECENT_S = 120.0
+_MIN_FAILURES = 2
+_FAILED_LOGINS_HZ = 0.2
+
+
+def find_refused_replicas(evidence: Evidence) -> list[Finding]:
+    """Find, on a source, the accounts of replicas that fail to log in again and again."""
+    log, logged = evidence.log, select_denied_replicas(evidence)
+    findings = []
+    if log is not None:
+        # The rate of the counter belongs to an account if no other account was refused recently.
+        is_alone = len(logged) == 1 and not _list_other_accounts(evidence)
+        for account, count in logged.items():
+            log_hz = count / max(log.span_s, evidence.window_s, 1.0)
+            findings.append(
+                _report_refused_replica(
+                    account,
+                    account.partition("@")[0],
+                    (evidence.rate_hz("Aborted_connects") if is_alone else 0.0) or log_hz,
+                    f"the error log: access was denied {count} times in {format_seconds(log.span_s)}, last "
+                    f"{format_seconds(log.denied_last_s.get(account, 0.0))} ago",
+                )
+            )
+    logged_users = {account.partition("@")[0] for account in logged}
+    for entry in _select_counted_replicas(evidence):
+        if entry.account.partition("@")[0] in logged_users:
+            continue
+        window_hz = entry.window_count / evidence.window_s if evidence.window_s > 0 else 0.0
         findings.append(
-            Finding(
-                rule="client_reconnect_loop",
-                severity="fault",
-                text=f"A client reconnects {rate(made)} and asks next to nothing.",
-                evidence=[
-                    f"Connections rises {rate(made)}, {per_connection:.1f} statements for each",
-                    *([f"newcomers: {who}"] if who else []),
-                ],
-                remedy=["Keep the connection, use a pool, or let the health check ask every 10 s or more"],
-                rate_hz=made,
+            _report_refused_replica(
+                entry.account,
+                entry.account.rpartition("@")[0],
+                window_hz or (entry.count - 1) / max(entry.span_s, 1.0),
+                f"performance_schema: access was denied {entry.count} times in "
+                f"{format_seconds(max(entry.span_s, 1.0))}, last {format_seconds(entry.last_s)} ago",
             )
         )
     return findings
 
 
-def _newcomers(evidence: Evidence) -> str:
-    oldest = max((client.id for client in evidence.clients_before), default=0)
-    names = Counter(
-        _person(client)
-        for sample in evidence.samples
-        for client in sample
-        if client.id > oldest and client.user not in ("system user", "event_scheduler", "unauthenticated user")
+def _report_refused_replica(account: str, user: str, rate_hz: float, source: str) -> Finding:
+    return Finding(
+        rule="replica_refused",
+        severity="fault",
+        text=f"A replica tries to log in as {account} {format_rate(rate_hz)} and is refused: it replicates nothing.",
+        evidence=[source, f"{user} is an account that may replicate (mysql.user)"],
+        remedy=[
+            "On the replica: STOP SLAVE; CHANGE MASTER TO MASTER_PASSWORD='…'; START SLAVE",
+            "or, where that replica is to go: STOP SLAVE; RESET SLAVE ALL there",
+        ],
+        rate_hz=rate_hz,
     )
-    return ", ".join(name for name, _ in names.most_common(3))
 
 
-def work(evidence: Evidence) -> list[Finding]:
-    """A note for a server that has something to do: then most wake-ups are its clients'."""
-    asked = evidence.rate_hz("Questions")
-    rows = [row for row in evidence.wakeups if _CONNECTION in (row.name or "") and "Binlog" not in (row.name or "")]
-    total = sum(row.rate_hz for row in rows)
-    if asked < _BUSY_HZ:
+def _list_replica_users(evidence: Evidence) -> set[str]:
+    return {account.rpartition("@")[0] for account in evidence.replica_accounts}
+
+
+def _select_counted_replicas(evidence: Evidence) -> list[DeniedAccount]:
+    """Return the replica accounts with recently refused logins in the count of the server."""
+    users = _list_replica_users(evidence)
+    return [
+        entry
+        for entry in evidence.denied
+        if entry.account.rpartition("@")[0] in users and entry.count >= _MIN_FAILURES and entry.last_s < _RECENT_S
+    ]
+
+
+def select_denied_replicas(evidence: Evidence) -> dict[str, int]:
+    """Return the number of recently refused logins of each replica account in the error log."""
+    log = evidence.log
+    if log is None:
+        return {}
+    users = _list_replica_users(evidence)
+    return {
+        account: count
+        for account, count in log.denied.items()
+        if account.partition("@")[0] in users
+        and count >= _MIN_FAILURES
+        and log.denied_last_s.get(account, _RECENT_S) < _RECENT_S
+    }
+
+
+def _list_other_accounts(evidence: Evidence) -> list[str]:
+    """Return the recently refused accounts that do not belong to replicas."""
+    log, replicas = evidence.log, select_denied_replicas(evidence)
+    counted_replicas = {entry.account for entry in _select_counted_replicas(evidence)}
+    counted = [
+        entry.account for entry in evidence.denied if entry.window_count and entry.account not in counted_replicas
+    ]
+    if log is None:
+        return counted
+    logged = [
+        account
+        for account in log.denied
+        if account not in replicas and log.denied_last_s.get(account, _RECENT_S) < _RECENT_S
+    ]
+    return [*logged, *(account for account in counted if account not in logged and account not in replicas)]
+
+
+def find_returning_replicas(evidence: Evidence) -> list[Finding]:
+    """Find, on a source with performance_schema, replicas that begin to read the binary log again and again."""
+    count = evidence.count_increase(DUMPS)
+    if count < _MIN_FAILURES:
         return []
+    rate_hz = evidence.rate_hz(DUMPS)
+    replicas = sorted(
+        {
+            f"{client.user}@{client.host.rpartition(':')[0] or client.host}"
+            for client in _list_all_clients(evidence)
+            if client.command.startswith("Binlog Dump")
+        }
+    )
     return [
         Finding(
-            rule="client_work",
-            severity="note",
-            text=f"Clients send statements {rate(asked)}.",
-            evidence=[f"Questions rises {rate(asked)}"]
-            + ([f"connection threads end {each_second(total, 'idle periods')}"] if total else []),
-            remedy=["which functions those are: powerprof attribute"],
-            rate_hz=asked,
-            stack=stack_of(rows),
+            rule="replica_returns",
+            severity="fault",
+            text=f"A replica begins to read this server's binary log {format_rate(rate_hz)}: it cannot stay "
+            "connected, or is started again and again.",
+            evidence=[
+                f"replicas asked for the binary log {count} times (performance_schema)",
+                *([f"seen: {', '.join(replicas[:3])}"] if replicas else []),
+            ],
+            remedy=[
+                "On the replica: SHOW SLAVE STATUS (SHOW REPLICA STATUS) has its error, and so has its error log",
+                "two replicas with one server id or uuid do that too: each needs its own",
+            ],
+            rate_hz=rate_hz,
         )
     ]
+
+
+def find_failed_logins(evidence: Evidence) -> list[Finding]:
+    """Find failed logins that do not belong to known replicas."""
+    failed_hz = evidence.rate_hz("Aborted_connects")
+    if evidence.count_increase("Aborted_connects") < _MIN_FAILURES or failed_hz < _FAILED_LOGINS_HZ:
+        return []
+    others = _list_other_accounts(evidence)
+    if (select_denied_replicas(evidence) or _select_counted_replicas(evidence)) and not others:
+        return []
+    connected = {client.user for client in _list_all_clients(evidence) if client.command.startswith("Binlog Dump")}
+    absent = [account for account in evidence.replica_accounts if account.rpartition("@")[0] not in connected]
+    lines = [f"Aborted_connects rises {format_rate(failed_hz)}"]
+    remedy = ["give it the right account, or a pause between attempts"]
+    subject = "A client"
+    if others:
+        subject = f"A client ({', '.join(others[:3])})"
+    else:
+        remedy.insert(
+            0, "Set log_warnings=3 (MySQL: log_error_verbosity=3): the error log then names its host and user"
+        )
+        if absent:
+            subject = "A client, perhaps a replica,"
+            lines.append(f"{', '.join(absent[:3])} may replicate, and no replica is connected as that")
+    return [
+        Finding(
+            rule="client_reconnect_loop",
+            severity="fault",
+            text=f"{subject} fails to log in {format_rate(failed_hz)} and tries again.",
+            evidence=lines,
+            remedy=remedy,
+            rate_hz=failed_hz,
+        )
+    ]
+
+
+# Scans of whole tables at this rate are a fault if they return next to nothing.
+_SCANS_HZ = 2.0
+_MIN_SCANS = 5
+_MAX_ROWS_FOUND = 1.0
+# Statements that change rows for each scan: a worker that finds work changes its row.
+_MAX_CHANGES = 0.2
+
+
+def find_table_pollers(evidence: Evidence) -> list[Finding]:
+    """Find statements that scan a whole table at a steady rate, find next to nothing and change nothing.
+
+    Applications with job tables and queues in a table do so.
+    """
+    selects = evidence.count_increase("Com_select")
+    scans = min(evidence.count_increase("Select_scan"), selects)  # SHOW counts as a scan as well.
+    scans_hz = scans / evidence.window_s if evidence.window_s > 0 else 0.0
+    if scans < _MIN_SCANS or scans_hz < _SCANS_HZ or scans < _MIN_SHARE * selects:
+        return []
+    changes = evidence.count_increase("Com_insert", "Com_update", "Com_delete", "Com_replace")
+    rows_found = _compute_rows_found(evidence, selects)
+    if changes > _MAX_CHANGES * scans or (rows_found is not None and rows_found > _MAX_ROWS_FOUND):
+        return []
+    poller = _find_scanning_client(evidence, scans_hz)
+    if poller is None and rows_found is None:
+        return []
+    rows = [] if poller is None else _select_rows(evidence, _find_tid(evidence, poller.client))
+    period_ms = next((row.period_ms for row in rows if row.period_ms), None)
+    account = "A client" if poller is None else _format_account(poller.client)
+    pace = f"{period(period_ms)} ({format_rate(scans_hz)})" if period_ms else format_rate(scans_hz)
+    rows_read = evidence.count_increase("Handler_read_rnd_next") / scans
+    lines = [
+        f"{format_rate(scans_hz)} a SELECT without an index (Select_scan), {number(rows_read, 0)} rows read for each",
+        f"{changes} statements that change rows in the window"
+        + (f", {number(rows_found, 2)} rows found by each SELECT" if rows_found is not None else ""),
+    ]
+    statement = ""
+    if poller is not None:
+        lines.append(f"connection {poller.client.id}: {poller.reason}")
+        statement = _find_statement(evidence, poller.client)
+    if statement:
+        lines.append(f"its statement: {statement[:160]}")
+    return [
+        Finding(
+            rule="table_poller",
+            severity="fault",
+            text=f"{account} reads a whole table {pace} to see whether there is work: it keeps the CPUs awake.",
+            evidence=lines,
+            remedy=[
+                "an index on what its WHERE names makes each look cheap; a longer pause makes them few",
+                "or a queue that blocks until there is work, instead of asking",
+                *([] if statement else ["which statement it is: powerprof queries"]),
+            ],
+            rate_hz=scans_hz,
+            stack=select_stack(rows),
+        )
+    ]
+
+
+def _compute_rows_found(evidence: Evidence, selects: int) -> float | None:
+    """Return the mean number of rows of a SELECT; None without a count (MySQL), or if SHOW statements distort it."""
+    if "Rows_sent" not in evidence.status_after or selects <= 0:
+        return None
+    shows = evidence.count_increase(*(name for name in evidence.status_after if name.startswith("Com_show_")))
+    return None if shows else evidence.count_increase("Rows_sent") / selects
+
+
+def _find_tid(evidence: Evidence, client: Client) -> int | None:
+    return client.tid if client.tid is not None else evidence.tids.get(client.id)
+
+
+def _find_scanning_client(evidence: Evidence, scans_hz: float) -> PollingClient | None:
+    """Return the client that sends the scans, by the count of the server or by the wake-ups of its thread."""
+    clients = _select_sampled(evidence, "Query", "Sleep", "Execute")
+    counts = {
+        connection_id: sent.get("Com_select", 0)
+        for connection_id, sent in evidence.statements_by_connection.items()
+        if connection_id in clients
+    }
+    first = max(counts.items(), key=lambda item: item[1], default=None)
+    if first is not None and evidence.window_s > 0 and first[1] / evidence.window_s >= _MIN_SHARE * scans_hz:
+        rate = format_rate(first[1] / evidence.window_s)
+        return PollingClient(clients[first[0]], f"the server counted {rate} of them on it")
+    if len(clients) == 1 and not evidence.count_increase("Connections"):
+        return PollingClient(next(iter(clients.values())), "it is the only connection")
+    woken = {
+        connection_id: _sum_wakings_hz(_select_rows(evidence, _find_tid(evidence, client)))
+        for connection_id, client in clients.items()
+    }
+    matches = [
+        (clients[connection_id], woken_hz)
+        for connection_id, woken_hz in woken.items()
+        if abs(woken_hz - scans_hz) <= max(_TOLERANCE * scans_hz, 1.0) and woken_hz > 0
+    ]
+    if len(matches) != 1:
+        return None
+    client, woken_hz = matches[0]
+    return PollingClient(client, f"its thread is woken {format_rate(woken_hz)}, as often as they are asked")
+
+
+def _find_statement(evidence: Evidence, client: Client) -> str:
+    texts = Counter(
+        entry.statement for entry in _list_all_clients(evidence) if entry.id == client.id and entry.statement
+    )
+    return texts.most_common(1)[0][0] if texts else evidence.last_statements.get(client.id, "")

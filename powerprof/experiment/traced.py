@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from powerprof.diagnosis import asking
-from powerprof.diagnosis.collect import rows_of
+from powerprof.diagnosis import server_queries
+from powerprof.diagnosis.collect import list_thread_wakeups
 from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
-from powerprof.diagnosis.periodic import known, settings_of
-from powerprof.diagnosis.rules_replication import role_of
+from powerprof.diagnosis.rules_replication import find_role
+from powerprof.diagnosis.thread_pace import find_periodic_thread, list_settings
 from powerprof.experiment.load import LoadFailed, LoadOrder
 from powerprof.experiment.load_clients import start_load
 from powerprof.experiment.observers import CaseObservers
@@ -137,7 +137,7 @@ def count_by_thread(window: TraceSummary) -> Counter[Key]:
 
 def _key(window: TraceSummary, row: Wakeup) -> Key:
     server = next((name for name, pid in window.members.items() if pid == row.thread.pid), "?")
-    part = role_of(row.thread.server_name, [frame.label for frame in row.stack])
+    part = find_role(row.thread.server_name, [frame.label for frame in row.stack])
     label = row.thread.label
     if part is None and row.thread.server_name is None and any("handle_one_connection" in f.label for f in row.stack):
         label = "connections"
@@ -204,7 +204,7 @@ def read_pace_settings(server: Server) -> dict[str, str]:
     if server.login.family == "postgresql":
         return {}
     with server.connect() as connection:
-        return asking.variables(connection)
+        return server_queries.read_settings(connection)
 
 
 def build_pace_window(traced: TraceSummary, family: str, variables: Mapping[str, str]) -> PaceWindow:
@@ -212,7 +212,7 @@ def build_pace_window(traced: TraceSummary, family: str, variables: Mapping[str,
     window_s = traced.attribution.window_s
     evidence = Evidence(version="", family=family, window_s=window_s, variables=dict(variables))
     by_name: dict[str, list[ThreadWakeups]] = defaultdict(list)
-    for row in rows_of(traced.attribution):
+    for row in list_thread_wakeups(traced.attribution):
         by_name[_label(row)].append(row)
     threads = [_pace(name, rows, evidence) for name, rows in by_name.items()]
     threads.sort(key=lambda thread: thread.wakings_hz or thread.exits_hz, reverse=True)
@@ -223,20 +223,20 @@ def _label(row: ThreadWakeups) -> str:
     """Return the server's own name of a thread, else that of a known thread with this stack, else its program's."""
     if row.name is not None:
         return row.name.removeprefix("thread/")
-    periodic = known(row)
+    periodic = find_periodic_thread(row)
     return periodic.name if periodic else row.comm
 
 
 def _pace(name: str, rows: Sequence[ThreadWakeups], evidence: Evidence) -> ThreadPace:
     counted = [row.wakings_hz for row in rows if row.wakings_hz is not None]
     regular = [row for row in rows if row.period_ms is not None]
-    periodic = known(rows[0])
+    periodic = find_periodic_thread(rows[0])
     return ThreadPace(
         thread=name,
         wakings_hz=sum(counted) if counted else None,
         exits_hz=sum(row.rate_hz for row in rows),
         period_ms=max(regular, key=lambda row: row.rate_hz).period_ms if regular else None,
-        remedy="; ".join(settings_of(periodic, evidence)) if periodic else "",
+        remedy="; ".join(list_settings(periodic, evidence)) if periodic else "",
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 
 from powerprof.database.clients.given import is_server_name, list_listening_sockets, log_in_locally
 from powerprof.database.clients.performance import ReplicationStatus
-from powerprof.diagnosis.collect import Asked, Subject, evidence_of
+from powerprof.diagnosis.collect import ServerReadings, Subject, build_evidence
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import Evidence
 from powerprof.live.intervals import LiveFinding, ServerState
@@ -68,7 +68,7 @@ class _QueriedServer:
         self.label = self.name = name_of(pid) or str(pid)
         self.owner = owner_of_server(pid)
         self.connection: Sql | None = None
-        self.asked: Asked | None = None
+        self.asked: ServerReadings | None = None
         self.notes: list[str] = []
         self.thread_names: dict[int, str] = {}
         self.state = self._down_state()
@@ -92,9 +92,9 @@ class _QueriedServer:
             self.down()
             return
         self.notes = []
-        self.asked = Asked(self.connection, self.notes, self.pid)
-        self.asked.before()
-        self.thread_names = dict(self.asked.thread_names())
+        self.asked = ServerReadings(self.connection, self.notes, self.pid)
+        self.asked.read_before()
+        self.thread_names = dict(self.asked.read_thread_names())
 
     def down(self) -> None:
         """It does not answer: what was found before may not hold."""
@@ -111,10 +111,10 @@ class _QueriedServer:
 
         if self.asked is None:
             return
-        self.asked.after()
+        self.asked.read_after()
         version = read_version(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
-        evidence = evidence_of(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
+        evidence = build_evidence(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
         self.state = self._state_of(evidence)
         self.findings = tuple(
             LiveFinding(

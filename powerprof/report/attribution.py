@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from powerprof.diagnosis.collect import rows_of, timers_hz
+from powerprof.diagnosis.collect import compute_timers_hz, list_thread_wakeups
 from powerprof.diagnosis.evidence import Evidence
-from powerprof.diagnosis.slack import most_helpful, then_text
+from powerprof.diagnosis.thread_pace import format_prediction, rank_by_saving
 from powerprof.model import text
 from powerprof.model.attribution import Attribution, StackFrame, Wakeup
 from powerprof.model.records import Cause
@@ -57,19 +57,19 @@ def suggest_remedies(record: Attribution) -> list[str]:
     """
     if record.target.system or record.interrupted or _uses_managed_runtime(record):
         return []
-    rows = [row for row in rows_of(record) if "one_connection" not in (row.name or "")]
+    rows = [row for row in list_thread_wakeups(record) if "one_connection" not in (row.name or "")]
     evidence = Evidence(
         version="",
         family=record.target.label,
         window_s=record.window_s,
         wakeups=rows,
-        timers_hz=timers_hz(record),
+        timers_hz=compute_timers_hz(record),
         cpus=record.cpus,
     )
     pids = {row.thread.tid: row.thread.pid for row in record.wakings_without_exit}
     pids |= {row.thread.tid: row.thread.pid for row in record.wakeups}
     suggestions: list[str] = []
-    for row, prediction in most_helpful(evidence):
+    for row, prediction in rank_by_saving(evidence):
         pid = pids.get(row.tid) or record.target.pid
         if prediction.saved_hz < _MIN_SAVED_HZ or pid is None or len(suggestions) == _MAX_SUGGESTIONS:
             continue
@@ -77,7 +77,7 @@ def suggest_remedies(record: Attribution) -> list[str]:
         label = (row.name or row.comm).removeprefix("thread/")
         # If other programs kept the CPUs busy, the thread's idle exits are no bound.
         absent = f"; without the thread at most {number(exits_hz, 1)} idle exits/s less" if exits_hz >= 1 else ""
-        then = then_text(prediction.then_hz, prediction.most_hz, prediction.is_bound)
+        then = format_prediction(prediction.then_hz, prediction.most_hz, prediction.is_bound)
         suggestions.append(
             f"{label}: with 50 ms of timer slack {number(prediction.now_hz, 1)} → {then} wake-ups/s (predicted)"
             f"{absent}. "

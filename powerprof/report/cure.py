@@ -11,7 +11,7 @@ import msgspec
 from powerprof.cure.records import Cure, CurePrediction, Remedy
 from powerprof.cure.remedies import CureRequest
 from powerprof.cure.threads import command_name_of, slack_text
-from powerprof.diagnosis.slack import DEFAULT_NS, then_text
+from powerprof.diagnosis.thread_pace import DEFAULT_NS, format_prediction
 from powerprof.experiment.records import Metric
 from powerprof.experiment.verdict import metric_named
 from powerprof.model import text
@@ -94,7 +94,7 @@ def prediction_line(cure: Cure) -> str:
     if cure.predicted is None or metric is None or metric.b.mean is None:
         return ""
     predicted = cure.predicted
-    then = then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)
+    then = format_prediction(predicted.then_hz, predicted.most_hz, predicted.is_bound)
     return f"Predicted {then}/s, measured {text.number(metric.b.mean, 1)}/s."
 
 
@@ -123,7 +123,7 @@ def announce_lines(
         f"{side_effect(remedy)}.",
     ]
     if predicted is not None:
-        rate = then_text(predicted.then_hz, predicted.most_hz, predicted.is_bound)
+        rate = format_prediction(predicted.then_hz, predicted.most_hz, predicted.is_bound)
         printed.append(f"Predicted: {text.number(predicted.now_hz, 1)} → {rate} wake-ups/s of the thread.")
     return [*printed, "It is put back after each turn, also where powerprof is killed, and read back."]
 

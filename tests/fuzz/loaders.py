@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from powerprof.attribution import attribute, capture
-from powerprof.diagnosis.collect import summarise
+from powerprof.diagnosis.collect import summarise_log
 from powerprof.energy import ipmi, meter_log, rapl, recordings
 from powerprof.measure import cpuidle, powertop, turbostat
 from powerprof.measure.residency import read_recording
@@ -336,7 +336,7 @@ LOADERS: tuple[Loader, ...] = (
     ),
     Loader("workload", _read_workload, _workload_seeds),
     Loader("sql-text", _text(lambda text, path: split_statements(text)), lambda: [_SQL]),
-    Loader("server-log", _lenient(lambda text: summarise(text, 1767225600.0)), lambda: [_LOG]),
+    Loader("server-log", _lenient(lambda text: summarise_log(text, 1767225600.0)), lambda: [_LOG]),
     Loader("capture", _read_capture, _capture_seeds),
     Loader(
         "maps", lambda path, data: image.parse_maps(data.decode("utf-8", "surrogateescape"), str(path)), lambda: [_MAPS]

@@ -16,7 +16,7 @@ from powerprof.database.clients.base import Login, StatementError
 from powerprof.database.clients.performance import find_statistics_database, read_statistics
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.products.builds import ServerBuild
-from powerprof.diagnosis import asking as asking_of_diagnose
+from powerprof.diagnosis import server_queries
 from tests.conftest import Cli, each_release
 from tests.root.mariadb_work import asking
 from tests.root.postgres_work import client, initialised_with, run
@@ -405,7 +405,7 @@ def test_accounts_of_replicas_are_known_without_mysql_user(mariadb: PrivateServe
             "GRANT REPLICATION SLAVE ON *.* TO `re@'p`@'10.0.0.%', boss@localhost",
             "GRANT SUPER ON *.* TO boss@localhost",
         )
-        assert asking_of_diagnose.replica_accounts(connection) == ["re@'p@10.0.0.%"]
+        assert server_queries.read_replica_accounts(connection) == ["re@'p@10.0.0.%"]
 
 
 @pytest.mark.usefixtures("mariadbd")

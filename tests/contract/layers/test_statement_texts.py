@@ -29,7 +29,7 @@ _TEXTS = re.compile(
 _READERS = {
     "powerprof/cure/replicas.py": "the number of its own thread alone",
     "powerprof/database/clients/performance.py": "",
-    "powerprof/diagnosis/asking.py": "",
+    "powerprof/diagnosis/server_queries.py": "",
     "powerprof/diagnosis/rules_clients.py": "names of statements, as they are shown",
     "powerprof/diagnosis/evidence.py": "names of statements, as they are shown",
     "powerprof/reversible/kinds.py": "numbers, users and hosts of connections alone",

@@ -18,8 +18,8 @@ from powerprof.database.clients.performance import read_replication_status
 from powerprof.database.private.preparation import ServerOptions
 from powerprof.database.private.server import PrivateServer
 from powerprof.database.private.topology import ServerTopology
-from powerprof.diagnosis import asking
-from powerprof.diagnosis.asking import DUMPS
+from powerprof.diagnosis import server_queries
+from powerprof.diagnosis.evidence import DUMPS
 from powerprof.system.errors import PowerprofError
 from tests.conftest import Cli
 from tests.programs.orphans import orphan, ring
@@ -158,9 +158,9 @@ def test_a_missing_server_is_reported(powerprof_cli: Cli) -> None:
 
 def test_only_evidence_of_the_rules_is_read() -> None:
     with PrivateServer() as server, server.connect() as connection:
-        counters, settings = asking.status(connection), asking.variables(connection)
+        counters, settings = server_queries.read_counters(connection), server_queries.read_settings(connection)
         everything = {str(name) for name, _ in sql.fetch_rows(connection, "SHOW GLOBAL STATUS", columns=2)}
     assert {"Com_select", "Com_show_status", "Com_show_slave_hosts", "Threads_connected", "Questions"} <= set(counters)
     assert {"Aborted_clients", "Innodb_history_list_length", "Binlog_commits"} <= set(counters)
     assert set(counters) - {DUMPS} < everything and len(counters) < len(everything) / 3
-    assert {"server_id", "log_bin", "performance_schema"} <= set(settings) <= set(asking._VARIABLES)
+    assert {"server_id", "log_bin", "performance_schema"} <= set(settings) <= set(server_queries._VARIABLES)

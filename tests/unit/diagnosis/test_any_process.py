@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from powerprof.diagnosis.diagnose import diagnose, looked
+from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import Evidence, Finding, ThreadWakeups
-from powerprof.diagnosis.slack import most_helpful, predicted, reacts, then_text
+from powerprof.diagnosis.thread_pace import format_prediction, predict_slack, rank_by_saving, reacts_to_slack
 from powerprof.system.processes import describe, reached_at, tcp_ports, unix_sockets
 from tests.unit.diagnosis.test_rules import evidence
 
@@ -52,7 +52,7 @@ def test_any_program_has_its_timers_judged() -> None:
     assert deaf.remedy[-1] == "timer slack does not change how long it waits"
     go = one_fault(program("thing", timer("worker", 50.0), language="Go"))
     assert go.remedy[-1].startswith("it is a program of Go: timer slack would delay")
-    assert "its settings, clients and statements" in " ".join(looked(program("thing")).not_at)
+    assert "its settings, clients and statements" in " ".join(list_coverage(program("thing")).not_examined)
 
 
 def test_threads_that_wake_each_other_are_noted() -> None:
@@ -77,7 +77,7 @@ def test_threads_that_wake_each_other_are_noted() -> None:
     ],
 )
 def test_which_waits_react(function: str, yes: bool | None) -> None:
-    assert reacts([function, "main"]) is yes
+    assert reacts_to_slack([function, "main"]) is yes
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_the_prediction_is_within_a_fifth_of_what_was_measured(
     """log_files_governor of MySQL 9.7, which waits by the monotonic clock, on an idle host; on a busy one 16.8/s were
     measured with 50 ms."""
     row = timer("ib_log_files_g", 97.0, ("pthread_cond_timedwait",))
-    one = predicted([row], slack_ms * 1_000_000, others_hz, wall_clock=False)
+    one = predict_slack([row], slack_ms * 1_000_000, others_hz, wall_clock=False)
     assert one is not None
     assert one.then_hz == pytest.approx(measured, rel=0.2)
     assert not one.is_bound
@@ -98,9 +98,9 @@ def test_the_prediction_is_within_a_fifth_of_what_was_measured(
 
 def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
     row = timer("a", 50.0, ("pthread_cond_timedwait",))
-    alone = predicted([row], 50_000_000, 0.0, wall_clock=True)
-    crowded = predicted([row], 50_000_000, 1000.0, wall_clock=True)
-    unknown = predicted([row], 50_000_000, 1000.0)
+    alone = predict_slack([row], 50_000_000, 0.0, wall_clock=True)
+    crowded = predict_slack([row], 50_000_000, 1000.0, wall_clock=True)
+    unknown = predict_slack([row], 50_000_000, 1000.0)
     assert alone is not None
     assert crowded is not None
     assert unknown is not None
@@ -110,22 +110,22 @@ def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
     assert unknown.is_bound
     assert unknown.then_hz < crowded.then_hz
     # A poll waits by the monotonic clock, whatever a lock of the thread does.
-    polls = predicted([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
+    polls = predict_slack([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
     assert polls is not None
     assert polls.then_hz == pytest.approx(1 / 0.06995, rel=0.01)
 
 
 def test_timers_of_others_that_come_one_at_a_time_end_a_sleep_early() -> None:
     """A poll of 1 ms with a slack of 200 ms beside programs that do something in turns woke 20 to 35 times/s."""
-    one = predicted([timer("a", 942.0, ("poll",))], 200_000_000, 30.0)
+    one = predict_slack([timer("a", 942.0, ("poll",))], 200_000_000, 30.0)
     assert one is not None
     assert one.then_hz == pytest.approx(5.0, rel=0.05)
     assert one.most_hz == pytest.approx(1 / (0.001 + (1 - math.exp(-6)) / 30), rel=0.02)
-    assert then_text(one.then_hz, one.most_hz, one.is_bound) == "5.0 to 29.2"
-    alone = predicted([timer("a", 942.0, ("poll",))], 200_000_000, 0.0)
+    assert format_prediction(one.then_hz, one.most_hz, one.is_bound) == "5.0 to 29.2"
+    alone = predict_slack([timer("a", 942.0, ("poll",))], 200_000_000, 0.0)
     assert alone is not None
     assert alone.most_hz == pytest.approx(alone.then_hz)
-    assert then_text(alone.then_hz, alone.most_hz, alone.is_bound) == "5.0"
+    assert format_prediction(alone.then_hz, alone.most_hz, alone.is_bound) == "5.0"
 
 
 def cut_short(sleep_s: float, rest_hz: float) -> float:
@@ -143,7 +143,7 @@ def test_what_a_thread_does_once_it_has_woken_is_done_as_often_a_sleep(slack_ms:
         timer("ib_clone_gtid", 26.5, ("fdatasync", "os_file_flush_func"), origin="device"),
         timer("ib_clone_gtid", 2.5, ("pthread_cond_wait", "log_write_up_to"), origin="other_thread"),
     ]
-    one = predicted(rows, slack_ms * 1_000_000, 1600.0, wall_clock=False)
+    one = predict_slack(rows, slack_ms * 1_000_000, 1600.0, wall_clock=False)
     assert one is not None
     assert one.then_hz == pytest.approx(measured, rel=0.1)
     assert one.is_bound
@@ -162,28 +162,28 @@ def test_what_else_wakes_a_thread_cuts_its_sleeps_short(rest_hz: float) -> None:
         timer("a", timers / slept_s, ("poll",), period_ms=None),
         timer("a", others / slept_s, ("poll",), origin="other_thread"),
     ]
-    one = predicted(rows, 50_000_000, 0.0)
+    one = predict_slack(rows, 50_000_000, 0.0)
     assert one is not None
     assert one.then_hz == pytest.approx(cut_short(0.07, rest_hz), rel=0.03)
 
 
 def test_what_does_not_react_is_not_saved() -> None:
-    assert predicted([timer("a", 50.0, ("timerfd_read",))], 50_000_000, 0.0) is None
-    assert predicted([timer("a", 50.0, origin="device")], 50_000_000, 0.0) is None
+    assert predict_slack([timer("a", 50.0, ("timerfd_read",))], 50_000_000, 0.0) is None
+    assert predict_slack([timer("a", 50.0, origin="device")], 50_000_000, 0.0) is None
     rows = [timer("a", 50.0, ("poll",)), timer("a", 8.0, ("recv",), origin="device")]
-    one = predicted(rows, 50_000_000, 0.0)
+    one = predict_slack(rows, 50_000_000, 0.0)
     assert one is not None
     assert one.now_hz == 58.0
     assert one.then_hz == pytest.approx(58 / 50 / 0.06995, rel=0.01)
     assert one.is_bound
-    irregular = predicted([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
+    irregular = predict_slack([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
     assert irregular is not None
     assert irregular.is_bound
 
 
 def test_what_would_help_most_is_said_with_its_command() -> None:
     here = program("thing", timer("a", 50.0, ("poll",)), timer("b", 20.0, ("poll",), tid=8))
-    assert [row.comm for row, _ in most_helpful(here)] == ["a", "b"]
+    assert [row.comm for row, _ in rank_by_saving(here)] == ["a", "b"]
     (note,) = [one for one in diagnose(here) if one.rule == "most_helpful"]
     assert note.text == "What would help most: 50 ms of timer slack, up to 46 times/s less in all (predicted)."
     assert note.evidence == ["a (7): 50.0 → 14.3/s", "b (8): 20.0 → 10.0/s"]

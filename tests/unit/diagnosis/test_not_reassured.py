@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.diagnosis.asking import DUMPS
-from powerprof.diagnosis.collect import summarise
-from powerprof.diagnosis.diagnose import diagnose, looked
+from powerprof.diagnosis.collect import summarise_log
+from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import (
+    DUMPS,
     DeniedAccount,
     DiagnosedServer,
     Diagnosis,
@@ -93,7 +93,7 @@ def test_threads_that_are_off(row_: dict[str, Any], severity: str, words: str) -
 
 def log_of(*lines_: str) -> LogSummary:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 2))
-    return summarise("\n".join(f"{stamp} 12 {line}" for line in lines_))
+    return summarise_log("\n".join(f"{stamp} 12 {line}" for line in lines_))
 
 
 FAILED = "[ERROR] [MY-010584] [Repl] Replica SQL for channel 'a': Could not execute Write_rows event on table d.t"
@@ -256,7 +256,7 @@ def test_eight_io_threads_are_one_fault_with_their_settings() -> None:
 
 
 def said(here: Evidence) -> str:
-    seen = looked(here)
+    seen = list_coverage(here)
     server = DiagnosedServer(pid=1, version="MariaDB", address=None)
     record = Diagnosis(
         id=None,
@@ -264,8 +264,8 @@ def said(here: Evidence) -> str:
         server=server,
         findings=diagnose(here),
         evidence=here,
-        looked_at=seen.at,
-        not_looked_at=seen.not_at,
+        looked_at=seen.examined,
+        not_looked_at=seen.not_examined,
     )
     return " ".join(" ".join(render_terminal(record, 400)).split())
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose
-from powerprof.diagnosis.periodic import PERIODIC, PaceSetting, Periodic, remedy, settings_of
+from powerprof.diagnosis.thread_pace import PERIODIC, PaceSetting, PeriodicThread, list_polling_remedies, list_settings
 from tests.unit.diagnosis.test_recorded_faults import evidence as recorded
 from tests.unit.diagnosis.test_rules import evidence, row
 
@@ -20,19 +20,19 @@ def polling(name: str) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(("periodic", "setting"), _ALL, ids=lambda one: getattr(one, "name", ""))
-def test_what_is_in_force_is_not_recommended(periodic: Periodic, setting: PaceSetting) -> None:
+def test_what_is_in_force_is_not_recommended(periodic: PeriodicThread, setting: PaceSetting) -> None:
     for now in _SPELLINGS.get(setting.value, ("500",)):
         given = evidence(variables={setting.name: now, "port": "3306"})
-        assert f"{setting.name}={setting.value}" not in settings_of(periodic, given)
+        assert f"{setting.name}={setting.value}" not in list_settings(periodic, given)
         if setting.value:
-            assert f"{setting.name}={now} is in force already" in remedy(periodic, given, "20 times/s")
+            assert f"{setting.name}={now} is in force already" in list_polling_remedies(periodic, given, "20 times/s")
         else:
-            assert settings_of(periodic, given) == [f"a longer {setting.name}, which is 500 {setting.unit}"]
+            assert list_settings(periodic, given) == [f"a longer {setting.name}, which is 500 {setting.unit}"]
 
 
 @pytest.mark.parametrize(("periodic", "setting"), _ALL, ids=lambda one: getattr(one, "name", ""))
-def test_what_a_release_does_not_have_is_not_recommended(periodic: Periodic, setting: PaceSetting) -> None:
-    told = remedy(periodic, evidence(variables={"port": "3306"}), "20 times/s")
+def test_what_a_release_does_not_have_is_not_recommended(periodic: PeriodicThread, setting: PaceSetting) -> None:
+    told = list_polling_remedies(periodic, evidence(variables={"port": "3306"}), "20 times/s")
     assert not any(setting.name in line for line in told)
     assert told[-1].startswith("to report it to MariaDB (jira.mariadb.org), send: version MariaDB")
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from powerprof.database.clients.performance import parse_status
-from powerprof.diagnosis import asking, rules_clients, rules_replication, rules_threads
+from powerprof.diagnosis import rules_clients, rules_replication, rules_threads
 from powerprof.diagnosis.diagnose import diagnose
 from powerprof.diagnosis.evidence import (
     Client,
@@ -80,7 +80,7 @@ def row(
 @pytest.mark.parametrize(("changes", "found"), [(0, 0), (2, 0), (5, 1), (3000, 1)])
 def test_relay_logs_that_change_without_anything_to_read_are_reconnects(changes: int, found: int) -> None:
     here = evidence(channels_before=[channel(10)], channels_after=[channel(10 + changes)])
-    assert len(rules_replication.duplicate_on_replica(here)) == found
+    assert len(rules_replication.find_duplicate_id_on_replica(here)) == found
 
 
 def test_relay_logs_that_change_by_size_are_not() -> None:
@@ -141,7 +141,7 @@ RING = {
 
 @pytest.mark.parametrize("gtid", [True, False])
 def test_an_event_of_a_stranger_that_comes_again_and_again(gtid: bool) -> None:
-    (fault,) = rules_replication.orphan_event(
+    (fault,) = rules_replication.find_orphan_event(
         evidence(**RING, logged=loop(99, gtid=gtid), **counted(Binlog_commits=12_730))
     )
     assert fault.rate_hz == 1273.0
@@ -149,16 +149,16 @@ def test_an_event_of_a_stranger_that_comes_again_and_again(gtid: bool) -> None:
 
 
 def test_a_client_of_the_other_primary_that_repeats_a_statement_is_no_loop() -> None:
-    assert rules_replication.orphan_event(evidence(**RING, logged=loop(1, gtid=False))) == []
+    assert rules_replication.find_orphan_event(evidence(**RING, logged=loop(1, gtid=False))) == []
     moving = [LoggedEvent(server_id=1, kind="Gtid", info=f"BEGIN GTID 0-1-{n}") for n in range(100)]
-    assert rules_replication.orphan_event(evidence(**RING, logged=moving)) == []
+    assert rules_replication.find_orphan_event(evidence(**RING, logged=moving)) == []
 
 
 def test_statements_with_other_values_are_no_loop_though_they_look_the_same() -> None:
     one = LoggedEvent(server_id=99, kind="Query", info=normalise("UPDATE t SET n = 'x' WHERE id = 1"))
     moving = [msgspec.structs.replace(one, text_number=number) for number in range(100)]
-    assert rules_replication.orphan_event(evidence(**RING, logged=moving)) == []
-    (fault,) = rules_replication.orphan_event(
+    assert rules_replication.find_orphan_event(evidence(**RING, logged=moving)) == []
+    (fault,) = rules_replication.find_orphan_event(
         evidence(**RING, logged=[msgspec.structs.replace(one, text_number=0)] * 50)
     )
     assert "UPDATE t SET n = ? WHERE id = ?" in fault.evidence[0]
@@ -166,17 +166,17 @@ def test_statements_with_other_values_are_no_loop_though_they_look_the_same() ->
 
 def test_replica_that_feeds_nobody_has_no_ring() -> None:
     here = {**RING, "replicas": []}
-    assert rules_replication.orphan_event(evidence(**here, logged=loop(99, gtid=True))) == []
+    assert rules_replication.find_orphan_event(evidence(**here, logged=loop(99, gtid=True))) == []
 
 
 @pytest.mark.parametrize(("asked", "found"), [(3, 0), (12, 0), (49, 0), (501, 1)])
 def test_how_often_a_monitor_may_ask(asked: int, found: int) -> None:
     here = evidence(own_counts={"Com_show_status": 1}, **counted(Com_show_status=asked))
-    assert len(rules_clients.monitoring(here)) == found
+    assert len(rules_clients.find_monitoring(here)) == found
 
 
 def test_drivers_that_show_warnings_are_no_monitors() -> None:
-    assert rules_clients.monitoring(evidence(**counted(Com_show_warnings=5000, Com_show_fields=5000))) == []
+    assert rules_clients.find_monitoring(evidence(**counted(Com_show_warnings=5000, Com_show_fields=5000))) == []
 
 
 def polled(**given: Any) -> Finding:
@@ -188,7 +188,7 @@ def polled(**given: Any) -> Finding:
         row("thread/sql/one_connection", given.pop("monitor_hz", 7.8), tid=1015),
     ]
     here = evidence(samples=[[application, monitor]] * 8, wakeups=rows, **given, **counted(Com_show_status=78))
-    (found,) = rules_clients.monitoring(here)
+    (found,) = rules_clients.find_monitoring(here)
     return found
 
 
@@ -204,7 +204,7 @@ def test_watch_accuses_no_application_of_what_a_replica_asks() -> None:
     rows = [row("thread/sql/one_connection", 400.0, tid=1075)]
     others = [client(15, user="repl", time_s=0.02, statement="", tid=1015)]
     here = evidence(samples=[[application, *others]] * 8, wakeups=rows, **counted(Com_show_slave_hosts=490))
-    (found,) = rules_clients.monitoring(here)
+    (found,) = rules_clients.find_monitoring(here)
     shown = LiveFinding(rule=found.rule, severity=found.severity, text=found.text)
     kept = RowHistory()
     kept.add(interval(live_row("net_serv", 4000), findings=(shown,)))
@@ -235,56 +235,62 @@ def test_who_asks_is_named_where_statement_and_rate_match() -> None:
 
 def test_failed_logins_and_empty_connections() -> None:
     here = evidence(**counted(Aborted_connects=50, Connections=50, Questions=2))
-    assert [one.text for one in asking.failed_logins(here)] == ["A client fails to log in 5.0 times/s and tries again."]
-    assert rules_clients.reconnecting_clients(here) == []
-    empty = rules_clients.reconnecting_clients(evidence(**counted(Aborted_connects=0, Connections=200, Questions=300)))
+    assert [one.text for one in rules_clients.find_failed_logins(here)] == [
+        "A client fails to log in 5.0 times/s and tries again."
+    ]
+    assert rules_clients.find_short_connections(here) == []
+    empty = rules_clients.find_short_connections(
+        evidence(**counted(Aborted_connects=0, Connections=200, Questions=300))
+    )
     assert [one.rule for one in empty] == ["client_reconnect_loop"]
     web = evidence(**counted(Aborted_connects=0, Connections=200, Questions=4000))
-    assert rules_clients.reconnecting_clients(web) == []
+    assert rules_clients.find_short_connections(web) == []
 
 
 def test_connection_numbers_taken_by_a_replicas_own_threads_are_no_clients() -> None:
     here = evidence(**RING, **counted(Aborted_connects=0, Connections=500, Questions=2))
-    assert rules_clients.reconnecting_clients(here) == []
+    assert rules_clients.find_short_connections(here) == []
 
 
 def test_a_wait_that_polls_is_a_fault_and_a_slow_clock_a_note() -> None:
-    (fault,) = rules_threads.polling_waits(evidence(wakeups=[row("thread/innodb/log_writer_thread", 900.0)]))
+    (fault,) = rules_threads.find_polling_waits(evidence(wakeups=[row("thread/innodb/log_writer_thread", 900.0)]))
     assert "innodb_log_writer_threads=OFF" in fault.remedy[0]
     slow = evidence(wakeups=[row("thread/innodb/page_cleaner_thread", 1.0, period_ms=1000.0)])
-    assert rules_threads.polling_waits(slow) == []
-    (note,) = rules_threads.periodic_threads(slow)
+    assert rules_threads.find_polling_waits(slow) == []
+    (note,) = rules_threads.describe_periodic_threads(slow)
     assert note.text == "innodb/page_cleaner_thread wakes every 1 s (1.0 times/s): it writes dirty pages."
-    assert rules_threads.polling_waits(evidence(wakeups=[row("thread/innodb/page_cleaner_thread", 5.0)])) != []
+    assert rules_threads.find_polling_waits(evidence(wakeups=[row("thread/innodb/page_cleaner_thread", 5.0)])) != []
 
 
 def test_an_unknown_thread_that_polls_is_told_by_its_functions() -> None:
     polling = [row(None, 50.0, stack=("nanosleep", "plugin_loop", "start_thread"))]
-    (fault,) = rules_threads.polling_waits(evidence(wakeups=polling))
+    (fault,) = rules_threads.find_polling_waits(evidence(wakeups=polling))
     assert fault.stack == ["nanosleep", "plugin_loop", "start_thread"]
 
 
 def test_threads_of_replication_are_known_by_name_or_function() -> None:
-    assert rules_replication.role_of("thread/sql/slave_io", []) == "replica I/O thread"
-    assert rules_replication.role_of(None, ["poll", "read_event", "handle_slave_io"]) == "replica I/O thread"
-    assert rules_replication.role_of(None, ["exec_relay_log_event", "handle_slave_sql"]) == "replica SQL thread"
-    assert rules_replication.role_of("thread/sql/one_connection (Binlog Dump)", []) == "dump thread"
-    assert rules_replication.role_of("thread/sql/one_connection", ["poll", "do_command"]) is None
+    assert rules_replication.find_role("thread/sql/slave_io", []) == "replica I/O thread"
+    assert rules_replication.find_role(None, ["poll", "read_event", "handle_slave_io"]) == "replica I/O thread"
+    assert rules_replication.find_role(None, ["exec_relay_log_event", "handle_slave_sql"]) == "replica SQL thread"
+    assert rules_replication.find_role("thread/sql/one_connection (Binlog Dump)", []) == "dump thread"
+    assert rules_replication.find_role("thread/sql/one_connection", ["poll", "do_command"]) is None
 
 
 @pytest.mark.parametrize(("interval_s", "severity"), [(1.0, "fault"), (60.0, "note")])
 def test_the_event_scheduler(interval_s: float, severity: str) -> None:
     events = [ScheduledEvent(name="shop.refresh", interval_s=interval_s, enabled=True)]
-    (found,) = rules_threads.event_scheduler(evidence(events=events, variables={"event_scheduler": "ON"}))
+    (found,) = rules_threads.find_event_scheduler(evidence(events=events, variables={"event_scheduler": "ON"}))
     assert found.severity == severity
     assert found.tries == [LiveRemedy(variable="event_scheduler", value="OFF")]
-    assert rules_threads.event_scheduler(evidence(events=events, variables={"event_scheduler": "OFF"})) == []
+    assert rules_threads.find_event_scheduler(evidence(events=events, variables={"event_scheduler": "OFF"})) == []
 
 
 def test_an_event_stands_in_statements_as_an_identifier_whatever_it_is_called() -> None:
     name = "x` ENABLE; DROP DATABASE shop; -- \x1b[2J"
     event = ScheduledEvent(name="shop.x", interval_s=1.0, enabled=True, database="shop", event=name)
-    (found,) = rules_threads.event_scheduler(evidence(events=[event], variables={"event_scheduler": "ON"}, pid=4711))
+    (found,) = rules_threads.find_event_scheduler(
+        evidence(events=[event], variables={"event_scheduler": "ON"}, pid=4711)
+    )
     assert found.tries[0] == LiveRemedy(database="shop", event=name)
     assert "ALTER EVENT `shop`.`x`` ENABLE; DROP DATABASE shop; -- ?[2J` ON SCHEDULE" in found.remedy[0]
     assert found.remedy[-1] == "to try it live: powerprof cure --pid 4711 --finding event_scheduler"

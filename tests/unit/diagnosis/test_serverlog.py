@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.diagnosis.collect import read_log_end, summarise
+from powerprof.diagnosis.collect import read_log_end, summarise_log
 from powerprof.system import reader_child
 from powerprof.system.errors import DataError
 from powerprof.system.files import read_outside_text
@@ -34,7 +34,7 @@ def test_evictions_since_replication_was_started_last() -> None:
             "2026-11-20 11:38:00 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",
         ]
     )
-    found = summarise(text, NOW)
+    found = summarise_log(text, NOW)
     assert (found.same_id_count, found.same_id_last_s, found.retries_count) == (1, 120.0, 1)
     assert found.span_s == 240.0
 
@@ -44,24 +44,24 @@ def test_a_line_takes_time_with_its_length(word: str) -> None:
     """A replica's error quotes the statement, which any account of its primary may have chosen."""
     line = f"2026-11-20 11:39:30 8 {word * 30_000}"
     # 9 s and more where each [ERROR] was tried.
-    assert least_cpu_s(lambda: summarise(line, NOW), 1.0) < 1.0
+    assert least_cpu_s(lambda: summarise_log(line, NOW), 1.0) < 1.0
 
 
 @pytest.mark.parametrize("when", ["2026-11-20 11:39:30 8", "261120 11:39:30"])
 def test_replicas_that_begin_to_read(when: str) -> None:
     text = "\n".join([f"{when} [Note] Start binlog_dump to slave_server(2), pos(binlog.000001, 1079)"] * 5)
-    found = summarise(text, NOW)
+    found = summarise_log(text, NOW)
     assert (found.dump_starts, found.dump_last_s) == ({"2": 5}, {"2": 30.0})
 
 
 def test_a_log_of_noise_says_nothing() -> None:
-    assert summarise("\x00\x1b[2J999999 99:99:99 x\n2026-13-45 00:00:00 y\n" * 100, NOW).dump_starts == {}
+    assert summarise_log("\x00\x1b[2J999999 99:99:99 x\n2026-13-45 00:00:00 y\n" * 100, NOW).dump_starts == {}
 
 
 def test_a_statement_that_a_line_quotes_is_no_login_and_has_no_values() -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 2))
     quoted = "Query: 'INSERT INTO t VALUES ('Access denied for user 'secret'@'secret'')', Gtid 0-1-5, Internal MariaDB"
-    log = summarise(
+    log = summarise_log(
         f"{stamp} 5 [ERROR] Slave SQL: Error 'x' on query. Default database: 'd'. {quoted} error code: 1062"
     )
     assert (log.denied, log.sql_errors_count) == ({}, 1)
