@@ -25,7 +25,7 @@ _POLLER = """
 import sys, time
 from pathlib import Path
 from powerprof.database.clients.given import given_server
-with connect_given(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
+with given_server(defaults_file=Path(sys.argv[1])) as server, server.connect() as connection:
     with connection.cursor() as cursor:
         moment = time.monotonic()
         while True:
