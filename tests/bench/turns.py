@@ -22,6 +22,7 @@ from typing import Protocol
 import numpy as np
 
 from powerprof.database.clients import sql
+from powerprof.database.clients.base import Sql
 from powerprof.database.private.server import PrivateServer
 from powerprof.measure.clock import kernel_ns
 from powerprof.measure.cpuidle import CpuidleReader
@@ -128,7 +129,7 @@ class Bench:
         """Of the tracer, from now on."""
         self._tracer.count_run_time()
 
-    def _read(self, connection: sql.Sql) -> _Reading:
+    def _read(self, connection: Sql) -> _Reading:
         questions = int(sql.fetch_rows(connection, "SHOW GLOBAL STATUS LIKE 'Questions'")[0][1])
         idle_us = exits = 0
         for cpu in self._reader.cpus:
@@ -139,7 +140,7 @@ class Bench:
                 idle_us += sum(spent for state, spent in pairs if not state.polling)
         return _Reading(time.monotonic(), questions, idle_us, exits, self._tracer.run_time_s() or 0.0)
 
-    def _turn(self, connection: sql.Sql, on: bool) -> Turn:
+    def _turn(self, connection: Sql, on: bool) -> Turn:
         if on:
             self._tracer.attach()
         else:

@@ -104,7 +104,7 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))
     monkeypatch.setattr(LoadedProgram, "__init__", begins("a trace"))
     # For good: the tests that follow need their rights.
-    monkeypatch.setattr(caller, "keep", begins("giving up rights"))
+    monkeypatch.setattr(caller, "drop_capabilities", begins("giving up rights"))
     monkeypatch.setattr(subprocess.Popen, "__init__", begins("a program"))
     monkeypatch.setattr(time, "sleep", begins("a pause"))
     monkeypatch.setattr(signals, "wakeup_descriptor", begins("a pause"))

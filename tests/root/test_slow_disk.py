@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.isolation import runtree
-from powerprof.database.isolation.runtree import RunTree, limit_disk
+from powerprof.database.isolation.runtree import RunTree
 from powerprof.system.errors import CapabilityError
 
 # Reads of a page, past the page cache, when told to; says how many a second there were.
