@@ -40,7 +40,7 @@ from powerprof.stacks.image import ProcessImage
 from powerprof.system.cgroups import Units
 from powerprof.system.errors import DataError
 from powerprof.system.processes import Target, has_ended
-from powerprof.system.tasks import Task, clean, look_up, threads_of
+from powerprof.system.tasks import Task, clean, list_threads, look_up
 from powerprof.tracing.bpf.maps import RunTimeMeter
 from powerprof.tracing.bpf.shared_numbers import Flag, RunKind
 from powerprof.tracing.captures import Array
@@ -314,7 +314,7 @@ def _target_info(target: Target, images_by_pid: Mapping[int, list[ProcessImage]]
     images = {pid: versions[-1] for pid, versions in images_by_pid.items() if versions}
     only = next(iter(images.values())) if len(images) == 1 and not target.system else None
     pids = sorted(images) if not target.system else []
-    threads = None if target.system else sum(len(threads_of(pid)) for pid in pids)
+    threads = None if target.system else sum(len(list_threads(pid)) for pid in pids)
     return TargetInfo(
         pid=only.pid if only else None,
         executable=only.executable if only else None,

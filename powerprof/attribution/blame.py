@@ -18,7 +18,7 @@ from powerprof.energy.windows import Consumer, split_host_energy
 from powerprof.model.attribution import Attribution, RunningTime, StackCounts, Wakeup, Waking
 from powerprof.model.records import EnergyReading, EnergySplit, Note
 from powerprof.stacks import runtimes
-from powerprof.system.tasks import ENDED, Task, as_traced
+from powerprof.system.tasks import ENDED, Task, restore_traced
 from powerprof.tracing.bpf.shared_numbers import RunKind
 from powerprof.tracing.captures import Array
 from powerprof.tracing.idle_data import RunTimes
@@ -286,7 +286,7 @@ def _task_finder(capture: Capture) -> LookUp:
 
     def look_up(tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
         task = tasks.get(tid) or Task(tid, pid, comm or f"thread {tid}", comm or f"thread {tid}", bool(is_kernel))
-        return as_traced(task, pid, comm, bool(is_kernel))
+        return restore_traced(task, pid, comm, bool(is_kernel))
 
     return look_up
 

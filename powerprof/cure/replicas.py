@@ -27,7 +27,7 @@ from powerprof.measure.window import WindowPart
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import name_of
-from powerprof.system.tasks import outer_ids
+from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -132,7 +132,7 @@ class ReplicaSampler(Closeable, WindowPart):
             with suppress(StatementError):
                 inner = sql.parse_count(sql.fetch_scalar(connection, statement))
                 if inner:
-                    return outer_ids(self._pid).get(inner, inner)
+                    return read_outer_ids(self._pid).get(inner, inner)
         return None
 
     def close(self) -> None:

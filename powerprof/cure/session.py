@@ -36,7 +36,7 @@ from powerprof.reversible.kinds import kept_text
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, Interrupted, PowerprofError
 from powerprof.system.processes import Target, name_of
-from powerprof.system.tasks import switches_of, threads_of
+from powerprof.system.tasks import list_threads, read_switches
 
 if TYPE_CHECKING:
     from powerprof.tracing.idle import WindowTracer
@@ -58,10 +58,10 @@ class SwitchCounter(WindowPart):
         self._began_s = self._ended_s = 0.0
 
     def begin(self) -> None:
-        self._before, self._began_s = switches_of(self._pid), time.monotonic()
+        self._before, self._began_s = read_switches(self._pid), time.monotonic()
 
     def end(self) -> None:
-        self._after, self._ended_s = switches_of(self._pid), time.monotonic()
+        self._after, self._ended_s = read_switches(self._pid), time.monotonic()
 
     @property
     def counted_s(self) -> float:
@@ -402,7 +402,7 @@ def _record(
             build_id=None,
             label=target.label,
             pids=[pid],
-            threads_count=len(threads_of(pid)) or None,
+            threads_count=len(list_threads(pid)) or None,
         ),
         remedy=chosen.remedy,
         window_s=request.window_s,

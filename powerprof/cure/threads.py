@@ -21,7 +21,7 @@ from powerprof.system.cgroups import group_of, is_made_by_root
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable, whole
 from powerprof.system.processes import Target, describe, language_of, may_be_forged, owner_of, resolve, uids_of
-from powerprof.system.tasks import look_up, threads_of
+from powerprof.system.tasks import list_threads, look_up
 
 _MAX_NAMES = 12
 _CAP_SYS_NICE = 23  # linux/capability.h
@@ -68,7 +68,7 @@ def find_thread(pid: int, word: str, server_names: Mapping[int, str]) -> Thread:
     """
     threads = [
         Thread(tid=tid, comm=look_up(tid, pid).comm, server_name=server_names.get(tid), pid=pid)
-        for tid in threads_of(pid)
+        for tid in list_threads(pid)
     ]
     tid = whole(word)
     if tid is not None:

@@ -25,7 +25,7 @@ from powerprof.diagnosis.evidence import (
 from powerprof.diagnosis.thread_pace import SETTINGS
 from powerprof.statements.text import NO_TEXT, NormalText, normalise, normalise_logged_event
 from powerprof.system.files import printable
-from powerprof.system.tasks import outer_ids
+from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -291,7 +291,7 @@ def read_connection_threads(connection: Sql, pid: int | None) -> dict[int, int]:
     )
     if not rows:
         return {}
-    outer = outer_ids(pid)
+    outer = read_outer_ids(pid)
     numbers = [(sql.parse_count(client), sql.parse_count(tid)) for client, tid in rows]
     return {client: outer.get(tid, tid) for client, tid in numbers if client is not None and tid}
 

@@ -265,7 +265,7 @@ def run_load(level: Level, cpus: Sequence[int]) -> Iterator[None]:
     processes = []
     try:
         for cpu in cpus[: round(level.share * len(cpus))]:
-            argv = programs.python("-c", _SPINNER, str(level.work_us), str(level.rest_us), site=False)
+            argv = programs.python_command("-c", _SPINNER, str(level.work_us), str(level.rest_us), site=False)
             processes.append(programs.start(argv, affinity=[cpu]))
         yield
     finally:

@@ -26,7 +26,7 @@ from powerprof.measure.window import realtime_scheduling, wait_and_read
 from powerprof.model.records import EnergyReading, Note, ProcessTime, Window
 from powerprof.model.text import Say
 from powerprof.system.errors import Retryable
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 from powerprof.workloads.reading import Case
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def counter_reader(control: Sql, pid: int | None, counted: str | None = None) ->
 
 def count_minor_faults(pid: int | None) -> int | None:
     """Return the minor page faults of a process with its ended threads; None if unknown."""
-    stat = process_stat(pid) if pid else None
+    stat = read_process_stat(pid) if pid else None
     return None if stat is None else stat.minor_faults
 
 

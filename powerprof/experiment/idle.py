@@ -114,14 +114,14 @@ def trace_phase(
     """
     from powerprof.attribution import blame
     from powerprof.attribution import causes as idle
-    from powerprof.system.tasks import look_up, switches_of
+    from powerprof.system.tasks import look_up, read_switches
     from powerprof.tracing.idle import WindowTracer, trace_exits
     from powerprof.tracing.kernel_symbols import read_interrupt_names
 
     with trace_exits() as tracer, WindowTracer(tracer) as opened:
-        before, began_s = switches_of(server_pid) if server_pid else {}, time.monotonic()
+        before, began_s = read_switches(server_pid) if server_pid else {}, time.monotonic()
         window = opened.measure(duration_s)
-        after, counted_s = switches_of(server_pid) if server_pid else {}, time.monotonic() - began_s
+        after, counted_s = read_switches(server_pid) if server_pid else {}, time.monotonic() - began_s
     exits = window.trace.causes
     ended_by = idle.classify_exits(exits, window.state_names)
     rows = (

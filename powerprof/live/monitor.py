@@ -40,7 +40,7 @@ from powerprof.stacks.store import TableStore
 from powerprof.system import caller
 from powerprof.system.cgroups import Units
 from powerprof.system.closeable import Closeable
-from powerprof.system.processes import Target, found_again, name_of, processes
+from powerprof.system.processes import Target, list_pids, name_of, refresh_target
 from powerprof.system.tasks import Task, look_up
 from powerprof.tracing import monitor
 from powerprof.tracing.bpf.loaded import LoadedProgram
@@ -165,7 +165,7 @@ class BusyProcesses:
 
 def _clocks() -> dict[int, int]:
     """CPU time of every process but this one, in nanoseconds."""
-    found = {pid: process_cpu_ns(pid) for pid in processes() if pid != os.getpid()}
+    found = {pid: process_cpu_ns(pid) for pid in list_pids() if pid != os.getpid()}
     return {pid: at_ns for pid, at_ns in found.items() if at_ns is not None}
 
 
@@ -478,7 +478,7 @@ class HostMonitor(Closeable):
         return known
 
     def _find_target(self) -> None:
-        found = found_again(self._target)
+        found = refresh_target(self._target)
         if found is not self._target:
             self._target = found
             self._looks.members.follow(found)

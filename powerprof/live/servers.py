@@ -23,7 +23,7 @@ from powerprof.diagnosis.evidence import Evidence
 from powerprof.live.intervals import LiveFinding, ServerState
 from powerprof.model.attribution import Attribution
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import ProcessOwner, account_name, is_servers_account, name_of, owner_of, processes
+from powerprof.system.processes import ProcessOwner, account_name, is_server_account, list_pids, name_of, owner_of
 from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def owner_of_server(pid: int) -> ProcessOwner:
     owner = owner_of(pid)
     for place in list_listening_sockets(pid) if owner.distrust is None else ():
         info = shared().status(place, follow=False)
-        if info is not None and not (stat.S_ISSOCK(info.mode) and is_servers_account(pid, info.uid)):
+        if info is not None and not (stat.S_ISSOCK(info.mode) and is_server_account(pid, info.uid)):
             return replace(owner, distrust=f"its socket belongs to {account_name(info.uid)}")
     return owner
 
@@ -225,7 +225,7 @@ class WatchedServers:
 
     def _find(self) -> None:
         here = [
-            pid for pid in processes() if (self._only is None or pid in self._only) and is_server_name(name_of(pid))
+            pid for pid in list_pids() if (self._only is None or pid in self._only) and is_server_name(name_of(pid))
         ]
         for pid in set(self._servers) - set(here):
             self._servers.pop(pid).close()

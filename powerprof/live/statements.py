@@ -29,7 +29,7 @@ from powerprof.system import signals
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import CapabilityError, PowerprofError, UsageError
 from powerprof.system.files import printable
-from powerprof.system.processes import may_be_forged, name_of, tcp_ports
+from powerprof.system.processes import list_tcp_ports, may_be_forged, name_of
 
 _LOOK_EVERY_S = 1.0
 StatementKey = tuple[str, str | None]
@@ -275,7 +275,7 @@ class ServedServer(Closeable):
     def _labelled(self) -> str:
         """As the server is called in the other series where it has a port, else by what it was named by."""
         pid = self._server.pid
-        program, ports = name_of(pid) or self._server.label, tcp_ports(pid)
+        program, ports = name_of(pid) or self._server.label, list_tcp_ports(pid)
         where = str(min(ports)) if ports else self._name
         return text.shorten(printable(program if where == program else f"{program}:{where}"), _MOST_SERVER)
 

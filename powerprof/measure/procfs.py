@@ -15,7 +15,7 @@ from powerprof.model.records import ProcessTime
 from powerprof.system import files, paths
 from powerprof.system.files import try_text, whole
 from powerprof.system.paths import procfs
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 
 _USER_HZ = 100  # the unit of /proc/stat for user space on every architecture (include/asm-generic/param.h)
 _FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
@@ -181,7 +181,7 @@ def reaped_cpu_ns(pid: int) -> int:
 
     0 if it no longer exists.
     """
-    stat = process_stat(pid)
+    stat = read_process_stat(pid)
     return 0 if stat is None else stat.reaped_ticks * (1_000_000_000 // _USER_HZ)
 
 

@@ -20,7 +20,7 @@ from powerprof.model.records import Notes
 from powerprof.queries.records import Asker, Background, Latency, SampledStack, Share, Statement, Waits
 from powerprof.statements.text import NO_TEXT, UNREADABLE, Family, NormalText, label_text, make_key, normalise
 from powerprof.system.files import printable
-from powerprof.system.processes import database_of
+from powerprof.system.processes import parse_database
 from powerprof.tracing.bpf.shared_numbers import (
     COM_EVENT,
     COM_QUERY,
@@ -250,7 +250,7 @@ def _is_connection(thread: ThreadUse, known: ServerReport) -> bool:
         bool(thread.statements)
         or thread.tid in known.running
         or is_connection_name(name)
-        or database_of(name) is not None
+        or parse_database(name) is not None
     )
 
 

@@ -22,7 +22,7 @@ from powerprof.queries.target import ServerTime, TracedServer, ask_server
 from powerprof.statements.text import Family, NormalText, make_key
 from powerprof.statistics.rates import proportion
 from powerprof.system.closeable import Closeable
-from powerprof.system.processes import database_of
+from powerprof.system.processes import parse_database
 from powerprof.tracing.statements import MomentSampler, SampledThread, ServerProcesses, StatementSamples
 
 _ENDED = "ended processes"
@@ -148,7 +148,7 @@ def join_moments(moments: StatementSamples, known: ServerReport, cpu_s: float, w
 def _is_client(met: SampledThread, known: ServerReport, family: Family) -> bool:
     name = known.threads.get(met.tid)
     if family == "postgresql":
-        return met.is_client or (name is not None and database_of(name) is not None)
+        return met.is_client or (name is not None and parse_database(name) is not None)
     # A thread without a name has ended, or no names are known. Only clients' threads have statements then.
     return is_connection_name(name) if name is not None else bool(met.id or known.threads)
 

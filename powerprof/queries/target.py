@@ -18,7 +18,7 @@ from powerprof.measure.window import WindowPart
 from powerprof.statements.text import Family
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError, UsageError
-from powerprof.system.processes import client_of, database_of, part_of, server_titles
+from powerprof.system.processes import parse_client, parse_database, parse_part, read_titles
 from powerprof.tracing.statements import ServerProcesses
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ServerTime(WindowPart):
 def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_file: Path | None) -> TracedServer:
     """Return the server of the command line. Raise UsageError, PowerprofError."""
     from powerprof.database.clients.given import given_server
-    from powerprof.system.processes import first_of, name_of, resolve
+    from powerprof.system.processes import find_first_process, name_of, resolve
 
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
@@ -100,7 +100,7 @@ def find_server(pid: str | None, url: str | None, socket: Path | None, defaults_
     assert number is not None  # noqa: S101  one of the two was given
     name = name_of(number) or ""
     if name == POSTGRES_PROGRAM:
-        number = first_of(number)
+        number = find_first_process(number)
         schemas = _titled(number)[1]
         return TracedServer(
             number, _label(name, number), None, log_in_to_statistics(number, schemas.values()), "postgresql"
@@ -136,10 +136,10 @@ def ask_server(server: TracedServer, *, running: bool) -> ServerReport:
 
 def _titled(pid: int) -> tuple[dict[int, str], dict[int, str], dict[int, Account]]:
     """Return names, databases and accounts of PostgreSQL's processes from their titles."""
-    titles = server_titles(ServerProcesses(pid, is_family=True).pids())
-    names = {pid: name for pid, title in titles.items() if (name := part_of(title))}
-    schemas = {pid: schema for pid, name in names.items() if (schema := database_of(name)) is not None}
-    accounts = {pid: Account(*client) for pid, title in titles.items() if (client := client_of(title)) is not None}
+    titles = read_titles(ServerProcesses(pid, is_family=True).pids())
+    names = {pid: name for pid, title in titles.items() if (name := parse_part(title))}
+    schemas = {pid: schema for pid, name in names.items() if (schema := parse_database(name)) is not None}
+    accounts = {pid: Account(*client) for pid, title in titles.items() if (client := parse_client(title)) is not None}
     return names, schemas, accounts
 
 

@@ -51,7 +51,7 @@ class ChangedSettings(Closeable):
     def _open(self) -> None:
         handles = [] if self._journal is None else [self._journal.handle]
         self._keeper = programs.start(
-            programs.python("-m", "powerprof.reversible.keeper", str(os.getpid()), *map(str, handles)),
+            programs.python_command("-m", "powerprof.reversible.keeper", str(os.getpid()), *map(str, handles)),
             pass_fds=handles,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

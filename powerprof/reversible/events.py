@@ -27,9 +27,9 @@ from powerprof.database.clients.wire import read_process_account
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, try_text
-from powerprof.system.processes import has_ended, processes
+from powerprof.system.processes import has_ended, list_pids
 from powerprof.system.reader_process import link_of
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -55,7 +55,7 @@ class ServerProcess(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, pid: int) -> ServerProcess | None:
         """Return the identity of a running process; None if it has ended."""
-        stat, uid = process_stat(pid), read_process_account(pid)
+        stat, uid = read_process_stat(pid), read_process_account(pid)
         if stat is None or uid is None or has_ended(pid):
             return None
         base = paths.procfs() / str(pid)
@@ -80,7 +80,7 @@ class ServerProcess(msgspec.Struct, frozen=True):
     def _present(self) -> list[int]:
         if ServerProcess.of(self.pid) == self:
             return [self.pid]
-        known = [one for pid in processes() if (one := ServerProcess.of(pid)) is not None]
+        known = [one for pid in list_pids() if (one := ServerProcess.of(pid)) is not None]
         return [one.pid for one in known if (one.uid, one.program) == (self.uid, self.program)][:_MOST_TRIED]
 
 

@@ -23,7 +23,7 @@ from powerprof.reversible.events import Event
 from powerprof.system import files, paths
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.files import printable
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
@@ -346,7 +346,7 @@ def _set(connection: Sql, name: str, value: str) -> str | None:
 
 def read_start_ticks(tid: int) -> int | None:
     """When a thread was started, in clock ticks since boot; None where it is gone, or a zombie."""
-    stat = process_stat(tid)
+    stat = read_process_stat(tid)
     return None if stat is None or stat.flags & _PF_EXITING else stat.started_ticks
 
 

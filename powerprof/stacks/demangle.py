@@ -15,7 +15,7 @@ from functools import lru_cache
 from powerprof.stacks import libstdcxx
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable
-from powerprof.system.programs import python, run
+from powerprof.system.programs import python_command, run
 
 # Rust symbol names: the legacy scheme (a C++ name with a hash) and v0 (RFC 2603).
 
@@ -357,7 +357,7 @@ def _demangle_cpp(name: str) -> str | None:
         return None
     began_s = time.monotonic()
     try:
-        done = run(python(libstdcxx.__file__, site=False), stdin=name, timeout_s=5.0)
+        done = run(python_command(libstdcxx.__file__, site=False), stdin=name, timeout_s=5.0)
     except PowerprofError:
         return None
     finally:

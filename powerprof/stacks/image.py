@@ -19,7 +19,7 @@ from powerprof.system.errors import CapabilityError, DataError, PowerprofError
 from powerprof.system.files import loader, read_fields, reason_of, try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, ReaderProcess, Unreadable, link_of, shared
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 
 # TASK_COMM_LEN: a name of this length may be cut.
 _MOST_COMM = 15
@@ -174,7 +174,7 @@ def snapshot(
     aside = aside or shared()
     base = procfs() / str(pid)
     try:
-        stat = process_stat(pid)
+        stat = read_process_stat(pid)
         maps, vdso = aside.maps(pid)
         text = maps.decode("utf-8", "surrogateescape")
         executable = link_of(base / "exe")

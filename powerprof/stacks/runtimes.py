@@ -21,7 +21,7 @@ from powerprof.stacks.image import ProcessImage
 from powerprof.system.files import printable, try_text
 from powerprof.system.paths import procfs
 from powerprof.system.reader_process import Opened, shared
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 
 # The first word of V8's names is the kind of compilation; a character for the compiler and the name follow.
 _V8_KINDS = frozenset({"LazyCompile", "JS", "Function", "Eval", "Script"})
@@ -212,7 +212,7 @@ def read_perf_map(image: ProcessImage) -> PerfMap:
             owner = base.stat().st_uid if image.uid is None else image.uid
         except OSError:
             return NO_PERF_MAP
-        stat = process_stat(image.pid)
+        stat = read_process_stat(image.pid)
         if stat is None or stat.started_ticks != image.started_ticks:
             return NO_PERF_MAP  # The pid was reused, so the map belongs to another process.
         refusal = owner_refusal(opened.uid, owner) or _refusal(opened, image)

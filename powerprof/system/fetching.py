@@ -61,7 +61,7 @@ def run_without_rights(
         try:
             # The text is passed because the child's account may not be able to read our files.
             child = programs.start(
-                programs.python("-c", script.read_text(encoding="utf-8"), *words, site=False),
+                programs.python_command("-c", script.read_text(encoding="utf-8"), *words, site=False),
                 stdin=stdin,
                 stdout=stdout,
                 stderr=theirs,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which processes are meant: by pid, by name, by cgroup or unit, or all of them."""
+"""The processes of this host: selection by pid, name, control group or unit, owners, sockets, and roles."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from powerprof.system.paths import procfs
 from powerprof.system.reader_process import FileStatus, Unreadable, account_ids, link_of, shared
 from powerprof.system.tasks import clean, look_up
 
-# Where a process can be reached: its listening unix sockets and TCP ports.
+# Listening unix sockets and TCP ports. psutil reads only our own network namespace, and a server may be in a container.
 
 _UNIX_LISTENING = "00010000"  # __SO_ACCEPTCON, include/uapi/linux/net.h
 _TCP_LISTENING = "0A"  # TCP_LISTEN, include/net/tcp_states.h
-_MOST = 3
-_MOST_PATH = 60
+_MAX_LISTENERS = 3
+_MAX_PATH = 60
 
 
-def socket_inodes(pid: int) -> set[str]:
-    """The numbers of the sockets that a process has open; none where we may not look."""
+def _socket_inodes(pid: int) -> set[str]:
+    """Return the inodes of the sockets that a process has open; empty if they are not readable."""
     inodes = set()
     try:
         for entry in (paths.procfs() / str(pid) / "fd").iterdir():
@@ -39,20 +39,20 @@ def socket_inodes(pid: int) -> set[str]:
     return inodes
 
 
-def unix_sockets(pid: int) -> list[str]:
-    """The paths of the unix sockets on which it listens, as it knows them."""
-    inodes = socket_inodes(pid)
-    found = []
+def list_unix_sockets(pid: int) -> list[str]:
+    """Return the paths of the unix sockets on which a process listens, in its own file system."""
+    inodes = _socket_inodes(pid)
+    sockets = []
     for line in (try_text(paths.procfs() / str(pid) / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _UNIX_LISTENING and words[6] in inodes and words[7].startswith("/"):
-            found.append(words[7])
-    return found
+            sockets.append(words[7])
+    return sockets
 
 
-def tcp_ports(pid: int) -> list[int]:
-    """The TCP ports on which it listens."""
-    inodes = socket_inodes(pid)
+def list_tcp_ports(pid: int) -> list[int]:
+    """Return the TCP ports on which a process listens."""
+    inodes = _socket_inodes(pid)
     ports = set()
     for table in ("net/tcp", "net/tcp6"):
         for line in (try_text(paths.procfs() / str(pid) / table) or "").splitlines()[1:]:
@@ -62,28 +62,28 @@ def tcp_ports(pid: int) -> list[int]:
     return sorted(ports)
 
 
-def reached_at(pid: int) -> str:
-    """`port 3306, /run/mysqld/mysqld.sock`; empty for what listens nowhere, or may not be looked at."""
-    ports = [f"port {port}" for port in tcp_ports(pid)[:_MOST]]
-    sockets = [clean(str(Path(path)))[-_MOST_PATH:] for path in unix_sockets(pid)[:_MOST]]
+def describe_listeners(pid: int) -> str:
+    """Return `port 3306, /run/mysqld/mysqld.sock`; empty if it does not listen or is not readable."""
+    ports = [f"port {port}" for port in list_tcp_ports(pid)[:_MAX_LISTENERS]]
+    sockets = [clean(str(Path(path)))[-_MAX_PATH:] for path in list_unix_sockets(pid)[:_MAX_LISTENERS]]
     return ", ".join([*ports, *sockets])
 
 
-# Which account runs a process, and whether an ordinary account can have put the process there.
+# The account of a process, and whether an ordinary account can have started the process.
 #
-# Any account may run a program called mariadbd. A database server is trusted without being named if its process and its
-# program belong to root, to us, or to the account of the server's package. The account of a web server is not
-# trusted: an intruder there can start a server as well.
+# Any account can run a program called mariadbd. A database server is trusted without being named if its process and its
+# program belong to root, to us, or to the account of the server's package. The account of a web server is not trusted,
+# because an intruder there can start a server too.
 
-# Accounts that packages and container images of MariaDB, MySQL and PostgreSQL make.
+# Accounts that packages and container images of MariaDB, MySQL and PostgreSQL create.
 _SERVER_ACCOUNTS = frozenset(("mysql", "mariadb", "postgres", "postgresql", "pgsql"))
 _PASSWD_BYTES = 1 << 20
-_ACCOUNTS_MOST_NAME = 120
+_MAX_ACCOUNT = 120
 
 
 @dataclass(frozen=True)
 class ProcessOwner:
-    """The account and the program of a process, as they are shown; `distrust` is the reason not to trust it, if any."""
+    """The account and the program of a process, as text. `distrust` is the reason against trust, if any."""
 
     account: str
     program: str
@@ -93,17 +93,17 @@ class ProcessOwner:
 def owner_of(pid: int, *, any_service: bool = False) -> ProcessOwner:
     """Return the account and program of a process. An unknown owner is not trusted.
 
-    `any_service`: every system account is trusted, and not only those of database servers.
+    With `any_service`, every system account is trusted, not only the accounts of database servers.
     """
     exe = paths.procfs() / str(pid) / "exe"
     program = (link_of(exe) or "unknown").removesuffix(" (deleted)")
     uids = uids_of(pid)
-    trusted = {0, os.geteuid(), *_server_uids(pid)}
+    trusted = {0, os.geteuid(), *_read_server_uids(pid)}
     if any_service:
         trusted |= {uid for uid in uids if is_system_account(uid)}
     return ProcessOwner(
         account_name(max(uids, default=None)),
-        printable(program)[:_ACCOUNTS_MOST_NAME],
+        printable(program)[:_MAX_ACCOUNT],
         _distrust(uids, shared().status(exe), trusted, any_service),
     )
 
@@ -122,14 +122,16 @@ def _distrust(uids: set[int], program: FileStatus | None, trusted: set[int], any
     return None
 
 
-def is_servers_account(pid: int, uid: int) -> bool:
+def is_server_account(pid: int, uid: int) -> bool:
     """Return whether this account may own the files of a trusted server."""
-    return uid in (0, os.geteuid()) or uid in _server_uids(pid)
+    return uid in (0, os.geteuid()) or uid in _read_server_uids(pid)
 
 
-def most_trusted(pids: list[int]) -> list[int]:
-    """Return the most trusted of some processes: servers of their package's account, else services of a system
-    account, else all."""
+def select_trusted(pids: list[int]) -> list[int]:
+    """Return the most trusted processes.
+
+    Servers of their package's account come first, then services of a system account, then all.
+    """
     for any_service in (False, True):
         if chosen := [pid for pid in pids if owner_of(pid, any_service=any_service).distrust is None]:
             return chosen
@@ -142,15 +144,15 @@ def uids_of(pid: int) -> set[int]:
 
 
 def account_name(uid: int | None) -> str:
-    """The name of an account, or its number."""
+    """Return the name of an account, or its number."""
     if uid is None:
         return "an unknown account"
-    known = account_of(uid)
-    return printable(known.name)[:_ACCOUNTS_MOST_NAME] if known is not None and known.name else str(uid)
+    account = account_of(uid)
+    return printable(account.name)[:_MAX_ACCOUNT] if account is not None and account.name else str(uid)
 
 
-def _server_uids(pid: int) -> set[int]:
-    """The numbers of a server's accounts by the passwd file of the process's own root, if only root can write it."""
+def _read_server_uids(pid: int) -> set[int]:
+    """Return the uids of server accounts in the passwd file of the process's root, if only root can write it."""
     place = paths.procfs() / str(pid) / "root"
     passwd = Path("/etc/passwd")
     opened = shared().open_in_root(pid, place, str(passwd))
@@ -167,18 +169,21 @@ def _server_uids(pid: int) -> set[int]:
     return {uid for uid in numbers if uid is not None}
 
 
-# Distributions renamed the program; people ask for it by either name.
-_SAME = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
+# Distributions renamed the program. Users type either name.
+_ALIASES = {"mysqld": ("mysqld", "mariadbd"), "mariadbd": ("mariadbd", "mysqld")}
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
 class Target:
-    """The processes to attribute to. `pids` is empty for the whole system; `label` is what to call them.
+    """The processes to attribute to.
 
-    `cgroup` is the folder whose `cgroup.procs` is read again during the window, `roots` are processes whose
-    descendants of the same name belong to them, also where they have none yet, `names` those that were asked for by
-    name.
+    Attributes:
+        pids: the processes; empty for the whole system.
+        label: the name of the target in reports.
+        cgroup: the folder whose `cgroup.procs` is read again during the window.
+        roots: processes whose descendants of the same name belong to the target, also future ones.
+        names: the names that the user typed.
     """
 
     pids: tuple[int, ...]
@@ -189,19 +194,19 @@ class Target:
     names: tuple[str, ...] = ()
 
     def members(self) -> list[int]:
-        """Every process of the target as it is now, where processes may join it."""
+        """Return the present processes of a target that other processes may join."""
         if self.cgroup is not None:
             return cgroup_pids(self.cgroup)
-        return [pid for root in self.roots for pid in _family(root)]
+        return [pid for root in self.roots for pid in _list_family(root)]
 
 
-def processes() -> list[int]:
-    """All process ids of this host."""
+def list_pids() -> list[int]:
+    """Return all process ids of this host."""
     return sorted(int(entry.name) for entry in paths.procfs().iterdir() if entry.name.isdigit())
 
 
 def name_of(pid: int) -> str | None:
-    """The program's file name, else its comm; None for a process that is gone."""
+    """Return the program's file name, else its comm; None if the process has ended."""
     base = paths.procfs() / str(pid)
     comm = try_text(base / "comm")
     if comm is None:
@@ -210,18 +215,20 @@ def name_of(pid: int) -> str | None:
     return clean(program or comm)
 
 
-def _label(pid: int) -> str:
-    """What people call a process: its comm, for one file may be several programs (Debian's redis-server is a link to
-    redis-check-rdb); the program's name where the comm is the beginning of it."""
+def _choose_label(pid: int) -> str:
+    """Return the usual name of a process: its comm, or the program's name if the comm is its beginning.
+
+    One file may be several programs: Debian's redis-server is a link to redis-check-rdb.
+    """
     comm = clean(try_text(paths.procfs() / str(pid) / "comm") or "")
     program = name_of(pid) or ""
     return (program if program.startswith(comm) else comm) or str(pid)
 
 
-def _named(name: str) -> list[int]:
-    wanted = _SAME.get(name, (name,))
+def _find_named(name: str) -> list[int]:
+    wanted = _ALIASES.get(name, (name,))
     pids = []
-    for pid in processes():
+    for pid in list_pids():
         if pid == os.getpid():
             continue
         comm = try_text(paths.procfs() / str(pid) / "comm")
@@ -232,25 +239,25 @@ def _named(name: str) -> list[int]:
 
 
 def describe(pid: int) -> str:
-    """Its number and program, and where it listens: what tells several servers of one name apart."""
-    # Not its command line: that lies in its memory, where it may keep a reader waiting for ever.
+    """Return number, program and listening sockets, which distinguish several servers of one name."""
+    # The command line is in the memory of the process, which could block a reader.
     shown = clean(link_of(paths.procfs() / str(pid) / "exe") or "")[:60]
-    reached = reached_at(pid)
+    reached = describe_listeners(pid)
     return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
 
 
-def _status(pid: int) -> dict[str, str]:
+def _read_status(pid: int) -> dict[str, str]:
     return read_fields(paths.procfs() / str(pid) / "status")
 
 
 def has_ended(pid: int) -> bool:
-    """Gone, or a zombie that its parent has not reaped."""
-    status = _status(pid)
+    """Return whether a process no longer exists, or is a zombie that its parent has not reaped."""
+    status = _read_status(pid)
     return not status or status.get("State", "").startswith(("Z", "X"))
 
 
-def _family(root: int) -> list[int]:
-    """A process and its descendants of the same name: a server that works in processes (PostgreSQL, nginx)."""
+def _list_family(root: int) -> list[int]:
+    """Return a process and its descendants of the same name: a server with several processes (PostgreSQL, nginx)."""
     name, members, left = name_of(root), [], [root]
     while left:
         pid = left.pop()
@@ -262,60 +269,64 @@ def _family(root: int) -> list[int]:
     return sorted(members)
 
 
-def first_of(pid: int) -> int:
-    """The process of the same name that started this one, directly or through others; itself where none did."""
+def find_first_process(pid: int) -> int:
+    """Return the topmost ancestor with the same name; the process itself if its parent has another name."""
     name = name_of(pid)
-    while (parent := int(_status(pid).get("PPid") or 0)) and name_of(parent) == name:
+    while (parent := int(_read_status(pid).get("PPid") or 0)) and name_of(parent) == name:
         pid = parent
     return pid
 
 
-def _root_of(pids: Sequence[int]) -> int | None:
-    """The one process that started all the others, directly or through each other; None where there is none. Of some
-    that end while they are looked at, those that are left count."""
-    parents = {pid: int(status.get("PPid") or 0) for pid in pids if (status := _status(pid))}
+def _find_root(pids: Sequence[int]) -> int | None:
+    """Return the process that started all the others, directly or indirectly; None if there is none.
+
+    Processes that end during the search are ignored.
+    """
+    parents = {pid: int(status.get("PPid") or 0) for pid in pids if (status := _read_status(pid))}
     roots = [pid for pid, parent in parents.items() if parent not in parents]
     return roots[0] if len(roots) == 1 else None
 
 
 def may_be_forged(word: str) -> bool:
-    """Return whether a word is a name that only processes of people's accounts have: a service of it has ended, or has
-    not begun."""
-    pids = _named(word) if whole(word) is None else []
+    """Return whether only processes of people's accounts have this name.
+
+    Then the service of this name has ended, or has not started.
+    """
+    pids = _find_named(word) if whole(word) is None else []
     return bool(pids) and all(owner_of(pid, any_service=True).distrust is not None for pid in pids)
 
 
-def _one(word: str) -> tuple[list[int], list[int]]:
-    """The processes that a word names and, where it is a name, the one that started the others."""
+def _find_processes(word: str) -> tuple[list[int], list[int]]:
+    """Return the processes that a word selects and, for a name, the process that started the others."""
     pid = whole(word)
     if pid is not None:
         if pid <= 0 or not (paths.procfs() / word).is_dir():
             raise UsageError(f"--pid {word}: there is no process {word}", "ps -e lists them")
-        status = _status(pid)
+        status = _read_status(pid)
         if has_ended(pid):
             raise UsageError(
                 f"--pid {word}: it has ended (a zombie that its parent has not reaped)", "ps -e lists them"
             )
-        _refuse_kernel(pid, word)
+        _refuse_kernel_thread(pid, word)
         return [int(status.get("Tgid") or pid)], []
     if not word or word.startswith("-"):
         raise UsageError(f"--pid {word!r} is neither a process id nor a name", "such as 1234 or mysqld")
-    pids = _named(word)
+    pids = _find_named(word)
     if not pids:
         raise UsageError(f"--pid {word}: no process is called {word}", "ps -e lists them; --pid takes ids and names")
-    root = _root_of(pids)
+    root = _find_root(pids)
     if len(pids) > 1 and root is None:
-        # Any account may run a process of that name: a service is meant before it.
-        pids = most_trusted(pids)
-        root = _root_of(pids)
+        # Any account can run a process of that name. Services are preferred.
+        pids = select_trusted(pids)
+        root = _find_root(pids)
     if len(pids) > 1 and root is None:
         listed = "; ".join(describe(pid) for pid in pids[:8])
         raise UsageError(f"--pid {word}: {len(pids)} processes are called {word}: {listed}", "choose by --pid ID[,ID…]")
-    _refuse_kernel(pids[0], word)
+    _refuse_kernel_thread(pids[0], word)
     return pids, [] if root is None else [root]
 
 
-def _refuse_kernel(pid: int, word: str) -> None:
+def _refuse_kernel_thread(pid: int, word: str) -> None:
     if look_up(pid).is_kernel:
         raise UsageError(
             f"--pid {word}: {pid} ({name_of(pid)}) is a kernel thread: it runs no program whose functions could be "
@@ -324,7 +335,7 @@ def _refuse_kernel(pid: int, word: str) -> None:
         )
 
 
-def _hierarchies() -> list[Path]:
+def _list_hierarchies() -> list[Path]:
     """Return the folders of the hierarchies of control groups: the unified one, then systemd's, then the others."""
     if (_CGROUPS / "cgroup.procs").is_file():
         return [_CGROUPS]
@@ -333,12 +344,12 @@ def _hierarchies() -> list[Path]:
     return [place for place in [*first, *others] if (place / "cgroup.procs").is_file()]
 
 
-def _cgroup(name: str) -> Path:
+def _find_cgroup(name: str) -> Path:
     """Return the folder of a control group by its path, or by the name of its unit. Raises UsageError.
 
     Any user can give a unit the name of a system service: groups that only root can make are preferred.
     """
-    roots = _hierarchies()
+    roots = _list_hierarchies()
     direct = [Path(name)] if name.startswith("/") else []
     for candidate in [*direct, *(root / name.lstrip("/") for root in roots)]:
         if (candidate / "cgroup.procs").is_file():
@@ -347,7 +358,7 @@ def _cgroup(name: str) -> Path:
     for root in roots:
         for path, _ in groups_below(root):
             folder = Path(f"{root}{path}")
-            # Of a group in several hierarchies, one may have the processes.
+            # If a group is in several hierarchies, perhaps only one has its processes.
             if folder.name in (name, f"{name}.service") and (path not in found or not cgroup_pids(found[path])):
                 found[path] = folder
     matches = [path for path in found if is_made_by_root(path)] or list(found)
@@ -362,7 +373,7 @@ def _cgroup(name: str) -> Path:
     return found[matches[0]]
 
 
-def _group_label(folder: Path) -> str:
+def _label_group(folder: Path) -> str:
     """Return the name of a control group, with its user or unit if others than root can make it."""
     name, unit = printable(folder.name), unit_of(str(folder), {})
     return name if is_made_by_root(str(folder)) else unit if unit.startswith(name) else f"{name} ({unit})"
@@ -378,9 +389,9 @@ def cgroup_pids(folder: Path) -> list[int]:
 
 
 def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = False) -> Target:
-    """The target that a command line names: exactly one of pids or names, a cgroup or unit, or the whole system.
+    """Return the target of a command line: pids or names, a control group or unit, or the whole system.
 
-    Raises UsageError for none, several kinds, unknown or ambiguous names.
+    Raise UsageError unless exactly one kind is given, and for unknown or ambiguous names.
     """
     kinds = sum((bool(words), cgroup is not None, system))
     if kinds != 1:
@@ -391,26 +402,27 @@ def resolve(words: Sequence[str], *, cgroup: str | None = None, system: bool = F
     if system:
         return Target((), "this system", system=True)
     if cgroup is not None:
-        folder = _cgroup(cgroup)
+        folder = _find_cgroup(cgroup)
         pids = cgroup_pids(folder)
         if not pids:
             raise PowerprofError(
                 f"--cgroup {cgroup}: {folder} has no processes", "systemctl status says whether its unit runs"
             )
-        return Target(tuple(pids), _group_label(folder), cgroup=folder)
+        return Target(tuple(pids), _label_group(folder), cgroup=folder)
     parts = [part.strip() for word in words for part in word.split(",")]
-    meant = [_one(part) for part in parts]
-    unique = tuple(dict.fromkeys(pid for pids, _ in meant for pid in pids))
-    roots = tuple(root for _, roots in meant for root in roots)
+    selected = [_find_processes(part) for part in parts]
+    unique = tuple(dict.fromkeys(pid for pids, _ in selected for pid in pids))
+    roots = tuple(root for _, roots in selected for root in roots)
     if os.getpid() in unique:
         raise UsageError("powerprof cannot attribute to itself", "its own cost is in every report")
     names = tuple(part for part in parts if whole(part) is None)
-    return Target(unique, ", ".join(dict.fromkeys(map(_label, unique))), roots=roots, names=names)
+    return Target(unique, ", ".join(dict.fromkeys(map(_choose_label, unique))), roots=roots, names=names)
 
 
-def found_again(target: Target) -> Target:
-    """The target with the processes that bear its names now, where one of it has ended: a server that was restarted is
-    another process. The same object where nothing has changed, or nobody bears a name yet, or too many do.
+def refresh_target(target: Target) -> Target:
+    """Return the target with the present processes of its names if one has ended, such as a restarted server.
+
+    Return the same object if nothing has changed, or if no process or too many processes have a name now.
     """
     if not target.names or not any(map(has_ended, target.roots or target.pids)):
         return target
@@ -418,25 +430,25 @@ def found_again(target: Target) -> Target:
     kept = [pid for pid in target.pids if not has_ended(pid)]
     for name in target.names:
         try:
-            pids, root = _one(name)
+            pids, root = _find_processes(name)
             found, roots = found + pids, roots + root
         except UsageError:
-            # The one that has ended stays: by it this name is looked for again.
+            # The ended process stays, so that the next call searches for this name again.
             kept = list(target.pids)
     unique = tuple(dict.fromkeys([*kept, *found]))
     if unique == target.pids:
         return target
-    # Of a name that found nobody the one that has ended stays, as above.
+    # The ended process of a name without a new process stays, as above.
     roots += [root for root in target.roots if root in unique and root not in roots]
     return replace(target, pids=unique, roots=tuple(roots))
 
 
-# What the processes of a server say that they are: PostgreSQL's write it over their command lines.
+# Roles of server processes. PostgreSQL's processes write theirs over their command lines.
 
 _LIMIT_BYTES = 4096
-_MOST_NAME = 128
-# "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT"; the cluster's name is optional, and
-# says which of several servers a process is of (cluster_name, which Debian sets to VERSION/NAME).
+_MAX_NAME = 128
+# "postgres: 15/main: checkpointer", "postgres: app shop 10.0.0.7(5541) SELECT". The cluster's name is optional and
+# distinguishes several servers (cluster_name, which Debian sets to VERSION/NAME).
 _TITLE = re.compile(r"^postgres: (?:[^ :]+: )?(.*)$")
 _CLIENT = re.compile(r"^(\S+) (\S+) (?:\[local\]|(\S+?)(?:\(\d+\))?)(?: .*)?$")
 _BACKEND = "backend of "
@@ -447,33 +459,36 @@ _HELPERS = re.compile(
 
 
 def server_names(pids: Iterable[int]) -> dict[int, str]:
-    """Process id → what it does: `checkpointer`, `backend of shop`; a process that does not say is absent."""
-    return {pid: name for pid, title in server_titles(pids).items() if (name := part_of(title))}
+    """Return the role by process id: `checkpointer`, `backend of shop`. Processes without a title are left out."""
+    return {pid: name for pid, title in read_titles(pids).items() if (name := parse_part(title))}
 
 
-def server_titles(pids: Iterable[int]) -> dict[int, str]:
-    """Process id → its title as it is; one that cannot be read is absent."""
-    titles = {pid: _command_line(pid) for pid in pids}
+def read_titles(pids: Iterable[int]) -> dict[int, str]:
+    """Return the titles of processes by id. Unreadable ones are left out."""
+    titles = {pid: _read_command_line(pid) for pid in pids}
     return {pid: title for pid, title in titles.items() if title}
 
 
-def client_of(title: str) -> tuple[str, str | None] | None:
-    """The account of a client's process, and from which host; None where it is no client's, or the host its own."""
+def parse_client(title: str) -> tuple[str, str | None] | None:
+    """Return the account and host of a client's process from its title.
+
+    None if it is not a client's process. The host is None for local connections.
+    """
     match = _TITLE.match(" ".join(title.split()))
     client = None if match is None or _HELPERS.match(match[1]) else _CLIENT.match(match[1])
     if client is None:
         return None
     host = client[3]
-    return printable(client[1])[:_MOST_NAME], printable(host)[:_MOST_NAME] if host else None
+    return printable(client[1])[:_MAX_NAME], printable(host)[:_MAX_NAME] if host else None
 
 
-def database_of(name: str) -> str | None:
-    """The database of a process that `server_names` calls a client's; None for any other."""
+def parse_database(name: str) -> str | None:
+    """Return the database in a name of a client's process from `server_names`; None for other names."""
     return name.removeprefix(_BACKEND) if name.startswith(_BACKEND) else None
 
 
-def part_of(title: str) -> str | None:
-    """The part that a title tells of; of a client's process the database, and neither account nor statement."""
+def parse_part(title: str) -> str | None:
+    """Return the role in a title; for a client's process the database, without account and statement."""
     match = _TITLE.match(" ".join(title.split()))
     if not match:
         return None
@@ -481,35 +496,38 @@ def part_of(title: str) -> str | None:
     helper = _HELPERS.match(part)
     client = None if helper else _CLIENT.match(part)
     name = f"{_BACKEND}{client[2]}" if client else re.sub(r" (for PID|waiting|recovering|streaming) .*$", "", part)
-    return printable(name)[:_MOST_NAME] or None
+    return printable(name)[:_MAX_NAME] or None
 
 
-def _command_line(pid: int) -> str | None:
-    """As text; None if the process keeps its reader waiting: the text is in the memory of the process."""
+def _read_command_line(pid: int) -> str | None:
+    """Return the command line as text; None if the process blocks its reader.
+
+    The text is in the memory of the process.
+    """
     line = shared().read(pid, procfs() / str(pid) / "cmdline", _LIMIT_BYTES)
     return None if line is None else line.replace(b"\0", b" ").decode("utf-8", "replace")
 
 
-# Which language run-time a process is of, whose own timers hang on a few of its threads.
+# Language run-times, whose own timers run on a few of their threads.
 
-# What a run-time maps or is called; Go has no library of its own, but a note at the head of each program.
-_MAPPED = {"libjvm.so": "Java", "libnode.so": "Node", "libcoreclr.so": ".NET"}
-_CALLED = {"java": "Java", "node": "Node", "nodejs": "Node", "dotnet": ".NET", "beam.smp": "Erlang"}
+# Libraries and program names of run-times. Go has no library, but a note at the start of each program.
+_LIBRARIES = {"libjvm.so": "Java", "libnode.so": "Node", "libcoreclr.so": ".NET"}
+_PROGRAM_NAMES = {"java": "Java", "node": "Node", "nodejs": "Node", "dotnet": ".NET", "beam.smp": "Erlang"}
 _GO_NOTE = re.compile(rb"\x04\0\0\0.{4}\x04\0\0\0Go\0\0", re.DOTALL)
 _HEAD_BYTES = 1 << 16
 
 
 def language_of(pid: int) -> str | None:
-    """Return the language run-time whose own timers hang on the threads of a process; None if none was found."""
+    """Return the language run-time whose timers run on the threads of a process; None if there is none."""
     exe = paths.procfs() / str(pid) / "exe"
     program = (link_of(exe) or "").rpartition("/")[2]
-    if program in _CALLED:
-        return _CALLED[program]
+    if program in _PROGRAM_NAMES:
+        return _PROGRAM_NAMES[program]
     try:
         maps, _ = shared().maps(pid)
     except Unreadable:
         return None
-    for library, name in _MAPPED.items():
+    for library, name in _LIBRARIES.items():
         if b"/" + library.encode() in maps:
             return name
     return "Go" if _GO_NOTE.search(shared().read(pid, exe, _HEAD_BYTES) or b"") else None

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one way out to other programs: argument lists, a small environment, a fixed working directory, and children that
-die with us. Root starts only what root alone could have written."""
+"""The only way to start other programs.
+
+Programs get argument lists, a small environment and a fixed working directory, and die with powerprof. Root starts only
+programs that only root can have written.
+"""
 
 from __future__ import annotations
 
@@ -106,14 +109,14 @@ def _send_signal(process: psutil.Process, number: int) -> None:
 
 _SBIN = ("/usr/local/sbin", "/usr/sbin", "/sbin")
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_PASSED = ("TZ", "TERM")
-_NOWHERE = "/"
+_PASSED_VARIABLES = ("TZ", "TERM")
+_ROOT_FOLDER = "/"
 _STARTED: list[subprocess.Popen[bytes]] = []
 
 
 @dataclass(frozen=True)
 class Finished:
-    """What a program that ended left behind."""
+    """The result of a program that has ended."""
 
     argv: tuple[str, ...]
     returncode: int
@@ -121,33 +124,33 @@ class Finished:
     stderr: str
 
     def tail(self, lines: int = 3) -> str:
-        """The last lines of stderr (or stdout) in one line, for an error message."""
+        """Return the last lines of stderr (or stdout) in one line, for an error message."""
         text = (self.stderr.strip() or self.stdout.strip()).splitlines()
         return " / ".join(line.strip() for line in text[-lines:])[:400]
 
 
 def which(name: str) -> Path | None:
-    """The program on PATH or in the sbin folders that an ordinary user's PATH lacks; None where it is absent.
+    """Return the program on PATH or in the sbin folders, which an ordinary PATH lacks; None if it is missing.
 
-    Root takes only what nobody else could have put there.
+    Root accepts only programs that only root can have written.
     """
-    return _find(name)[0]
+    return _find_program(name)[0]
 
 
 def need(name: str, package: str) -> Path:
-    """As `which`. Raises CapabilityError with the apt command where the program is absent."""
-    program, refused = _find(name)
+    """Return the program as `which` does. Raise CapabilityError with the apt command if it is missing."""
+    program, refused = _find_program(name)
     if program is None:
         raise CapabilityError(refused or f"{name} is not installed", f"apt install {package}")
     return program
 
 
-def _find(name: str) -> tuple[Path | None, str | None]:
-    """The program, or why those that were found are not taken."""
+def _find_program(name: str) -> tuple[Path | None, str | None]:
+    """Return the program, or the reason against a program of this name."""
     refused = None
-    for folder in _folders():
+    for folder in _list_folders():
         path = folder / name
-        # In this order: to ask about what lies in a closed folder is an error.
+        # This order matters: is_file() raises an error for a path in an unreadable folder.
         if os.access(path, os.X_OK) and path.is_file():
             reason = only_root_writes(path) if os.geteuid() == 0 else None
             if reason is None:
@@ -156,55 +159,55 @@ def _find(name: str) -> tuple[Path | None, str | None]:
     return None, refused
 
 
-def _folders() -> list[Path]:
-    # A relative entry, the empty one too, means the working directory, which may be anybody's.
+def _list_folders() -> list[Path]:
+    # A relative or empty entry is the working directory, which may belong to another account.
     entries = [*os.environ.get("PATH", os.defpath).split(os.pathsep), *_SBIN]
     return [Path(entry) for entry in dict.fromkeys(entries) if entry.startswith("/")]
 
 
-def python(*words: str | Path, site: bool = True) -> list[str | Path]:
-    """The words that start our own interpreter on a script or module, where it imports nothing from the working folder,
-    the environment or the user's packages; without `site` only the standard library, in half the time.
+def python_command(*words: str | Path, site: bool = True) -> list[str | Path]:
+    """Return the words that start our own interpreter on a script or module.
 
-    What needs the standard library only gets the interpreter that a virtual environment links to: another account,
-    which a child may become, need not be able to enter the folder of the environment (root's home, say).
+    It imports nothing from the working folder, the environment or the user's packages. Without `site` it has only the
+    standard library, starts in half the time, and is the interpreter behind a virtual environment's link: the account
+    of a child need not be able to enter the folder of the environment (such as root's home).
     """
     return [sys.executable, "-I", *words] if site else [Path(sys.executable).resolve(), "-I", "-S", *words]
 
 
-def environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a child finds in its environment: little, and nothing of ours but the time zone and the terminal's kind.
+def build_environment(user: tuple[int, int] | None = None, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a child: a few variables, and of ours only the time zone and the terminal type.
 
-    A password in MYSQL_PWD, LD_PRELOAD or PYTHONPATH of the caller are not a child's business; reports are read in
-    the language that they were written in.
+    MYSQL_PWD, LD_PRELOAD and PYTHONPATH of the caller must not reach a child. The locale is fixed, so that reports of
+    programs are in English.
     """
     uid = user[0] if user else os.geteuid()
-    known = account_of(uid)
+    account = account_of(uid)
     is_self = uid == os.geteuid() and uid != 0
-    passed = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    passed = {name: os.environ[name] for name in _PASSED_VARIABLES if name in os.environ}
     return {
-        "PATH": os.pathsep.join(map(str, _folders())) if is_self else _SYSTEM_PATH,
-        "HOME": os.environ.get("HOME", "/") if is_self else str(known.home if known else "/"),
+        "PATH": os.pathsep.join(map(str, _list_folders())) if is_self else _SYSTEM_PATH,
+        "HOME": os.environ.get("HOME", "/") if is_self else str(account.home if account else "/"),
         "LC_ALL": "C.UTF-8",
         **passed,
         **(extra or {}),
     }
 
 
-def _checked(
+def _check_program(
     argv: Sequence[str | Path], user: tuple[int, int] | None, confinement: Confinement | None = None
 ) -> tuple[str, ...]:
-    """The words with the program by its whole path. Raises PowerprofError for one that root must not run."""
+    """Return the words with the program's absolute path. Raise PowerprofError for one that root must not run."""
     words = tuple(str(word) for word in argv)
     if confinement is not None and confinement.root is not None:
         return words
     if "/" not in words[0]:
-        path, refused = _find(words[0])
+        path, refused = _find_program(words[0])
         if path is None:
             hint = "install it where only root may write" if refused else "is it installed, and on PATH?"
             raise PowerprofError(refused or f"cannot run {words[0]} (no such program)", hint)
         words = (str(path), *words[1:])
-    # Our own interpreter runs already, and what becomes somebody else has that account's rights only.
+    # Our interpreter runs already, and a child of another account has only that account's rights.
     if os.geteuid() == 0 and user is None and words[0] != sys.executable:
         program = Path(words[0])
         reason = only_root_writes(program) if program.exists() else None
@@ -218,8 +221,8 @@ def _cannot_run(program: str, error: OSError) -> PowerprofError:
     return PowerprofError(f"cannot run {program} ({reason})", "run it directly: is it a program of this machine?")
 
 
-def _not_found(word: str) -> PowerprofError:
-    """Why a shell would not run that word."""
+def _explain_not_found(word: str) -> PowerprofError:
+    """Return the error for a word that a shell would not run."""
     if "/" not in word or not os.path.lexists(word):
         return PowerprofError(f"cannot run {word!r} (no such program)", "is it installed, and on PATH?")
     if os.path.isdir(word):  # noqa: PTH112 - Path's raises where a name is too long
@@ -229,7 +232,7 @@ def _not_found(word: str) -> PowerprofError:
 
 @contextmanager
 def _starting(program: str, confinement: Confinement | None) -> Iterator[None]:
-    """Why it could not be started, as PowerprofError."""
+    """Convert errors of the start to PowerprofError."""
     try:
         yield
     except OSError as error:
@@ -261,14 +264,15 @@ def run(
     user: tuple[int, int] | None = None,
     confinement: Confinement | None = None,
 ) -> Finished:
-    """Run a program to its end; with `own_mounts` (PowerTOP mounts debugfs) no mount of its stays behind.
+    """Run a program until it ends.
 
-    It finds `environment(user, env)` and, where no `cwd` is given, the root directory. `user` (uid, gid) is whom a
-    child of root becomes. `confinement` limits its files and its network: only `database.isolation.sandbox` sets it.
+    It gets `build_environment(user, env)` and, without `cwd`, the root directory. `user` (uid, gid) is the account of a
+    child of root. With `own_mounts`, its mounts end with it (PowerTOP mounts debugfs). `confinement` limits its files
+    and its network; only `database.isolation.sandbox` sets it.
 
-    Raises PowerprofError on time-out, on a missing program, and (check) on failure.
+    Raise PowerprofError on time-out, for a missing program and, with `check`, on failure.
     """
-    words = _checked(argv, user, confinement)
+    words = _check_program(argv, user, confinement)
     child = Child(user, confinement, own_mounts=own_mounts)
     try:
         with _starting(words[0], confinement):
@@ -278,8 +282,8 @@ def run(
                 capture_output=True,
                 timeout=timeout_s,
                 check=False,
-                cwd=cwd or _NOWHERE,
-                env=environment(user, env),
+                cwd=cwd or _ROOT_FOLDER,
+                env=build_environment(user, env),
                 encoding="utf-8",
                 errors="replace",
                 preexec_fn=child.prepare,
@@ -313,15 +317,14 @@ def start(
     own_mounts: bool = False,
     confinement: Confinement | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that is killed by the kernel when powerprof dies, whatever kills powerprof.
+    """Start a program that the kernel kills when powerprof dies for any reason.
 
-    It runs in a session of its own, so that a Ctrl-C in the terminal reaches only powerprof, which then stops it in
-    order. Its environment and working directory are as for `run`. `affinity` pins it to those CPUs. `user` (uid, gid)
-    is whom a child of root becomes. `own_mounts`: what it mounts is gone with it. `confinement` is as for `run`.
-    `dies_with_us=False` is for a process whose work begins when powerprof dies. Raises PowerprofError where it cannot
+    It runs in a separate session, so that Ctrl-C in the terminal reaches only powerprof, which then stops it in order.
+    Environment, working directory, `user`, `own_mounts` and `confinement` are as for `run`. `affinity` pins it to those
+    CPUs. `dies_with_us=False` is for a process that works after powerprof has died. Raise PowerprofError if it cannot
     be started.
     """
-    words = _checked(argv, user, confinement)
+    words = _check_program(argv, user, confinement)
     child = Child(user, confinement, dies_with_us, affinity, own_mounts)
     with _starting(words[0], confinement):
         process = subprocess.Popen(
@@ -329,32 +332,34 @@ def start(
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            cwd=cwd or _NOWHERE,
+            cwd=cwd or _ROOT_FOLDER,
             start_new_session=True,
             pass_fds=pass_fds,
-            env=environment(user, env),
+            env=build_environment(user, env),
             preexec_fn=child.prepare,  # noqa: PLW1509
             **child.account(),
         )
-    _ours()
+    _list_running()
     _STARTED.append(process)
     return process
 
 
 def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Popen[bytes]:
-    """Start a command that the caller typed, as a shell of theirs would: found on PATH, in their folder, with their
-    environment and groups. Under sudo it is not root but the caller. Nothing can be typed into it and its output goes
-    nowhere. It dies with us, in a session of its own. Raises PowerprofError where it cannot be started.
+    """Start a command that the caller typed, as the caller's shell would.
+
+    It is found on PATH and runs in the present folder with the caller's environment and groups; under sudo it runs as
+    the caller and not as root. It has no input, and its output is discarded. It runs in a separate session and dies
+    with us. Raise PowerprofError if it cannot be started.
     """
     account = caller() if is_delegated() else None
     program = shutil.which(argv[0])
     if program is None:
-        raise _not_found(argv[0])
-    words = (program, *argv[1:]) if account else _checked((str(Path(program).absolute()), *argv[1:]), None)
+        raise _explain_not_found(argv[0])
+    words = (program, *argv[1:]) if account else _check_program((str(Path(program).absolute()), *argv[1:]), None)
     env = {name: value for name, value in os.environ.items() if account is None or not name.startswith("SUDO_")}
     if account:
         env |= {"HOME": str(account.home), **({"USER": account.name, "LOGNAME": account.name} if account.name else {})}
-    # So that what it leaves behind is found, wherever that put itself: see `end_session`.
+    # The orphans of the command become our children, and `end_session` finds them.
     adopt_orphans(True)
     try:
         return subprocess.Popen(
@@ -375,28 +380,27 @@ def start_typed(argv: Sequence[str], *, stderr: int | IO[Any]) -> subprocess.Pop
 
 
 def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) -> bool:
-    """End what `start_typed` started with all that it left running, in sessions of their own too; True where there was
-    any.
+    """End a process of `start_typed` and all its running descendants. Return whether there were any.
 
-    Asked by SIGTERM first, killed where it does not end in time.
+    Descendants in other sessions are included. Each gets SIGTERM, and SIGKILL after `patience_s` seconds.
     """
     try:
-        left = end_descendants(_ours, patience_s)
+        left = end_descendants(_list_running, patience_s)
     finally:
         adopt_orphans(False)
-    # Waited for already where it ended by a signal of `end_descendants`.
+    # It is already reaped if a signal of `end_descendants` ended it.
     process.poll()
     return left
 
 
-def _ours() -> set[int]:
-    """Children that `start` started and that have not been waited for."""
+def _list_running() -> set[int]:
+    """Return the children of `start` that have not been waited for."""
     _STARTED[:] = [process for process in _STARTED if process.returncode is None]
     return {process.pid for process in _STARTED}
 
 
 def stop(process: subprocess.Popen[bytes], *, patience_s: float = 10.0, kind: int = signal.SIGTERM) -> int:
-    """Ask a started program to end, wait, then kill its session; returns its exit status."""
+    """Signal a started program, wait, then kill its session. Return its exit status."""
     if process.poll() is None:
         process.send_signal(kind)
         try:

@@ -29,22 +29,22 @@ MAX_MAPS_BYTES = 16 << 20
 MAX_VDSO_BYTES = 1 << 16
 _PAGE = 4096
 _ANSWER_S = 1.5
-# Of an interpreter: threads that are looked for, frames of one, bytes of a frame, bytes of one request for memory.
+# Limits of an interpreter: threads, frames of a thread, bytes of a frame, bytes of one request for memory.
 MOST_STATES = 4096
 MOST_FRAMES = 32
 FRAME_BYTES = 80
 MOST_BYTES = 1 << 17
 NO_INNER = (1 << 32) - 1
 RECORD = struct.Struct("<QQQQ")
-# Of a file: size, time of the last change in ns, device, inode, owner, group, mode, stored bytes, whether it is a copy.
+# A file: size, time of the last change in ns, device, inode, owner, group, mode, stored bytes, whether it is a copy.
 FILE = struct.Struct("<qqQQIIIq?")
-# Of an open file: device, inode; the name follows.
+# An open file: device, inode; the name follows.
 LINK = struct.Struct("<QQ")
-# Instead of an error number of the kernel.
+# Our own error numbers.
 NOT_REGULAR, TOO_LARGE, REPLACED = -1, -2, -3
 _CONNECT_S = 0.5
 _CHUNK = 1 << 20
-_MOST_FILES = 20_000
+_MAX_FILES = 20_000
 
 # File systems of this kernel and its disks (include/uapi/linux/magic.h): ext4, XFS, Btrfs, squashfs, EROFS, F2FS, ZFS,
 # bcachefs, ISO 9660; UDF, FAT, exFAT, JFS, ReiserFS, NILFS, NTFS3, cramfs, romfs; tmpfs, ramfs, hugetlbfs, proc.
@@ -72,7 +72,7 @@ def _fail(number: int) -> None:
 
 
 def _maps(base: Path) -> None:
-    """The text of maps as bytes (a name may hold any byte but the line end), then the vdso where there is one."""
+    """Send the bytes of maps (a name may contain any byte except the line end), then the vdso if there is one."""
     with (base / "maps").open("rb") as file:
         text = file.read(MAX_MAPS_BYTES)
     if len(text) == MAX_MAPS_BYTES:
@@ -85,12 +85,12 @@ def _maps(base: Path) -> None:
             _send(b"v" + os.pread(memory.fileno(), min(end - start, MAX_VDSO_BYTES), start))
 
 
-def _where(base: Path) -> tuple[int, int] | None:
+def _read_position(base: Path) -> tuple[int, int] | None:
     try:
         words = (base / "syscall").read_bytes().split()
     except OSError:
         return None
-    # `nr arg0 … arg5 sp pc`, `-1 sp pc` for a block outside of a system call, or `running`.
+    # `nr arg0 … arg5 sp pc`, `-1 sp pc` for a thread blocked outside of a system call, or `running`.
     if len(words) not in (3, 9):
         return None
     try:
@@ -99,8 +99,8 @@ def _where(base: Path) -> tuple[int, int] | None:
         return None
 
 
-def _copy(memory: int, sp: int) -> bytes:
-    """Up to STACK_BYTES from sp; page by page, so that the end of the stack cuts off no more than is not there."""
+def _copy_stack(memory: int, sp: int) -> bytes:
+    """Return up to STACK_BYTES from sp. Read by pages, so that the end of the stack loses no readable bytes."""
     parts = []
     at, end = sp, sp + STACK_BYTES
     while at < end:
@@ -116,8 +116,8 @@ def _copy(memory: int, sp: int) -> bytes:
     return b"".join(parts)
 
 
-def _word(memory: int, address: int) -> int:
-    """A word of memory; 0 where there is none."""
+def _read_word(memory: int, address: int) -> int:
+    """Return a word of memory; 0 if it is not readable."""
     try:
         data = os.pread(memory, 8, address)
     except (OSError, OverflowError, ValueError):
@@ -126,24 +126,24 @@ def _word(memory: int, address: int) -> int:
 
 
 def states(memory: int, words: Sequence[int]) -> dict[int, int]:
-    """Where an interpreter keeps its threads, by the number that each has in its own namespace."""
-    found: dict[int, int] = {}
-    state = _word(memory, words[0])
+    """Return the addresses of an interpreter's thread states, by the id of the thread in its own namespace."""
+    addresses: dict[int, int] = {}
+    state = _read_word(memory, words[0])
     for _ in range(MOST_STATES):
         if not state:
             break
-        found.setdefault(_word(memory, state + words[2]), state)
-        state = _word(memory, state + words[1])
-    return found
+        addresses.setdefault(_read_word(memory, state + words[2]), state)
+        state = _read_word(memory, state + words[1])
+    return addresses
 
 
 def chain(memory: int, words: Sequence[int], state: int) -> bytes:
-    """The frames of a thread as interpreter.bpf.h has them: two words each, and two zeros behind the outermost one."""
+    """Return the frames of a thread in the format of interpreter.bpf.h: two words each, then two zeros."""
     _, _, _, current, inner, code, previous, instruction, entry = words
     parts = []
-    at = _word(memory, state + current)
+    at = _read_word(memory, state + current)
     if at and inner != NO_INNER:
-        at = _word(memory, at + inner)
+        at = _read_word(memory, at + inner)
     for _ in range(MOST_FRAMES):
         if not at:
             parts.append(bytes(16))
@@ -159,8 +159,8 @@ def chain(memory: int, words: Sequence[int], state: int) -> bytes:
     return b"".join(parts)
 
 
-def _own_number(base: Path, tid: int) -> int:
-    """What a thread is called in its own namespace."""
+def _read_inner_id(base: Path, tid: int) -> int:
+    """Return the id of a thread in its own namespace."""
     try:
         lines = (base / "task" / str(tid) / "status").read_bytes().split(b"\n")
     except OSError:
@@ -170,7 +170,7 @@ def _own_number(base: Path, tid: int) -> int:
 
 
 def _memory(base: Path, *places: str) -> None:
-    """What can be read of each place; no more than a string, a table or an object has."""
+    """Send the readable bytes of each place, at most MOST_BYTES each."""
     memory = os.open(base / "mem", os.O_RDONLY)
     try:
         for place in places:
@@ -185,32 +185,34 @@ def _memory(base: Path, *places: str) -> None:
 
 
 def _stacks(base: Path, *where: str) -> None:
-    """Of every thread that is blocked: tid, ip, sp, how many bytes of an interpreter's frames follow, these, and the
-    bytes from sp up."""
+    """Send the stack of each blocked thread.
+
+    A part contains tid, ip, sp, the size of an interpreter's frames, these frames, and the bytes from sp up.
+    """
     end_s = time.monotonic() + _ANSWER_S
     tids = sorted(int(name) for name in os.listdir(base / "task") if name.isdigit())[:MAX_THREADS]
     words = [int(word) for word in where]
     memory = os.open(base / "mem", os.O_RDONLY)
     try:
-        known = states(memory, words) if words else {}
+        addresses = states(memory, words) if words else {}
         for tid in tids:
-            before = _where(base / "task" / str(tid))
+            before = _read_position(base / "task" / str(tid))
             if before is None or before[0] == 0:
                 continue
-            stack = _copy(memory, before[1])
-            state = known.get(_own_number(base, tid), 0) if known else 0
+            stack = _copy_stack(memory, before[1])
+            state = addresses.get(_read_inner_id(base, tid), 0) if addresses else 0
             frames = chain(memory, words, state) if state else b""
-            if stack and _where(base / "task" / str(tid)) == before:
+            if stack and _read_position(base / "task" / str(tid)) == before:
                 _send(b"s" + RECORD.pack(tid, *before, len(frames)) + frames + stack)
             if time.monotonic() > end_s:
-                _send(b"c")  # cut: so many threads are asked for no longer
+                _send(b"c")  # The answer is cut: there are too many threads.
                 break
     finally:
         os.close(memory)
 
 
 class _Refused(OSError):
-    """A file that is not opened for a reason of ours."""
+    """A file that is not opened because of our own rules."""
 
 
 def is_local(file: int) -> bool:
@@ -262,13 +264,13 @@ def _open_regular(root: bytes, path: bytes, follow: bool) -> int:
     try:
         if not stat.S_ISREG(os.fstat(probe).st_mode):
             raise _Refused(NOT_REGULAR, "")
-        # O_NONBLOCK: a lease of another process is an error and not a wait.
+        # With O_NONBLOCK, a lease of another process is an error and does not block.
         return os.open(f"/proc/self/fd/{probe}", _READ)
     finally:
         os.close(probe)
 
 
-def _described(status: os.stat_result, is_copy: bool = False) -> bytes:
+def _pack_status(status: os.stat_result, is_copy: bool = False) -> bytes:
     return FILE.pack(
         status.st_size,
         status.st_mtime_ns,
@@ -287,7 +289,7 @@ def _hand_over(file: int, most_bytes: int) -> None:
     try:
         status = os.fstat(file)
         if is_local(file):
-            _send(b"f" + _described(status), file)
+            _send(b"f" + _pack_status(status), file)
             return
         if status.st_size > most_bytes:
             raise _Refused(TOO_LARGE, "")
@@ -298,7 +300,7 @@ def _hand_over(file: int, most_bytes: int) -> None:
                 os.write(copy, data)
                 left -= len(data)
                 _send(b"k")
-            _send(b"f" + _described(status, True), copy)
+            _send(b"f" + _pack_status(status, True), copy)
         finally:
             os.close(copy)
     finally:
@@ -310,10 +312,10 @@ def _file(root: str, path: str, follow: str, most_bytes: str) -> None:
 
 
 def _mapped(base: str, most_bytes: str, *files: str) -> None:
-    """The files that a process has mapped, each START-END:INODE:PATH.
+    """Send the files that a process has mapped, each given as START-END:INODE:PATH.
 
-    map_files leads to the mapped inode whatever became of its name, but needs privileges; the name in the process's
-    root serves if the inode is still the same.
+    map_files leads to the mapped inode even after a rename, but needs privileges. The name in the process's root is
+    used if it still has the same inode.
     """
     folder = _path(base)
     for file in files:
@@ -334,7 +336,7 @@ def _mapped(base: str, most_bytes: str, *files: str) -> None:
 
 
 def _status(path: str, follow: str) -> None:
-    _send(b"t" + _described(os.stat(_path(path), follow_symlinks=follow == "1")))  # noqa: PTH116 - bytes
+    _send(b"t" + _pack_status(os.stat(_path(path), follow_symlinks=follow == "1")))  # noqa: PTH116 - bytes
 
 
 def _read(path: str, most_bytes: str, from_end: str) -> None:
@@ -360,9 +362,9 @@ def _names(root: str, path: str, most: str) -> None:
 
 
 def _open_files(base: str) -> None:
-    """Device, inode and name of each file that a process has open."""
+    """Send device, inode and name of each file that a process has open."""
     folder = _path(base) + b"/fd/"
-    for number in os.listdir(folder)[:_MOST_FILES]:
+    for number in os.listdir(folder)[:_MAX_FILES]:
         try:
             name = os.readlink(folder + number)
             if name.startswith(b"/"):

@@ -30,28 +30,28 @@ from powerprof.system.errors import PowerprofError
 from powerprof.system.files import whole
 from powerprof.system.paths import procfs
 
-# A page of memory or an inode comes at once, or its server lets us wait. Time asleep counts: a child that waits for a
-# CPU is late, and no process keeps it.
+# A page or an inode arrives at once, or its server blocks us. Only time asleep counts: a child that waits for a CPU is
+# late, but no process blocks it.
 PATIENCE_S = 1.0
 ANSWER_S = 3.0
 LATEST_S = 30.0
-# Children that wait for processes of one account, and how long that account may keep readers waiting altogether; then
-# for all accounts of people together. Some of that time comes back with the hours.
+# Limits of one account: children blocked by its processes, and the total delay of readers in seconds. Then the limits
+# for all accounts of people together. The limits recover slowly with time.
 MOST_LEFT_BEHIND, MOST_WAITED_S = 2, 5.0
 _MOST_LEFT_BEHIND_IN_ALL, _MOST_WAITED_IN_ALL_S = 16, 20.0
 _FORGIVEN_PER_S = 0.005
-# So many times longer for system accounts: their files may be on a slow disk.
+# The factor for system accounts, whose files may be on a slow disk.
 _PATIENCE_WITH_SYSTEM = 5.0
-_MOST_NOTED = 10_000
+_MAX_NOTED = 10_000
 _UNKNOWN = (1 << 32) - 1
-# Of a file that its reader may have to wait for.
+# The largest copy of a file whose reader may have to wait.
 _COPY_BYTES = 40 << 20
 _LOOK_S = 0.1
 _START_S, _END_S = 20.0, 0.5
-_MOST_BYTES = 512 << 20
-# Places of memory, or mapped files, in one request.
-_PLACES = 500
-_FILES = 100
+_MAX_BYTES = 512 << 20
+# Places of memory and mapped files in one request.
+_MAX_PLACES = 500
+_MAX_FILES = 100
 _CONTROL_BYTES = socket.CMSG_SPACE(4)
 _MSG_CMSG_CLOEXEC = 0x40000000
 _REASONS = {
@@ -62,33 +62,33 @@ _REASONS = {
 
 
 class Unreadable(PowerprofError):
-    """The process is gone, or could not be read; `errno` where the kernel returned one."""
+    """An error for a process that has ended or could not be read. `errno` is the kernel's, if there is one."""
 
     def __init__(self, message: str, number: int = 0, hint: str | None = None, reason: str = "") -> None:
         super().__init__(message, hint)
         self.errno = number
-        # The same in a few words, for a file.
+        # The same in a few words, for one file.
         self.reason = reason or message
 
 
 class _TooLateError(Exception):
-    """The child got too little of the CPUs to answer."""
+    """The child got too little CPU time to answer."""
 
 
-class _Waited:
-    """How long a child has slept, of the time since it was asked or last answered."""
+class _ChildSleep:
+    """The sleep of a child since its request or its last answer."""
 
     def __init__(self, pid: int) -> None:
         self._base = Path(f"/proc/{pid}")
         self._began_s, self._awake_s = time.monotonic(), self._awake()
 
     def slept_s(self) -> float:
-        """0 while it is on a CPU or waits for one."""
+        """Return the seconds asleep; 0 while the child is on a CPU or waits for one."""
         asleep_s = self.asleep_s()
         return 0.0 if self._runs() else asleep_s
 
     def asleep_s(self) -> float:
-        """The same of a child that has answered, which may be on a CPU."""
+        """Return the seconds asleep of a child that has answered, which may be on a CPU."""
         return time.monotonic() - self._began_s - (self._awake() - self._awake_s)
 
     def _runs(self) -> bool:
@@ -98,14 +98,14 @@ class _Waited:
             return False
 
     def _awake(self) -> float:
-        """On a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 where the kernel does not tell."""
+        """Return the seconds on a CPU or waiting for one (Documentation/scheduler/sched-stats.rst); 0 if unknown."""
         try:
             return sum(int(word) for word in (self._base / "schedstat").read_bytes().split()[:2]) / 1e9
         except (OSError, ValueError):
             return 0.0
 
 
-# Of a mapping: start, end, inode, path.
+# A mapping: start, end, inode, path.
 Place = tuple[int, int, int, str]
 
 
@@ -121,7 +121,7 @@ class FileStatus:
     gid: int
     mode: int
     stored_bytes: int
-    # In memory, of a file whose server may keep its readers waiting: no other process can be traced by it.
+    # The file is in memory, because its server may block readers. No other process can be traced by it.
     is_copy: bool
 
     @property
@@ -149,7 +149,7 @@ class Opened(FileStatus):
 
 
 class AccountWaits(msgspec.Struct, array_like=True):
-    """How many children wait for processes of one account, and how long they kept readers waiting altogether."""
+    """The waits for processes of one account: the abandoned children, and the total delay of readers in seconds."""
 
     left_behind: int = 0
     waited_s: float = 0.0
@@ -175,20 +175,20 @@ class ReaderWaits(msgspec.Struct, array_like=True):
 
 
 class ReaderProcess(Closeable):
-    """Sends requests to a child, which starts with the first request. `shared()` returns the one of this process."""
+    """Sends requests to a child, which starts with the first request. `shared()` returns this process's reader."""
 
     def __init__(self) -> None:
         self.waits = ReaderWaits()
         self._child: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
-        self._left: list[subprocess.Popen[bytes]] = []
+        self._abandoned: list[subprocess.Popen[bytes]] = []
         self._asked_s = time.monotonic()
         self._received: list[int] = []
         self._lock = threading.RLock()
 
     def maps(self, pid: int) -> tuple[bytes, bytes | None]:
-        """The text of /proc/PID/maps, and the vdso. Raises Unreadable."""
-        parts = {part[:1]: part[1:] for part in self._ask(pid, "maps", _base(pid))}
+        """Return the text of /proc/PID/maps, and the vdso. Raise Unreadable."""
+        parts = {part[:1]: part[1:] for part in self._request(pid, "maps", _base(pid))}
         if b"m" not in parts:
             raise Unreadable(f"process {pid} cannot be read")
         return parts[b"m"], parts.get(b"v")
@@ -196,28 +196,30 @@ class ReaderProcess(Closeable):
     def stacks(
         self, pid: int, meanwhile: Callable[[], object], frames: Sequence[int] = ()
     ) -> list[tuple[int, int, int, bytes, bytes]]:
-        """(tid, ip, sp, an interpreter's frames, bytes from sp up) of the threads that are blocked; `meanwhile` is
-        called after each, and must not ask. `frames` says where they are. Raises Unreadable."""
+        """Return (tid, ip, sp, an interpreter's frames, bytes from sp up) of each blocked thread. Raise Unreadable.
+
+        `meanwhile` is called after each thread and must not send requests. `frames` contains the interpreter's offsets.
+        """
         record = reader_child.RECORD
-        found = []
-        for part in self._ask(pid, "stacks", _base(pid), *map(str, frames), meanwhile=meanwhile):
+        stacks = []
+        for part in self._request(pid, "stacks", _base(pid), *map(str, frames), meanwhile=meanwhile):
             if part[:1] == b"s":
                 tid, ip, sp, size = record.unpack_from(part, 1)
                 rest = part[1 + record.size :]
-                found.append((tid, ip, sp, rest[:size], rest[size:]))
-        return found
+                stacks.append((tid, ip, sp, rest[:size], rest[size:]))
+        return stacks
 
     def memory(self, pid: int, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """What can be read of each (address, bytes) of a process: all, less, or nothing. Raises Unreadable."""
-        found: list[bytes] = []
-        for first in range(0, len(places), _PLACES):
-            asked = places[first : first + _PLACES]
-            words = (f"{address}:{size}" for address, size in asked)
-            parts = [part[1:] for part in self._ask(pid, "memory", _base(pid), *words) if part[:1] == b"d"]
-            if len(parts) != len(asked):
+        """Return the readable bytes of each (address, size) of a process: all, some, or none. Raise Unreadable."""
+        contents: list[bytes] = []
+        for first in range(0, len(places), _MAX_PLACES):
+            batch = places[first : first + _MAX_PLACES]
+            words = (f"{address}:{size}" for address, size in batch)
+            parts = [part[1:] for part in self._request(pid, "memory", _base(pid), *words) if part[:1] == b"d"]
+            if len(parts) != len(batch):
                 raise Unreadable(f"process {pid} cannot be read")
-            found += parts
-        return found
+            contents += parts
+        return contents
 
     def open_in_root(self, pid: int, root: Path, path: str, *, follow: bool = True) -> Opened | str:
         """Open a regular file by its name inside `root` (`/proc/PID/root`); the reason if that fails.
@@ -233,10 +235,10 @@ class ReaderProcess(Closeable):
         return self._mapped(pid, [place])[0]
 
     def open_all_mapped(self, pid: int, places: Sequence[Place]) -> Iterator[Opened | str]:
-        """As `open_mapped`, of many; they are closed here."""
-        for first in range(0, len(places), _FILES):
+        """Yield the files as `open_mapped` returns them, and close them."""
+        for first in range(0, len(places), _MAX_FILES):
             with ExitStack() as stack:
-                files_opened = self._mapped(pid, places[first : first + _FILES])
+                files_opened = self._mapped(pid, places[first : first + _MAX_FILES])
                 for file in files_opened:
                     if isinstance(file, Opened):
                         stack.enter_context(file)
@@ -250,7 +252,7 @@ class ReaderProcess(Closeable):
         found: list[Opened | str] = []
         with self._lock:
             try:
-                for part in self._ask(pid, verb, *words):
+                for part in self._request(pid, verb, *words):
                     if part[:1] == b"f":
                         found.append(Opened(*(*reader_child.FILE.unpack(part[1:]), self._received.pop(0))))
                     elif part[:1] == b"n":
@@ -262,16 +264,18 @@ class ReaderProcess(Closeable):
     def status(self, path: Path, *, follow: bool = True) -> FileStatus | None:
         """Return the status of a file; None if it cannot be read."""
         try:
-            parts = self._ask(process_of(path), "status", _word(path), str(int(follow)))
+            parts = self._request(process_of(path), "status", _word(path), str(int(follow)))
         except Unreadable:
             return None
         return FileStatus(*reader_child.FILE.unpack(parts[0][1:]))
 
     def read(self, pid: int, path: Path, most_bytes: int, *, from_end: bool = False) -> bytes | None:
-        """Return the first or last bytes of a regular file; None if it cannot be read. `pid` is the process that chose
-        the path."""
+        """Return the first or last bytes of a regular file; None if it cannot be read.
+
+        `pid` is the process that chose the path.
+        """
         try:
-            parts = self._ask(pid, "read", _word(path), str(most_bytes), str(int(from_end)))
+            parts = self._request(pid, "read", _word(path), str(most_bytes), str(int(from_end)))
         except Unreadable:
             return None
         return b"".join(part[1:] for part in parts)
@@ -279,7 +283,7 @@ class ReaderProcess(Closeable):
     def names(self, root: Path, folder: str, most: int) -> list[str] | None:
         """Return the names in a folder inside of a root; None if it cannot be read."""
         try:
-            parts = self._ask(process_of(root), "names", _word(root), _word(folder), str(most))
+            parts = self._request(process_of(root), "names", _word(root), _word(folder), str(most))
         except Unreadable:
             return None
         return [os.fsdecode(name) for name in parts[0][1:].split(b"\0") if name]
@@ -287,7 +291,7 @@ class ReaderProcess(Closeable):
     def open_files(self, pid: int) -> dict[tuple[int, int], str]:
         """Return the paths of the files that a process has open, by (device, inode)."""
         try:
-            parts = self._ask(pid, "open_files", _base(pid))
+            parts = self._request(pid, "open_files", _base(pid))
         except Unreadable:
             return {}
         size = reader_child.LINK.size
@@ -298,7 +302,7 @@ class ReaderProcess(Closeable):
         """Connect to the unix socket of a process. Raises OSError."""
         with self._lock:
             try:
-                self._ask(process_of(path), "connect", _word(path))
+                self._request(process_of(path), "connect", _word(path))
             except Unreadable as error:
                 raise OSError(error.errno, error.reason) from error
             return socket.socket(fileno=self._received.pop(0))
@@ -306,11 +310,11 @@ class ReaderProcess(Closeable):
     def real_path(self, pid: int, path: str) -> Path:
         """Return a path without symbolic links; the same path if that fails. `pid` is the process that chose it."""
         with suppress(Unreadable):
-            return Path(os.fsdecode(self._ask(pid, "real_path", _word(path))[0][1:]))
+            return Path(os.fsdecode(self._request(pid, "real_path", _word(path))[0][1:]))
         return Path(path)
 
     def notes(self) -> list[str]:
-        """Which processes were not looked at."""
+        """Return notes on the processes that were left out."""
         silent = self.waits.silent
         if not silent:
             return []
@@ -322,36 +326,38 @@ class ReaderProcess(Closeable):
         ]
 
     def rest(self, after_s: float) -> None:
-        """End a child that has been idle for so long: its memory is worth more than the next one's start."""
+        """End a child that has been idle for `after_s` seconds. Its memory costs more than a new start."""
         if time.monotonic() - self._asked_s >= after_s:
             self.close()
 
     def close(self) -> None:
-        """End the child. One that waits for another process cannot be ended: it is abandoned."""
+        """End the child, or abandon it if it waits for another process."""
         with self._lock:
             child, self._child = self._child, None
             if child is not None:
                 self._hang_up()
                 _end(child)
-            self._left = [left for left in self._left if left.poll() is None]
+            self._abandoned = [left for left in self._abandoned if left.poll() is None]
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Lend the child to a fork of this process; no thread of this process uses it within the block."""
+        """Lend the child to a fork of this process. No thread of this process may use it within the block."""
         with self._lock:
-            self._started()
+            self._ensure_child()
             yield
 
     def take_back(self, waits: ReaderWaits | None) -> None:
-        """The fork has ended, with these waits; None if it did not end in order: then the child may be in the middle
-        of an answer."""
+        """Take the child back from an ended fork, with the fork's waits.
+
+        None if the fork ended with an error: the child may then be in the middle of an answer.
+        """
         if waits is None or waits != self.waits:
             self._abandon()
         if waits is not None:
             self.waits = waits
 
-    def _ask(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
-        """The parts of an answer; descriptors are in `_received`. Raises Unreadable."""
+    def _request(self, pid: int, verb: str, *words: str, meanwhile: Callable[[], object] = lambda: None) -> list[bytes]:
+        """Return the parts of an answer. Received descriptors are in `_received`. Raise Unreadable."""
         with self._lock:
             uid = _account_of(pid)
             is_person = not is_system_account(uid)
@@ -367,11 +373,11 @@ class ReaderProcess(Closeable):
             self._received.clear()
             parts: list[bytes] = []
             self._asked_s = time.monotonic()
-            child = self._started()
-            asked = _Waited(child.pid)
+            child = self._ensure_child()
+            sleep = _ChildSleep(child.pid)
             patience = 1.0 if is_person else _PATIENCE_WITH_SYSTEM
             try:
-                for part in self._parts(child, " ".join((verb, *words)).encode() + b"\n", asked, patience):
+                for part in self._receive_parts(child, " ".join((verb, *words)).encode() + b"\n", sleep, patience):
                     parts.append(part)
                     meanwhile()
             except _TooLateError as error:
@@ -382,18 +388,18 @@ class ReaderProcess(Closeable):
                     reason="not read: this host is too busy",
                 ) from error
             except OSError as error:
-                self._count(pid, waits, is_person, asked.slept_s(), 1)
+                self._count(pid, waits, is_person, sleep.slept_s(), 1)
                 self._abandon()
                 raise Unreadable(
                     f"process {pid} could not be read in time: it kept a reader of its memory or files waiting",
                     reason="it kept its reader waiting",
                 ) from error
             except BaseException:
-                # An interrupt: the rest of the answer would be taken for the next.
+                # After an interrupt, the rest of the answer would be read as the next answer.
                 self._abandon()
                 raise
             if time.monotonic() - self._asked_s > _LOOK_S:
-                self._count(pid, waits, is_person, asked.asleep_s(), 0)
+                self._count(pid, waits, is_person, sleep.asleep_s(), 0)
             if parts and parts[-1][:1] == b"e":
                 number = struct.unpack("<i", parts[-1][1:])[0]
                 why = _reason(number)
@@ -408,30 +414,30 @@ class ReaderProcess(Closeable):
             self._note_silent(pid)
 
     def _note_silent(self, pid: int) -> None:
-        if pid not in self.waits.silent and len(self.waits.silent) < _MOST_NOTED:
+        if pid not in self.waits.silent and len(self.waits.silent) < _MAX_NOTED:
             self.waits.silent.append(pid)
 
-    def _parts(
-        self, child: subprocess.Popen[bytes], request: bytes, asked: _Waited, patience: float
+    def _receive_parts(
+        self, child: subprocess.Popen[bytes], request: bytes, sleep: _ChildSleep, patience: float
     ) -> Iterator[bytes]:
         if self._channel is None:
             raise BrokenPipeError
         self._channel.sendall(request)
         end_s = time.monotonic() + LATEST_S
-        left = _MOST_BYTES
+        left = _MAX_BYTES
         while True:
-            size = struct.unpack("<I", self._exactly(child, 4, asked, end_s, patience))[0]
+            size = struct.unpack("<I", self._receive(child, 4, sleep, end_s, patience))[0]
             if not size:
                 return
             left -= size
             if left < 0:
                 raise TimeoutError
-            part = self._exactly(child, size, asked, end_s, patience)
+            part = self._receive(child, size, sleep, end_s, patience)
             if part != b"k":
                 yield part
 
-    def _exactly(
-        self, child: subprocess.Popen[bytes], size: int, asked: _Waited, end_s: float, patience: float
+    def _receive(
+        self, child: subprocess.Popen[bytes], size: int, sleep: _ChildSleep, end_s: float, patience: float
     ) -> bytes:
         data = bytearray()
         if self._channel is None:
@@ -440,8 +446,8 @@ class ReaderProcess(Closeable):
         while len(data) < size:
             is_over = time.monotonic() >= end_s
             if is_over or not files.readable([self._channel.fileno()], _LOOK_S):
-                waited = waited or _Waited(child.pid)
-                if waited.slept_s() >= patience * PATIENCE_S or asked.slept_s() >= patience * ANSWER_S:
+                waited = waited or _ChildSleep(child.pid)
+                if waited.slept_s() >= patience * PATIENCE_S or sleep.slept_s() >= patience * ANSWER_S:
                     raise TimeoutError
                 if is_over:
                     raise _TooLateError
@@ -456,14 +462,14 @@ class ReaderProcess(Closeable):
             waited = None
         return bytes(data)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _ensure_child(self) -> subprocess.Popen[bytes]:
         if self._child is not None and self._has_hung_up():
-            # It dies with the thread that started it.
-            self._left.append(self._child)
+            # The child dies with the thread that started it.
+            self._abandoned.append(self._child)
             self._child = None
             self._hang_up()
         if self._child is None:
-            argv = programs.python(reader_child.__file__, site=False)
+            argv = programs.python_command(reader_child.__file__, site=False)
             ours, theirs = socket.socketpair()
             with theirs:
                 child = programs.start(argv, stdin=theirs.fileno(), stdout=theirs.fileno())
@@ -502,7 +508,7 @@ class ReaderProcess(Closeable):
         if child is not None:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGKILL)
-            self._left.append(child)
+            self._abandoned.append(child)
 
 
 @cache
@@ -523,7 +529,7 @@ def link_of(path: Path | str) -> str | None:
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """It ends when its channel is closed, or is killed; whether it has ended is not waited for any longer than that."""
+    """Close a child by the end of its channel, or kill it. Do not wait any longer."""
     with suppress(subprocess.TimeoutExpired):
         child.wait(_END_S)
         return
@@ -538,7 +544,7 @@ def _reason(number: int) -> str:
 
 
 def _account_of(pid: int) -> int:
-    """The account that a process may act as: the highest, as root's programs may be run by others."""
+    """Return the highest account that a process may act as, because other accounts can run root's programs."""
     if not pid:
         return 0
     return max(account_ids(pid), default=_UNKNOWN)

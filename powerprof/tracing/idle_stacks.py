@@ -28,7 +28,7 @@ from powerprof.stacks.registers import Machine
 from powerprof.stacks.time_budget import Budget
 from powerprof.system.caller import is_system_account
 from powerprof.system.errors import PowerprofError
-from powerprof.system.processes import Target, has_ended, processes, uids_of
+from powerprof.system.processes import Target, has_ended, list_pids, uids_of
 from powerprof.system.reader_process import ReaderProcess, Unreadable, shared
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import GROWS_FAMILY, GROWS_GROUP, Count, Shared, StackKind
@@ -205,7 +205,7 @@ class TargetMembers:
     def add_all(self) -> None:
         """Add the processes that the target names, or every process of this host except powerprof."""
         # Processes of user accounts come last, because they may keep their readers waiting.
-        by_trust = sorted(processes(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
+        by_trust = sorted(list_pids(), key=lambda pid: any(not is_system_account(uid) for uid in uids_of(pid)))
         self.add(self.target.pids or [pid for pid in by_trust if pid != os.getpid()])
 
     def add(self, pids: Iterable[int]) -> None:

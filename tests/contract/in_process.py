@@ -97,8 +97,8 @@ def up_to_the_first_window(the_commands: object, monkeypatch: pytest.MonkeyPatch
             raise Began("waits")
         return waits(event, timeout)
 
-    find, waits = programs._find, threading.Event.wait
-    monkeypatch.setattr(programs, "_find", lambda name: (None, None) if name in _METERS else find(name))
+    find, waits = programs._find_program, threading.Event.wait
+    monkeypatch.setattr(programs, "_find_program", lambda name: (None, None) if name in _METERS else find(name))
     monkeypatch.setattr(app, "build_root", lambda: the_commands)
     monkeypatch.setattr(WindowMeter, "begin", begins("a window"))
     monkeypatch.setattr(Btf, "__init__", begins("a trace"))

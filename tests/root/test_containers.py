@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from powerprof.system.tasks import in_pid_namespace
+from powerprof.system.tasks import is_in_pid_namespace
 from tests.balance import check_balance
 from tests.conftest import REPOSITORY
 from tests.programs.ground_truth import build
@@ -35,7 +35,7 @@ def inside(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_this_host_s_own_numbers_are_the_kernel_s() -> None:
-    assert not in_pid_namespace()
+    assert not is_in_pid_namespace()
 
 
 @pytest.mark.parametrize(

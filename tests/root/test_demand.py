@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from powerprof.system.processes import resolve
-from powerprof.system.tasks import switches_of
+from powerprof.system.tasks import read_switches
 from powerprof.tracing.idle import trace_on_demand, trace_stacks
 from powerprof.tracing.monitor import TraceMonitor
 
@@ -35,11 +35,11 @@ def test_only_the_judged_are_looked_at_and_counted(root_bpf: None, sleepers: lis
         looks.judge([judged])
         # The first read takes its time: it finds the names of the kernel's functions.
         monitor.read()
-        before = switches_of(judged)[judged]
+        before = read_switches(judged)[judged]
         monitor.read()
         looks.collect()
         time.sleep(2)
-        slept = switches_of(judged)[judged] - before
+        slept = read_switches(judged)[judged] - before
         monitor.read()
         found = looks.collect()
         assert {one.pid for one in found.wakings} == set(looks.members.images) == {judged}

@@ -20,7 +20,7 @@ from powerprof.database.products.builds import ServerBuild
 from powerprof.measure.procfs import read_stat
 from powerprof.queries.join import join_trace
 from powerprof.queries.records import Statement
-from powerprof.system.tasks import threads_of
+from powerprof.system.tasks import list_threads
 from powerprof.tracing.captures import StatementTrace
 from powerprof.tracing.statements import QueryTracer
 from tests.conftest import each_release
@@ -57,7 +57,7 @@ def blocked_ms(server_thread: str, work: Any) -> float:
 
 def thread_of(server: PrivateServer, cursor: Any) -> str:
     """The server's thread that works for a client: the one that computes as it asks for that."""
-    tasks = [f"{server.pid}/task/{tid}" for tid in threads_of(server.pid or 0)]
+    tasks = [f"{server.pid}/task/{tid}" for tid in list_threads(server.pid or 0)]
     before_ms = {one: on_cpus_ms(one) for one in tasks}
     cursor.execute("SELECT BENCHMARK(1000000, MD5('x'))")
     return max(tasks, key=lambda one: on_cpus_ms(one) - before_ms[one])

@@ -27,7 +27,7 @@ from powerprof.system import files, paths
 from powerprof.system.caller import HostUser, acting_as, caller, is_delegated
 from powerprof.system.errors import DataError, PowerprofError, UsageError
 from powerprof.system.files import loader
-from powerprof.system.processes import name_of, server_names, unix_sockets
+from powerprof.system.processes import list_unix_sockets, name_of, server_names
 from powerprof.system.reader_process import shared
 
 if TYPE_CHECKING:
@@ -406,7 +406,7 @@ def is_server_name(program: str | None) -> bool:
 def list_listening_sockets(pid: int) -> list[Path]:
     """Return the unix sockets on which a process listens, as paths that can be opened from here (containers too)."""
     root = paths.procfs() / str(pid) / "root"
-    return [root / path.lstrip("/") for path in unix_sockets(pid)]
+    return [root / path.lstrip("/") for path in list_unix_sockets(pid)]
 
 
 def log_in_locally(pid: int, limits: Limits = sql.LOOK_LIMITS) -> tuple[Login, Sql] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from powerprof.database.clients.base import Limits, Login, StatementError
 from powerprof.system.errors import PowerprofError
 from powerprof.system.files import printable, whole
-from powerprof.system.tasks import outer_ids
+from powerprof.system.tasks import read_outer_ids
 
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Server, Sql
@@ -239,7 +239,7 @@ def read_thread_names(connection: Sql, pid: int | None) -> dict[int, str]:
             raise
         return {}
     names = {}
-    outer = outer_ids(pid)
+    outer = read_outer_ids(pid)
     for tid, name, command in threads:
         inner = parse_count(tid)
         thread = outer.get(inner, inner) if inner is not None else None

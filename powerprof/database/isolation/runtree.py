@@ -77,7 +77,7 @@ class RunTree(Closeable):
         answer, their_answer = os.pipe()
         try:
             self._janitor = programs.start(
-                programs.python(janitor.__file__, str(os.getpid()), base, site=False),
+                programs.python_command(janitor.__file__, str(os.getpid()), base, site=False),
                 stdin=theirs,
                 stdout=their_answer,
                 dies_with_us=False,

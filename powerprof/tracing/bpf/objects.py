@@ -296,7 +296,7 @@ def _key(text: str) -> str:
 
 def _compile(text: str) -> Compiled:
     headers = find_kernel_headers()
-    words = programs.python("-m", "powerprof.tracing.bpf.compiler", *([headers] if headers is not None else []))
+    words = programs.python_command("-m", "powerprof.tracing.bpf.compiler", *([headers] if headers is not None else []))
     try:
         done = programs.run(words, stdin=text, timeout_s=_COMPILE_AT_MOST_S, check=False)
     except PowerprofError as error:

@@ -109,7 +109,7 @@ def run_dtrace(dtrace: Dtrace, script: str, pid: int, duration_s: float, *, sett
         ours, theirs = os.pipe()
         try:
             keeper = programs.start(
-                programs.python(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
+                programs.python_command(dtrace_keeper.__file__, str(pid), str(text.fileno()), *words, site=False),
                 stdin=ours,
                 pass_fds=[text.fileno()],
                 stdout=out,

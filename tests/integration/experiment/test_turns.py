@@ -15,7 +15,7 @@ from powerprof.database.private.server import PrivateServer
 from powerprof.experiment.load import Context, LoadFailed
 from powerprof.experiment.sysbench import GatedLoad
 from powerprof.measure.procfs import process_cpu_ns
-from powerprof.system.tasks import switches_of
+from powerprof.system.tasks import read_switches
 from powerprof.workloads.definition import Load
 from tests.conftest import Cli
 
@@ -41,11 +41,11 @@ def test_the_gate_passes_statements_at_their_rate(mariadbd: Path, sysbench: Path
             time.sleep(0.2)
             load.shut(5.0)
             quiet = load.tally()
-            used_ns, slept = process_cpu_ns(load.pids[0]), switches_of(load.pids[0])
+            used_ns, slept = process_cpu_ns(load.pids[0]), read_switches(load.pids[0])
             time.sleep(0.1)
             assert load.tally().done == quiet.done, turn
             # Asleep in the kernel: a thread goes to sleep once at most, and none spins.
-            now = switches_of(load.pids[0])
+            now = read_switches(load.pids[0])
             assert now.keys() == slept.keys(), turn
             assert max(now[tid] - slept[tid] for tid in now) <= 1, turn
             assert (process_cpu_ns(load.pids[0]) or 0) - (used_ns or 0) < 20_000_000

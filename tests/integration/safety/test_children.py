@@ -126,5 +126,5 @@ def test_our_own_interpreter_is_named_in_one_place() -> None:
 def test_the_interpreter_is_isolated(tmp_path: Path) -> None:
     script = tmp_path / "flags.py"
     script.write_text("import sys; print(sys.flags.isolated, sys.flags.no_site, sys.flags.safe_path)")
-    assert programs.run(programs.python(script)).stdout == "1 0 True\n"
-    assert programs.run(programs.python(script, site=False)).stdout == "1 1 True\n"
+    assert programs.run(programs.python_command(script)).stdout == "1 0 True\n"
+    assert programs.run(programs.python_command(script, site=False)).stdout == "1 1 True\n"

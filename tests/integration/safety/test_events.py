@@ -27,7 +27,7 @@ from powerprof.reversible.events import DISABLED, ENABLED, Event, ServerProcess,
 from powerprof.reversible.journal import Journal, SavedSetting, restore_orphaned_settings
 from powerprof.system import paths
 from powerprof.system.errors import PowerprofError
-from powerprof.system.tasks import process_stat
+from powerprof.system.tasks import read_process_stat
 from tests.contract.errors.hostile_server import handshake
 from tests.integration.safety.conftest import Attacker
 from tests.integration.safety.test_reversible import keeper_of, until
@@ -177,7 +177,7 @@ def test_what_somebody_else_drops_or_enables_meanwhile_stays(server: PrivateServ
 
 
 def held(server: PrivateServer, setting: Event) -> SavedSetting:
-    stat = process_stat(server.pid)
+    stat = read_process_stat(server.pid)
     assert stat is not None
     return SavedSetting(setting, ENABLED, server.pid, stat.started_ticks)
 

@@ -18,7 +18,7 @@ import pytest
 from powerprof.live.servers import WatchedServers, owner_of_server
 from powerprof.live.statements import ServedServer
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import may_be_forged, most_trusted, owner_of, resolve
+from powerprof.system.processes import may_be_forged, owner_of, resolve, select_trusted
 from tests.integration.safety.conftest import GID, UID, Attacker
 
 # Listens, takes every connection, and never says a word.
@@ -107,8 +107,8 @@ def test_a_name_means_the_service_and_not_another_accounts_process(attacker: Att
         server = stack.enter_context(silent(names[1], attacker.home.parent))
         assert resolve(["mariadbd-name"]).pids == (server,)
         assert not may_be_forged("mariadbd-name")
-        assert most_trusted([*others, server]) == [server]
-        assert most_trusted(others) == others
+        assert select_trusted([*others, server]) == [server]
+        assert select_trusted(others) == others
 
 
 def test_a_web_servers_account_is_no_servers_account(attacker: Attacker) -> None:

@@ -274,7 +274,7 @@ def test_all_that_a_workload_starts_is_confined(
             assert answer == {"uid": user[0], "reached": []}, name
         # What else was started helps powerprof itself.
         others = {name for name, _, limits in started if limits is None}
-        assert others <= {"sleep", Path(programs.python(site=False)[0]).name}
+        assert others <= {"sleep", Path(programs.python_command(site=False)[0]).name}
     assert not host.was_reached()
 
 

@@ -16,7 +16,7 @@ import pytest
 from powerprof.measure.window import read_group_cpu_ns
 from powerprof.system.processes import cgroup_pids
 from powerprof.system.programs import start, stop
-from powerprof.system.tasks import switches_of
+from powerprof.system.tasks import read_switches
 from tests.root.attribution.conftest import Attributed, compile_c, running
 
 Attribute = Callable[..., Attributed]
@@ -90,9 +90,9 @@ def test_throttled_thread_has_no_wakings(attribute: Attribute, program: Path) ->
     """Runnable all the time, it runs when its quota is refilled: exits of their own class, no wakings, no site."""
     with running(program, "spin") as found, cgroup("throttled", found["pid"], 15_000):
         for _ in range(_WINDOWS):
-            before = switches_of(found["pid"])[found["pid"]]
+            before = read_switches(found["pid"])[found["pid"]]
             window = attribute(found["pid"], duration=3)
-            slept = switches_of(found["pid"])[found["pid"]] - before
+            slept = read_switches(found["pid"])[found["pid"]] - before
             assert sum(row["wakings_count"] for row in window.rows) <= slept
             assert {row["origin"] for row in window.record["wakeups"] if row["stack"]} <= (
                 {"own_timer", "other_process", "kernel"} if slept else set()

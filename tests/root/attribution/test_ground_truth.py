@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from powerprof.attribution.capture import NamedSite
-from powerprof.system.tasks import switches_of
+from powerprof.system.tasks import read_switches
 from tests.balance import check_balance
 from tests.programs import ground_truth
 from tests.root.attribution import perf
@@ -137,7 +137,7 @@ class SleepCounter(threading.Thread):
 
     def run(self) -> None:
         while not self._stopped.wait(0.01):
-            counts = {tid: count for pid in self._pids for tid, count in switches_of(pid).items()}
+            counts = {tid: count for pid in self._pids for tid, count in read_switches(pid).items()}
             self._samples.append((time.monotonic_ns(), counts))
 
     def __enter__(self) -> SleepCounter:

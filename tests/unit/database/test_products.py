@@ -111,5 +111,5 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
     ],
 )
 def test_a_title_says_the_part_and_of_a_client_the_database(title: str, name: str | None) -> None:
-    said = processes.part_of(title)
+    said = processes.parse_part(title)
     assert said == name or (name == "backend of" and said is not None and "\x1b" not in said)

@@ -14,7 +14,7 @@ import pytest
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
 from powerprof.diagnosis.evidence import Evidence, Finding, ThreadWakeups
 from powerprof.diagnosis.thread_pace import format_prediction, predict_slack, rank_by_saving, reacts_to_slack
-from powerprof.system.processes import describe, reached_at, tcp_ports, unix_sockets
+from powerprof.system.processes import describe, describe_listeners, list_tcp_ports, list_unix_sockets
 from tests.unit.diagnosis.test_rules import evidence
 
 EPOLL = ("epoll_wait", "redis-server+0x64da0", "aeMain", "main")
@@ -202,8 +202,8 @@ def test_several_servers_are_told_apart_by_where_they_listen(tmp_path: Path) -> 
         unix.bind(str(tmp_path / "s.sock"))
         unix.listen()
         port = tcp.getsockname()[1]
-        assert port in tcp_ports(os.getpid())
-        assert str(tmp_path / "s.sock") in unix_sockets(os.getpid())
-        assert f"port {port}" in reached_at(os.getpid())
+        assert port in list_tcp_ports(os.getpid())
+        assert str(tmp_path / "s.sock") in list_unix_sockets(os.getpid())
+        assert f"port {port}" in describe_listeners(os.getpid())
         assert f"port {port}" in describe(os.getpid())
-    assert reached_at(2**22) == ""
+    assert describe_listeners(2**22) == ""

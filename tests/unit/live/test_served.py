@@ -250,7 +250,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
     monkeypatch.setattr(module, "build_record", lambda _, measured, __: _Record(measured))
     monkeypatch.setattr(module, "replace", lambda measured, **_: measured)
     monkeypatch.setattr(module, "may_be_forged", lambda _: False)
-    monkeypatch.setattr(module, "tcp_ports", lambda _: [3306])
+    monkeypatch.setattr(module, "list_tcp_ports", lambda _: [3306])
     monkeypatch.setattr(module, "name_of", lambda _: "mysqld")
     monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from powerprof.database.clients.given import is_server_name
-from powerprof.system.tasks import outer_ids
+from powerprof.system.tasks import read_outer_ids
 
 
 def thread(procfs: Path, tid: int, spoken: str) -> None:
@@ -21,7 +21,7 @@ def test_threads_of_a_container_are_found_by_their_own_numbers(tmp_path: Path, m
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     thread(tmp_path, 4711, "NSpid:\t4711\t1\n")
     thread(tmp_path, 4730, "NSpid:\t4730\t3\t19\n")
-    assert outer_ids(4711) == {1: 4711, 19: 4730}
+    assert read_outer_ids(4711) == {1: 4711, 19: 4730}
 
 
 @pytest.mark.parametrize("spoken", ["NSpid:\t4711\n", "", "NSpid:\tx\n"])
@@ -30,7 +30,7 @@ def test_threads_of_this_namespace_are_called_what_they_are(
 ) -> None:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     thread(tmp_path, 4711, spoken)
-    assert outer_ids(4711) == outer_ids(4712) == outer_ids(None) == {}
+    assert read_outer_ids(4711) == read_outer_ids(4712) == read_outer_ids(None) == {}
 
 
 @pytest.mark.parametrize(

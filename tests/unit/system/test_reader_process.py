@@ -101,7 +101,7 @@ def test_reader_without_cpu_time_is_waited_for() -> None:
 def test_starved_reader_is_reported_as_busy_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error names the busy host, and the process is not counted as blocking."""
     monkeypatch.setattr(reader_process, "LATEST_S", 0.5)
-    monkeypatch.setattr(reader_process._Waited, "slept_s", lambda _self: 0.0)
+    monkeypatch.setattr(reader_process._ChildSleep, "slept_s", lambda _self: 0.0)
     with ReaderProcess() as aside:
         aside.maps(os.getpid())
         assert aside._child is not None

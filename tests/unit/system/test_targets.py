@@ -11,7 +11,7 @@ import pytest
 
 from powerprof.system import processes
 from powerprof.system.errors import UsageError
-from powerprof.system.processes import found_again, resolve
+from powerprof.system.processes import refresh_target, resolve
 
 Tree = Callable[[Mapping[str, str]], Path]
 
@@ -67,7 +67,7 @@ def test_children_that_end_while_they_are_looked_for_make_no_name_ambiguous(
     fake_tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_tree({**_process(10, "forker", children="11"), **_process(11, "forker", 10)})
-    monkeypatch.setattr(processes, "_named", lambda name: [10, 11, 98, 99])
+    monkeypatch.setattr(processes, "_find_named", lambda name: [10, 11, 98, 99])
     assert resolve(["forker"]).roots == (10,)
 
 
@@ -96,28 +96,28 @@ def test_what_has_no_stack_is_no_target(state: str, flags: int, said: str, fake_
 def test_a_server_that_was_restarted_is_found_by_its_name(fake_tree: Tree) -> None:
     host = fake_tree({**_process(10, "mariadbd"), **_process(11, "sh"), **_process(12, "other")})
     target = resolve(["mysqld,12"])
-    assert found_again(target) is target
+    assert refresh_target(target) is target
     fake_tree(_process(10, "mariadbd", state="Z"))
-    assert found_again(target) is target  # nobody bears the name now
+    assert refresh_target(target) is target  # nobody bears the name now
     fake_tree(_process(30, "mariadbd"))
-    again = found_again(target)
+    again = refresh_target(target)
     assert (again.pids, again.names, again.label) == ((12, 30), ("mysqld",), target.label)
     assert again.roots == (30,)
-    assert found_again(again) is again
+    assert refresh_target(again) is again
     fake_tree({**_process(30, "mariadbd", state="X"), **_process(40, "mariadbd"), **_process(50, "mariadbd")})
-    assert found_again(again) is again  # two of the name: whose successor would it be?
+    assert refresh_target(again) is again  # two of the name: whose successor would it be?
     shutil.rmtree(host / "proc/50")
-    assert found_again(again).pids == (12, 40)
+    assert refresh_target(again).pids == (12, 40)
 
 
 def test_a_server_in_processes_is_found_again_with_its_family(fake_tree: Tree) -> None:
     fake_tree({**_process(10, "postgres", children="11"), **_process(11, "postgres", 10)})
     target = resolve(["postgres"])
     fake_tree(_process(11, "postgres", 10, state="X"))
-    assert found_again(target) is target  # a connection that ended
+    assert refresh_target(target) is target  # a connection that ended
     fake_tree({**_process(10, "postgres", state="X"), **_process(20, "postgres", children="21")})
     fake_tree(_process(21, "postgres", 20))
-    again = found_again(target)
+    again = refresh_target(target)
     assert (again.pids, again.roots) == ((20, 21), (20,))
 
 
@@ -125,4 +125,4 @@ def test_a_process_that_was_named_by_its_number_has_no_successor(fake_tree: Tree
     fake_tree(_process(10, "mariadbd"))
     target = resolve(["10"])
     fake_tree({**_process(10, "mariadbd", state="X"), **_process(20, "mariadbd")})
-    assert found_again(target) is target
+    assert refresh_target(target) is target

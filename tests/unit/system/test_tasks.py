@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from powerprof.system.tasks import ENDED, Task, as_traced, look_up
+from powerprof.system.tasks import ENDED, Task, look_up, restore_traced
 
 KERNEL, USER = 0x00208040, 0x00400000
 
@@ -56,8 +56,8 @@ def test_a_thread_that_lives_has_its_process_s_name(proc: Path) -> None:
 
 def test_of_two_that_had_one_number_each_has_its_own_name() -> None:
     last = Task(77, 77, "later", "later", False)
-    assert as_traced(last, 77, "later", False) is last
-    assert as_traced(last, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
-    assert as_traced(Task(101, 100, "b", "server", False), 100, "a", False) == Task(101, 100, "a", "server", False)
-    assert as_traced(Task(101, 100, "b", "server", False), 60, "a", False) == Task(101, 60, "a", "a", False)
-    assert as_traced(last, 77, "", False) is last
+    assert restore_traced(last, 77, "later", False) is last
+    assert restore_traced(last, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
+    assert restore_traced(Task(101, 100, "b", "server", False), 100, "a", False) == Task(101, 100, "a", "server", False)
+    assert restore_traced(Task(101, 100, "b", "server", False), 60, "a", False) == Task(101, 60, "a", "a", False)
+    assert restore_traced(last, 77, "", False) is last
