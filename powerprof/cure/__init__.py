@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries a remedy on a live server in turns with how it is, measures both, puts it back, and says what would last."""
+"""Tries a remedy on a live server, alternating with the present setting, and restores the setting."""

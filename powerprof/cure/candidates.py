@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be tried live on a process: what `diagnose` found, and threads that wake by their own timers."""
+"""Remedies that can be tried live on a process: those of `diagnose`, and timer slack of threads with own timers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from powerprof.system.errors import CapabilityError, UsageError
 from powerprof.system.files import whole
 from powerprof.system.processes import Target, language_of, name_of
 
-# Slack saves nothing worth a try on less.
-_OFTEN_HZ = 2.0
-_MOST = 8
+# Slack of a thread that wakes up less often saves too little to try it.
+_MIN_RATE_HZ = 2.0
+_MAX_THREADS = 8
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One remedy: why it may help, and the options that try it."""
+    """A remedy with the reason for it and the options that try it."""
 
     why: str
     options: str
@@ -35,111 +35,69 @@ class Candidate:
 
 
 def list_candidates(request: CureRequest, say: Say) -> list[Candidate]:
-    """Look at the process for a window. Raises UsageError, CapabilityError, PowerprofError."""
+    """Return the remedies of a process, after a window. Raise UsageError, CapabilityError, PowerprofError."""
     target = resolve_target(request.pid)
     pid = target.pids[0]
     findings: Sequence[Finding] = ()
     if is_server_name(name_of(pid)):
-        diagnosis = _diagnosed(pid, request, say)
+        diagnosis = _diagnose(pid, request, say)
         findings, rows = diagnosis.findings, diagnosis.evidence.wakeups
         if diagnosis.evidence.exits_hz is None and not findings:
             raise CapabilityError("what wakes its threads is unknown without the right to trace", "run as root")
     else:
-        rows = _traced(target, request, say)
-    listed = list_finding_candidates(pid, findings)
-    tried = {one.tid for one in listed}
+        rows = _trace(target, request, say)
+    candidates = list_finding_candidates(pid, findings)
+    tids = {candidate.tid for candidate in candidates}
     threads = [] if language_of(pid) else list_thread_candidates(pid, rows)
-    return [*listed, *(one for one in threads if one.tid not in tried)]
+    return [*candidates, *(candidate for candidate in threads if candidate.tid not in tids)]
 
 
-def _traced(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeups]:
+def _trace(target: Target, request: CureRequest, say: Say) -> list[ThreadWakeups]:
     from powerprof.attribution import attribute
     from powerprof.attribution.requests import AttributeRequest
 
-    taken = attribute.trace_target(target, AttributeRequest(duration_s=request.window_s), dict, say)
-    return list_thread_wakeups(attribute.analyse(taken))
+    trace = attribute.trace_target(target, AttributeRequest(duration_s=request.window_s), dict, say)
+    return list_thread_wakeups(attribute.analyse(trace))
+
+
+def _diagnose(pid: int, request: CureRequest, say: Say) -> Diagnosis:
+    from powerprof.diagnosis.diagnose import DiagnosisRequest, run
+
+    return run(
+        DiagnosisRequest(str(pid), request.server_url, request.socket, request.defaults_file, request.window_s), say
+    )[0]
 
 
 def list_finding_candidates(pid: int, findings: Iterable[Finding]) -> list[Candidate]:
-    """The remedies of findings that can be tried live, each once; a finding's first one by its number."""
-    found: dict[LiveRemedy, Candidate] = {}
+    """Return the live remedies of findings, each once."""
+    candidates: dict[LiveRemedy, Candidate] = {}
     for number, finding in enumerate(findings, 1):
-        for place, one in enumerate(finding.tries):
-            if one.event is not None and place:
-                continue  # by --finding the first remedy alone can be named
-            found.setdefault(one, Candidate(f"{number}. {finding.text}", _options(one, number), pid, one.tid))
-    return list(found.values())
+        for position, remedy in enumerate(finding.tries):
+            if remedy.event is not None and position:
+                continue  # --finding names only the first remedy
+            candidates.setdefault(
+                remedy, Candidate(f"{number}. {finding.text}", _options(remedy, number), pid, remedy.tid)
+            )
+    return list(candidates.values())
 
 
-def _options(one: LiveRemedy, number: int) -> str:
-    if one.variable is not None:
-        return f"--set {shlex.quote(f'{one.variable}={one.value}')}"
-    if one.tid is not None and one.slack_ns is not None:
-        return f"--thread {one.tid} --slack {slack_text(one.slack_ns)}"
+def _options(remedy: LiveRemedy, number: int) -> str:
+    if remedy.variable is not None:
+        return f"--set {shlex.quote(f'{remedy.variable}={remedy.value}')}"
+    if remedy.tid is not None and remedy.slack_ns is not None:
+        return f"--thread {remedy.tid} --slack {slack_text(remedy.slack_ns)}"
     return f"--finding {number}"
 
 
-def find_remedy(word: str, findings: Sequence[Finding]) -> Choice:
-    """The first remedy of the finding that is called so. Raises UsageError for none, for several, and for one that has
-    no remedy to be tried live."""
-    place = whole(word)
-    found = [one for number, one in enumerate(findings, 1) if place == number or one.rule == word]
-    if not found:
-        rules = ", ".join(f"{number} {one.rule}" for number, one in enumerate(findings, 1)) or "nothing"
-        raise UsageError(f"no finding is called {word!r}", f"found now: {rules}")
-    if len(found) > 1:
-        numbers = ", ".join(str(number) for number, one in enumerate(findings, 1) if one.rule == word)
-        raise UsageError(f"{len(found)} findings are {word}", f"name one by its number: {numbers}")
-    if not found[0].tries:
-        what = f": {found[0].remedy[0]}" if found[0].remedy else ""
-        raise UsageError(
-            f"the finding {found[0].rule} has no remedy that can be tried live", f"what it says{what}"[:300]
-        )
-    one = found[0].tries[0]
-    if one.database is not None and one.event is not None:
-        return EventChoice(one.database, one.event)
-    if one.variable is not None:
-        return VariableChoice(one.variable, one.value or "")
-    return SlackChoice(str(one.tid), one.slack_ns or 0)
-
-
-def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
-    """The request with the remedy of the finding that it names, for which the process is looked at for a window; and
-    that finding, to be printed before anything is changed. Raises UsageError, CapabilityError, PowerprofError."""
-    if not isinstance(request.choice, FindingChoice):
-        return request, []
-    pid = resolve_target(request.pid).pids[0]
-    check_owner(pid)
-    try:
-        diagnosis = _diagnosed(pid, request, say)
-        if diagnosis.interrupted:
-            raise signals.interruption()
-        findings = diagnosis.findings
-    finally:
-        signals.release()  # signals wait from the end of a window: nothing is to be saved of this one
-    choice = find_remedy(request.choice.word, findings)
-    number = next(n for n, one in enumerate(findings, 1) if request.choice.word in (str(n), one.rule))
-    return replace(request, choice=choice), [
-        f"Finding {number} ({findings[number - 1].rule}): {findings[number - 1].text}"
-    ]
-
-
-def _diagnosed(pid: int, request: CureRequest, say: Say) -> Diagnosis:
-    from powerprof.diagnosis.diagnose import DiagnosisRequest, run
-
-    asked = DiagnosisRequest(str(pid), request.server_url, request.socket, request.defaults_file, request.window_s)
-    return run(asked, say)[0]
-
-
 def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups]) -> list[Candidate]:
-    """The threads that wake most by their own timers, which slack may put together."""
+    """Return the threads with the most wake-ups by their own timers, which slack may combine."""
     rates: dict[int, float] = {}
     names: dict[int, str] = {}
     for row in rows:
-        if row.origin == "own_timer":
+        if row.origin == "own_timer" and row.tid:
             rates[row.tid] = rates.get(row.tid, 0.0) + max(row.rate_hz, row.wakings_hz or 0.0)
             names[row.tid] = (row.name or row.comm).removeprefix("thread/")
-    often = sorted((tid for tid, rate in rates.items() if rate >= _OFTEN_HZ), key=lambda tid: -rates[tid])
+    tids = sorted((tid for tid, rate in rates.items() if rate >= _MIN_RATE_HZ), key=lambda tid: -rates[tid])
     return [
         Candidate(
             f"{names[tid]} (thread {tid}) wakes {text.number(rates[tid], 1)} times a second by its own timers",
@@ -147,6 +105,59 @@ def list_thread_candidates(pid: int, rows: Iterable[ThreadWakeups]) -> list[Cand
             pid,
             tid,
         )
-        for tid in often[:_MOST]
-        if tid
+        for tid in tids[:_MAX_THREADS]
     ]
+
+
+def resolve_finding(request: CureRequest, say: Say) -> tuple[CureRequest, list[str]]:
+    """Return the request with the remedy of its finding, and the finding for the announcement.
+
+    A request that names a finding takes a window of the process.
+    Raise UsageError, CapabilityError, PowerprofError.
+    """
+    if not isinstance(request.choice, FindingChoice):
+        return request, []
+    pid = resolve_target(request.pid).pids[0]
+    check_owner(pid)
+    try:
+        diagnosis = _diagnose(pid, request, say)
+        if diagnosis.interrupted:
+            raise signals.interruption()
+    finally:
+        signals.release()  # Signals are held from the end of a window, but this one is not saved.
+    number, finding = _find_finding(request.choice.word, diagnosis.findings)
+    return replace(request, choice=_choice_of(finding)), [f"Finding {number} ({finding.rule}): {finding.text}"]
+
+
+def find_remedy(word: str, findings: Sequence[Finding]) -> Choice:
+    """Return the first live remedy of the finding with this rule or number.
+
+    Raise UsageError if there is no such finding, if there are several, or if it has no live remedy.
+    """
+    return _choice_of(_find_finding(word, findings)[1])
+
+
+def _find_finding(word: str, findings: Sequence[Finding]) -> tuple[int, Finding]:
+    numbered = list(enumerate(findings, 1))
+    matches = [(number, finding) for number, finding in numbered if number == whole(word) or finding.rule == word]
+    if not matches:
+        rules = ", ".join(f"{number} {finding.rule}" for number, finding in numbered) or "nothing"
+        raise UsageError(f"no finding is called {word!r}", f"found now: {rules}")
+    if len(matches) > 1:
+        numbers = ", ".join(str(number) for number, _ in matches)
+        raise UsageError(f"{len(matches)} findings are {word}", f"name one by its number: {numbers}")
+    return matches[0]
+
+
+def _choice_of(finding: Finding) -> Choice:
+    if not finding.tries:
+        advice = f": {finding.remedy[0]}" if finding.remedy else ""
+        raise UsageError(
+            f"the finding {finding.rule} has no remedy that can be tried live", f"what it says{advice}"[:300]
+        )
+    remedy = finding.tries[0]
+    if remedy.database is not None and remedy.event is not None:
+        return EventChoice(remedy.database, remedy.event)
+    if remedy.variable is not None:
+        return VariableChoice(remedy.variable, remedy.value or "")
+    return SlackChoice(str(remedy.tid), remedy.slack_ns or 0)

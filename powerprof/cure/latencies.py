@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a server's own statements take in each window, those that commit apart, and when that is too long."""
+"""Latency of a server's statements in each window, with commits separate, and the limit that ends a cure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from powerprof.system.processes import name_of
 from powerprof.tracing.captures import StatementTrace, latency_class_range_ns
 from powerprof.tracing.statements import QueryTracer
 
-# Statements that write the log before they answer: by themselves with autocommit, else with their COMMIT.
+# Statements that write the log before they answer: themselves with autocommit, otherwise their COMMIT.
 _COMMITS = re.compile(rb"\s*(COMMIT|INSERT|UPDATE|DELETE|REPLACE|CALL)\b", re.IGNORECASE)
-_PART = 0.95
-# Bounds of a percentile by its ranks, wide enough that one window in two hundred lies outside.
+_QUANTILE = 0.95
+# Half the width of the range of a percentile, in standard errors of its rank. One window in two hundred is outside.
 _SIGMAS = 2.8
-_FEWEST = 100
+_MIN_STATEMENTS = 100
 
 
 @dataclass(frozen=True)
 class WindowLatencies:
-    """Statements of one window by classes of their time (`class_of`), and of them those that commit."""
+    """The statements of one window, and those of them that commit: latency class → number of statements."""
 
     window_s: float
     statements: Mapping[int, int]
@@ -37,48 +37,52 @@ class WindowLatencies:
 
     @property
     def statements_ms(self) -> Latency | None:
-        """Percentiles of all."""
+        """Percentiles of all statements."""
         return estimate_latency(self.statements)
 
     @property
     def commits_ms(self) -> Latency | None:
-        """Percentiles of those that commit."""
+        """Percentiles of the statements that commit."""
         return estimate_latency(self.commits)
 
 
-def count_latencies(trace: StatementTrace, asked: re.Pattern[bytes] | None = None) -> WindowLatencies:
-    """Of a traced window, without what we `asked` ourselves."""
-    ours = {text.id for text in trace.texts if asked is not None and asked.match(text.text)}
-    writing = {text.id for text in trace.texts if _COMMITS.match(text.text)}
-    every: Counter[int] = Counter()
+def count_latencies(trace: StatementTrace, own_statements: re.Pattern[bytes] | None = None) -> WindowLatencies:
+    """Return the latencies of a traced window, without the statements that powerprof sent itself."""
+    own_ids = {text.id for text in trace.texts if own_statements is not None and own_statements.match(text.text)}
+    commit_ids = {text.id for text in trace.texts if _COMMITS.match(text.text)}
+    statements: Counter[int] = Counter()
     commits: Counter[int] = Counter()
-    for identity, classes in trace.latencies.items():
-        if identity in ours:
+    for text_id, classes in trace.latencies.items():
+        if text_id in own_ids:
             continue
-        every.update(classes)
-        if identity in writing:
+        statements.update(classes)
+        if text_id in commit_ids:
             commits.update(classes)
-    return WindowLatencies(trace.window_s, dict(every), dict(commits))
+    return WindowLatencies(trace.window_s, dict(statements), dict(commits))
 
 
 class StatementLatencies(Closeable):
-    """Probes the server's statements in every window; `why_not` where that cannot be, and then `parts` is empty."""
+    """Probes on the statements of a server, for every window.
+
+    Attributes:
+        unavailable: the reason if the process cannot be probed; then `parts` is empty.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._tracer: QueryTracer | None = None
-        self.why_not: str | None = None
+        self.unavailable: str | None = None
 
     def _open(self) -> None:
         if not is_server_name(name_of(self._pid)):
-            self.why_not = "the process is no MariaDB or MySQL server"
+            self.unavailable = "the process is no MariaDB or MySQL server"
             return
         try:
             self._tracer = QueryTracer(self._pid)
             self._tracer.attach()
         except (CapabilityError, PowerprofError) as error:
             self.close()
-            self.why_not = error.message
+            self.unavailable = error.message
 
     def close(self) -> None:
         tracer, self._tracer = self._tracer, None
@@ -88,17 +92,17 @@ class StatementLatencies(Closeable):
 
     @property
     def parts(self) -> tuple[WindowPart, ...]:
-        """What a window has to begin and end."""
+        """The parts that a window begins and ends."""
         return () if self._tracer is None else (self._tracer,)
 
-    def collect(self, asked: re.Pattern[bytes] | None = None) -> WindowLatencies | None:
-        """Of the window that ended last, without what we `asked` ourselves; None where nothing is probed."""
-        return None if self._tracer is None else count_latencies(self._tracer.collect(), asked)
+    def collect(self, own_statements: re.Pattern[bytes] | None = None) -> WindowLatencies | None:
+        """Return the latencies of the last window, without powerprof's own statements; None without probes."""
+        return None if self._tracer is None else count_latencies(self._tracer.collect(), own_statements)
 
 
 @dataclass(frozen=True)
 class LatencyRise:
-    """Which latency rose, from what to what, in ms: p95 of the slowest window before, and of the window cured."""
+    """A rise of the p95 of `statements` or `commits`: the slowest window before, and the window with the remedy."""
 
     what: str
     before_ms: float
@@ -106,56 +110,61 @@ class LatencyRise:
 
     @property
     def percent(self) -> float:
-        """By how much."""
+        """The rise in percent of the value before."""
         return 100.0 * (self.cured_ms / self.before_ms - 1)
 
 
 @dataclass
 class LatencyWatch:
-    """Compares every cured window with those before. One that hurts beyond `max_percent` is known at once: where the
-    lowest that its p95 may be lies above the highest of every window before, and by more than that."""
+    """The limit on latency, checked after each window.
+
+    The limit is exceeded if the lower bound of the p95 of one window with the remedy is above the upper bounds of all
+    windows before, by more than `max_percent`.
+    """
 
     max_percent: float
     before: list[WindowLatencies] = field(default_factory=list)
     cured: list[WindowLatencies] = field(default_factory=list)
 
     def add(self, arm: str, window: WindowLatencies | None) -> LatencyRise | None:
-        """A window has ended. What hurts, if anything does."""
+        """Add a window that has ended. Return the rise if a limit is exceeded."""
         if window is None:
             return None
         (self.before if arm == "before" else self.cured).append(window)
         for what in ("statements", "commits"):
-            befores = [bounds for one in self.before if (bounds := _bounds(getattr(one, what))) is not None]
-            if not befores:
+            ranges = [bounds for each in self.before if (bounds := _p95_range_ms(getattr(each, what))) is not None]
+            if not ranges:
                 continue
-            highest = max(high for _, high in befores)
-            for one in self.cured:
-                bounds = _bounds(getattr(one, what))
-                if bounds is not None and bounds[0] > highest * (1 + self.max_percent / 100):
-                    return LatencyRise(what, *(_p95(windows, what) for windows in (self.before, [one])))
+            limit_ms = max(high for _, high in ranges) * (1 + self.max_percent / 100)
+            for cured in self.cured:
+                bounds = _p95_range_ms(getattr(cured, what))
+                if bounds is not None and bounds[0] > limit_ms:
+                    return LatencyRise(what, _highest_p95_ms(self.before, what), _highest_p95_ms([cured], what))
         return None
 
 
-def _p95(windows: Sequence[WindowLatencies], what: str) -> float:
-    found = [each.p95 for one in windows if (each := estimate_latency(getattr(one, what))) is not None]
-    return max(found)
+def _highest_p95_ms(windows: Sequence[WindowLatencies], what: str) -> float:
+    return max(latency.p95 for window in windows if (latency := estimate_latency(getattr(window, what))) is not None)
 
 
-def _bounds(classes: Mapping[int, int]) -> tuple[float, float] | None:
-    """The lowest and highest that the 95th percentile may be, in ms; None of too few statements."""
+def _p95_range_ms(classes: Mapping[int, int]) -> tuple[float, float] | None:
+    """Return the bounds of the 95th percentile; None if there are too few statements."""
     total = sum(classes.values())
-    if total < _FEWEST:
+    if total < _MIN_STATEMENTS:
         return None
-    spread = _SIGMAS * math.sqrt(_PART * (1 - _PART) / total)
-    return _at(classes, (_PART - spread) * total)[0], _at(classes, min(_PART + spread, 1.0) * total)[1]
+    spread = _SIGMAS * math.sqrt(_QUANTILE * (1 - _QUANTILE) / total)
+    lowest_ms, _ = _class_range_ms(classes, (_QUANTILE - spread) * total)
+    _, highest_ms = _class_range_ms(classes, min(_QUANTILE + spread, 1.0) * total)
+    return lowest_ms, highest_ms
 
 
-def _at(classes: Mapping[int, int], rank: float) -> tuple[float, float]:
+def _class_range_ms(classes: Mapping[int, int], rank: float) -> tuple[float, float]:
+    """Return the bounds of the latency class that contains the statement of this rank."""
     below = 0
-    low = high = 0.0
-    for bucket in sorted(classes):
-        low, high = latency_class_range_ns(bucket)
-        below += classes[bucket]
+    low_ns = high_ns = 0.0
+    for latency_class in sorted(classes):
+        low_ns, high_ns = latency_class_range_ns(latency_class)
+        below += classes[latency_class]
         if below >= rank - 1e-9:
             break
-    return low / 1e6, high / 1e6
+    return low_ns / 1e6, high_ns / 1e6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a cure says: `powerprof.cure/1`. Unknown is None, never 0."""
+"""The saved record of a cure: `powerprof.cure/1`. An unknown figure is None, not 0."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ RemedyKind = Literal["timer_slack", "variable", "event"]
 
 
 class Remedy(msgspec.Struct, frozen=True, kw_only=True):
-    """What was changed, from which value to which: of timer slack in ns. `lasting` is how to keep it, `delays` what
-    else it changes."""
+    """A change of a setting, with its old and new value. Timer slack is in ns.
+
+    Attributes:
+        lasting: the way to keep the change.
+        delays: the other effects of the change.
+    """
 
     kind: RemedyKind
     name: str
@@ -30,16 +34,22 @@ class Remedy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """One window. Counts are over `counted_s`, which lies within the window.
+    """A window of one arm.
 
-    `thread_wakings_count` and `target_wakings_count` are how often the thread, and all threads of the process, gave up
-    their CPU to wait (voluntary switches): each is one wake-up. `traced_wakings_count` is how often the trace saw the
-    thread woken in `traced_s`; both `…_exits_count` are idle exits. `statements_count` statements of the server
-    ended in `statements_s`; `commits_count` of them write the log (COMMIT, INSERT, UPDATE, DELETE, REPLACE, CALL).
-
-    Of a replica, by its own report in `replica_looks_count` looks: `replica_lag_s` is the mean of
-    Seconds_Behind_Master, `replica_backlog_bytes` of what it had received and not applied, `replica_delay_ms` by
-    `replica_delay_source`; in `replica_stopped_count` looks its SQL thread did not run.
+    Attributes:
+        counted_s: the time between the two reads of the switch counters, which lies within the window.
+        thread_wakings_count: voluntary switches of the thread. After each of them it wakes up once.
+        target_wakings_count: voluntary switches of all threads of the process.
+        traced_wakings_count: wake-ups of the thread in `traced_s`, by the trace.
+        thread_exits_count: idle exits that the thread caused.
+        target_exits_count: idle exits that the process caused.
+        statements_count: statements of the server that ended in `statements_s`.
+        commits_count: those of them that write the log (COMMIT, INSERT, UPDATE, DELETE, REPLACE, CALL).
+        replica_looks_count: reports that the replica gave in the window.
+        replica_stopped_count: reports in which its SQL thread did not run.
+        replica_lag_s: the mean of Seconds_Behind_Master.
+        replica_backlog_bytes: the mean of the bytes received and not yet applied.
+        replica_delay_ms: the delay of one transaction, by `replica_delay_source`.
     """
 
     pair: int
@@ -66,8 +76,12 @@ class CureBlock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CurePrediction(msgspec.Struct, frozen=True, kw_only=True):
-    """How often the thread wakes, and would with the remedy, from a window before anything was changed: `then_hz`, or
-    up to `most_hz` where the timers of others come one at a time. `is_bound`: at best, for its sleeps are not regular.
+    """The wake-ups of the thread now and with the remedy, from a window before the change.
+
+    Attributes:
+        then_hz: the predicted rate.
+        most_hz: the upper end, if timers of other threads fire one at a time.
+        is_bound: the rate is the lowest possible one, because the sleeps of the thread are irregular.
     """
 
     now_hz: float
@@ -77,8 +91,13 @@ class CurePrediction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer, by which metric. `hurts` is the latency that rose beyond `max_p95_percent` and ended the cure:
-    `statements` or `commits`, from p95 `hurts_from_ms` to `hurts_to_ms`."""
+    """The answer, by one metric.
+
+    Attributes:
+        hurts: the latency that rose by more than `max_p95_percent` and ended the cure: `statements` or `commits`.
+        hurts_from_ms: its p95 before.
+        hurts_to_ms: its p95 with the remedy.
+    """
 
     metric: str
     text: str = ""
@@ -89,10 +108,12 @@ class CureVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cure(msgspec.Struct, frozen=True, kw_only=True):
-    """A remedy that was tried in turns. In `metrics` A is before and B is cured.
+    """A remedy that was tried in alternating windows. In `metrics` A is before and B is cured.
 
-    `reverted`: read back and as before; None where the thread had ended meanwhile. `latency` and `replication`
-    say whether they were measured.
+    Attributes:
+        reverted: the setting has its old value again; None if the thread has ended.
+        latency: the number of measured statements, or the reason for having none.
+        replication: the source of the replica's figures, or the reason for having none.
     """
 
     id: str | None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a choice to a setting that can be changed and put back, with its words and how to keep it."""
+"""The remedy that a person chooses, and the setting that it changes, with its effects and the way to keep it."""
 
 from __future__ import annotations
 
@@ -27,29 +27,33 @@ from powerprof.database.clients.base import Login
 from powerprof.database.clients.given import POSTGRES_PROGRAM, is_server_name, log_in_locally, read_local_thread_names
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest
 from powerprof.experiment.options import MOST_PAIRS_FACTOR
-from powerprof.model.attribution import Thread
 from powerprof.reversible.events import DISABLED, ENABLED, Event
 from powerprof.reversible.journal import SavedSetting
-from powerprof.reversible.kinds import NewConnections, Setting, Variable, has_session_copies, read_start_ticks
+from powerprof.reversible.kinds import (
+    NewConnections,
+    Setting,
+    TimerSlack,
+    Variable,
+    has_session_copies,
+    read_start_ticks,
+)
 from powerprof.system import paths
 from powerprof.system.caller import is_delegated
 from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.processes import name_of
 from powerprof.system.reader_process import shared
 
-# What a person chooses to try, read and checked before anything is looked at.
-
 _SLACK = re.compile(r"([0-9]{1,11}(?:\.[0-9]{1,9})?) ?(ns|us|µs|ms|s)")
 _UNITS_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-# The default of all threads is 50 µs. More than this and a thread seems dead.
-_LONGEST_NS = 10_000_000_000
+# The default of all threads is 50 µs. With more than this a thread seems dead.
+_MAX_SLACK_NS = 10_000_000_000
 _FINDING = re.compile(r"[a-z][a-z_]{0,63}|[1-9][0-9]{0,3}")
 _VARIABLE = re.compile(r"([A-Za-z][A-Za-z0-9_]{0,63}(?:\.[A-Za-z][A-Za-z0-9_]{0,63})?)=(.{0,512})", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class VariableChoice:
-    """Another value of a global variable."""
+    """A value for a global variable."""
 
     name: str
     value: str
@@ -57,7 +61,7 @@ class VariableChoice:
 
 @dataclass(frozen=True)
 class EventChoice:
-    """A recurring event, disabled."""
+    """A recurring event that is to be disabled."""
 
     database: str
     event: str
@@ -65,7 +69,7 @@ class EventChoice:
 
 @dataclass(frozen=True)
 class FindingChoice:
-    """The first remedy that can be tried live of the finding of `diagnose` with that rule, or number (from 1)."""
+    """The first live remedy of a finding of `diagnose`, by its rule or its number (from 1)."""
 
     word: str
 
@@ -75,10 +79,11 @@ Choice = SlackChoice | VariableChoice | EventChoice
 
 @dataclass(frozen=True, kw_only=True)
 class CureRequest:
-    """What to try on which process, and for how long. `server` and those after it: how to log in to a server.
-    `precision_percent`: go on until half of the interval of the answer is so many percent of how it was before.
+    """A remedy to try on a process, and the windows.
 
-    Raises UsageError for senseless values.
+    Attributes:
+        precision_percent: continue until half of the interval of the answer is this part of the value before.
+        server_url: the server to log in to, as `socket` and `defaults_file`.
     """
 
     pid: str
@@ -99,27 +104,27 @@ class CureRequest:
 
     @property
     def most_pairs(self) -> int:
-        """Where `--precision` gives up."""
+        """The number of pairs after which `--precision` ends."""
         return self.pairs if self.precision_percent is None else self.pairs * MOST_PAIRS_FACTOR
 
     @property
-    def server_named(self) -> bool:
-        """Whether an account or an address was named."""
+    def names_server(self) -> bool:
+        """Whether the request has an account or an address of a server."""
         return any(part is not None for part in (self.server_url, self.socket, self.defaults_file))
 
 
 def parse_choice(
     thread: str | None, slack: str | None, variable: str | None, finding: str | None = None
 ) -> SlackChoice | VariableChoice | FindingChoice | None:
-    """What the options choose; None where they choose nothing. Raises UsageError."""
+    """Return the remedy of the options; None if they name none. Raise UsageError."""
     if finding is not None:
         if thread is not None or slack is not None or variable is not None:
             raise UsageError("--finding names a remedy, and --thread or --set another", "try one after the other")
-        return _finding(finding)
+        return _parse_finding(finding)
     if variable is not None:
         if thread is not None or slack is not None:
             raise UsageError("--set and --thread are two remedies", "try one after the other")
-        return _choices_variable(variable)
+        return _parse_variable(variable)
     if thread is None and slack is None:
         return None
     if thread is None:
@@ -132,17 +137,17 @@ def parse_choice(
 
 
 def parse_slack(text: str) -> int:
-    """`50ms` in ns. Raises UsageError."""
-    found = _SLACK.fullmatch(text.strip())
-    if found is None:
+    """Return `50ms` in ns. Raise UsageError."""
+    match = _SLACK.fullmatch(text.strip())
+    if match is None:
         raise UsageError(f"--slack {text[:40]!r} is not a time", "a number with its unit: 500us, 50ms, 1s")
-    value = round(float(found[1]) * _UNITS_NS[found[2]])
-    if not 1 <= value <= _LONGEST_NS:
+    value = round(float(match[1]) * _UNITS_NS[match[2]])
+    if not 1 <= value <= _MAX_SLACK_NS:
         raise UsageError(f"--slack {text[:40]} is not between 1 ns and 10 s", "the default of all threads is 50us")
     return value
 
 
-def _finding(text: str) -> FindingChoice:
+def _parse_finding(text: str) -> FindingChoice:
     if not _FINDING.fullmatch(text):
         raise UsageError(
             f"--finding {text[:60]!r} is neither a rule nor a number", "powerprof cure --pid … lists those to try"
@@ -150,95 +155,89 @@ def _finding(text: str) -> FindingChoice:
     return FindingChoice(text)
 
 
-def _choices_variable(text: str) -> VariableChoice:
-    found = _VARIABLE.fullmatch(text)
-    if found is None or not found[2].isprintable():
+def _parse_variable(text: str) -> VariableChoice:
+    match = _VARIABLE.fullmatch(text)
+    if match is None or not match[2].isprintable():
         raise UsageError(f"--set {text[:60]!r} is not VARIABLE=VALUE", "for example --set sync_binlog=0")
-    return VariableChoice(found[1], found[2])
+    return VariableChoice(match[1], match[2])
 
 
 @dataclass(frozen=True)
 class PlannedChange:
-    """What is going to be changed: the setting as it is written down and put back, and its words.
+    """A setting that is to be changed.
 
-    `connections` lists the new connections during a change of a variable that connections copy; else None.
+    Attributes:
+        before: its present value.
+        saved: its entry in the journal.
+        connections: the connections that copy the variable during the change; None if connections do not copy it.
     """
 
     setting: Setting
     before: str
     remedy: Remedy
-    held: SavedSetting
+    saved: SavedSetting
     connections: NewConnections | None = None
 
     @property
-    def primary(self) -> str:
-        """The metric that answers."""
+    def primary_metric(self) -> str:
+        """The metric that answers whether the remedy helps."""
         return "target_wakings_hz" if self.remedy.thread is None else "thread_wakings_hz"
 
 
 def plan_change(pid: int, request: CureRequest) -> PlannedChange:
-    """Look at what is to be changed; nothing is changed yet. Raises UsageError, CapabilityError, PowerprofError."""
+    """Return the planned change; nothing is changed yet. Raise UsageError, CapabilityError, PowerprofError."""
     check_owner(pid)
     started = read_start_ticks(pid)
     if started is None:
         raise PowerprofError(f"process {pid} has ended", "name one that runs")
-    if isinstance(request.choice, SlackChoice):
-        setting, before, remedy = _slack(pid, request.choice, _server_names(pid, request))
-    elif isinstance(request.choice, EventChoice):
-        setting, before, remedy = _event(pid, request, request.choice)
-    else:
-        assert isinstance(request.choice, VariableChoice)  # noqa: S101  without a choice nothing is planned
-        setting, before, remedy = _variable(pid, request, request.choice)
-    file = request.defaults_file
-    options = None if file is None else str(file.absolute())
+    setting: Setting
     connections = None
-    if isinstance(setting, Variable) and setting.keeps_copies:
-        connections = NewConnections(Login.from_fields(setting.login))
+    if isinstance(request.choice, SlackChoice):
+        setting, before, remedy = _plan_slack(pid, request, request.choice)
+    elif isinstance(request.choice, EventChoice):
+        setting, before, remedy = _plan_event(pid, request, request.choice)
+    else:
+        assert isinstance(request.choice, VariableChoice)  # noqa: S101  a plan needs a choice
+        setting, before, remedy = _plan_variable(pid, request, request.choice)
+        if setting.keeps_copies:
+            connections = NewConnections(Login.from_fields(setting.login))
+    options = None if request.defaults_file is None else str(request.defaults_file.absolute())
     return PlannedChange(setting, before, remedy, SavedSetting(setting, before, pid, started, options), connections)
 
 
-def _server_names(pid: int, request: CureRequest) -> Mapping[int, str]:
-    if request.server_named:
-        from powerprof.database.clients.given import given_server
-
-        with given_server(request.server_url, request.socket, request.defaults_file) as server:
-            return server.thread_names()
-    return read_local_thread_names(pid)
-
-
-def _slack(pid: int, choice: SlackChoice, names: Mapping[int, str]) -> tuple[Setting, str, Remedy]:
-    thread = find_thread(pid, choice.thread, names)
+def _plan_slack(pid: int, request: CureRequest, choice: SlackChoice) -> tuple[TimerSlack, str, Remedy]:
+    thread = find_thread(pid, choice.thread, _read_thread_names(pid, request))
     check_slack(pid, thread)
     setting, before = read_slack(thread, choice.slack_ns)
-    shown = slack_text(choice.slack_ns)
+    slack = slack_text(choice.slack_ns)
     warning = loop_warning(pid, thread)
-    return (
-        setting,
-        before,
-        Remedy(
-            kind="timer_slack",
-            name=f"timer slack of {thread.label} (thread {thread.tid})",
-            thread=thread,
-            from_value=before,
-            to_value=setting.value,
-            lasting=_lasting_slack(pid, thread, choice.slack_ns),
-            delays=f"every timeout of this one thread, by at most {shown}" + (f" ({warning})" if warning else ""),
-        ),
-    )
-
-
-def _lasting_slack(pid: int, thread: Thread, parse_slack: int) -> str:
     unit = unit_of(pid) or "the unit that starts it"
-    shown = slack_text(parse_slack)
-    return (
-        f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
-        f"--slack {shown} --keep (--print-unit prints the service that does it; timer slack ends with its thread); "
-        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={shown}, which delays every timeout of all threads "
-        f"of the server, those of connections too, by at most {shown}"
+    remedy = Remedy(
+        kind="timer_slack",
+        name=f"timer slack of {thread.label} (thread {thread.tid})",
+        thread=thread,
+        from_value=before,
+        to_value=setting.value,
+        lasting=f"after each start: powerprof cure --pid {name_of(pid) or pid} --thread {command_name_of(pid, thread)} "
+        f"--slack {slack} --keep (--print-unit prints the service that does it; timer slack ends with its thread); "
+        f"or in a drop-in of {unit}: [Service] TimerSlackNSec={slack}, which delays every timeout of all threads "
+        f"of the server, those of connections too, by at most {slack}",
+        delays=f"every timeout of this one thread, by at most {slack}" + (f" ({warning})" if warning else ""),
     )
+    return setting, before, remedy
+
+
+def _read_thread_names(pid: int, request: CureRequest) -> Mapping[int, str]:
+    if not request.names_server:
+        return read_local_thread_names(pid)
+    from powerprof.database.clients.given import given_server
+
+    with given_server(request.server_url, request.socket, request.defaults_file) as server:
+        return server.thread_names()
 
 
 def _check_server(pid: int, option: str, what: str) -> None:
+    """Raise UsageError unless the process is a MariaDB or MySQL server, which has `what`."""
     label = name_of(pid) or str(pid)
     if label == POSTGRES_PROGRAM and option == "--set":
         raise UsageError(
@@ -253,72 +252,66 @@ def _check_server(pid: int, option: str, what: str) -> None:
         )
 
 
-def _event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Setting, str, Remedy]:
+def _plan_event(pid: int, request: CureRequest, choice: EventChoice) -> tuple[Event, str, Remedy]:
     _check_server(pid, "--finding", "events")
-    setting = Event.found(_lasting_login(_login(pid, request), pid), choice.database, choice.event)
+    setting = Event.find(lasting_login(_find_login(pid, request), pid), choice.database, choice.event)
     before = setting.read()
     if before != ENABLED:
         raise UsageError(f"{setting.name} is {before or 'gone'}: there is nothing to disable", "choose another remedy")
-    return (
-        setting,
-        before,
-        Remedy(
-            kind="event",
-            name=setting.name,
-            from_value=before,
-            to_value=setting.value,
-            lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}; or ON SCHEDULE EVERY … instead of DISABLE: "
-            "less often",
-            delays="what the event does: it is not done while it is disabled, nor made up for",
-        ),
+    remedy = Remedy(
+        kind="event",
+        name=setting.name,
+        from_value=before,
+        to_value=setting.value,
+        lasting=f"{setting.by_hand(DISABLED).partition('; ')[2]}; or ON SCHEDULE EVERY … instead of DISABLE: "
+        "less often",
+        delays="what the event does: it is not done while it is disabled, nor made up for",
     )
+    return setting, before, remedy
 
 
-def _lasting_login(login: Login, pid: int) -> Login:
-    """The same for whatever process has the server's data next: an event is there still when this one has ended."""
+def lasting_login(login: Login, pid: int) -> Login:
+    """Return the login for any later process with the data of the server: an event outlasts the process."""
     inside = paths.procfs() / str(pid) / "root"
-    place = login.socket
-    if place is not None and place.is_relative_to(inside):
-        outside = Path("/") / place.relative_to(inside)
-        # Of a container: by the path through its process, as long as that lives.
-        known, here = shared().status(place), shared().status(outside)
-        if known is not None and here is not None and (known.device, known.inode) == (here.device, here.inode):
-            place = outside
-    fields = login.to_fields() | {"pid": None, "socket": None if place is None else str(place)}
-    return Login.from_fields(fields)
+    socket = login.socket
+    if socket is not None and socket.is_relative_to(inside):
+        # The path through the process of a container is valid only until the process ends. Use it if no other leads to
+        # the same socket.
+        outside = Path("/") / socket.relative_to(inside)
+        inner, outer = shared().status(socket), shared().status(outside)
+        if inner is not None and outer is not None and (inner.device, inner.inode) == (outer.device, outer.inode):
+            socket = outside
+    return Login.from_fields(login.to_fields() | {"pid": None, "socket": None if socket is None else str(socket)})
 
 
-def _variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Setting, str, Remedy]:
+def _plan_variable(pid: int, request: CureRequest, choice: VariableChoice) -> tuple[Variable, str, Remedy]:
     _check_server(pid, "--set", "SET GLOBAL")
-    login = _login(pid, request)
+    login = _find_login(pid, request)
     setting = Variable(login.to_fields(), choice.name, choice.value, pid, read_start_ticks(pid))
     before = setting.read()
     if before is None:
         raise PowerprofError(f"cannot read {choice.name}", "SHOW GLOBAL VARIABLES lists them")
-    setting.check_suits(before)
+    setting.check_type(before)
     with sql.connect(login, limits=sql.WORD_LIMITS) as connection:
-        copied = has_session_copies(connection, choice.name)
+        is_copied = has_session_copies(connection, choice.name)
     delays = "what the variable does, for the whole server and all its clients, while it is changed"
-    if copied:
+    if is_copied:
         delays += f"; connections that open meanwhile keep {choice.value} until they end"
-    return (
-        # `cli.cure` asks for consent to the copies before anything is changed.
-        msgspec.structs.replace(setting, keeps_copies=copied),
-        before,
-        Remedy(
-            kind="variable",
-            name=choice.name,
-            from_value=before,
-            to_value=choice.value,
-            lasting=f"in my.cnf under [mysqld]: {choice.name} = {choice.value}",
-            delays=delays,
-        ),
+    remedy = Remedy(
+        kind="variable",
+        name=choice.name,
+        from_value=before,
+        to_value=choice.value,
+        lasting=f"in my.cnf under [mysqld]: {choice.name} = {choice.value}",
+        delays=delays,
     )
+    # `cli.cure` asks for consent to the copies before anything is changed.
+    return msgspec.structs.replace(setting, keeps_copies=is_copied), before, remedy
 
 
-def _login(pid: int, request: CureRequest) -> Login:
-    """How the variable is set: as the account that was named, else by the server's own socket as who we are."""
-    if request.server_named:
+def _find_login(pid: int, request: CureRequest) -> Login:
+    """Return the login with the named account, or else by the server's own socket. Raise UsageError, PowerprofError."""
+    if request.names_server:
         from powerprof.database.clients.given import given_server
 
         with given_server(request.server_url, request.socket, request.defaults_file) as server:

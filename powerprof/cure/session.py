@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One cure: what is meant, consent, the remedy in turns, and everything as before."""
+"""One cure: the plan, the consent, alternating windows, and the restored setting."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from powerprof import __version__
-from powerprof.cure import judge
-from powerprof.cure.judge import predict_change
+from powerprof.cure.judge import judge_blocks, predict_change
 from powerprof.cure.latencies import LatencyRise, LatencyWatch, StatementLatencies, WindowLatencies
 from powerprof.cure.records import Arm, Cure, CureBlock, CurePrediction, CureVerdict
 from powerprof.cure.remedies import CureRequest, PlannedChange, plan_change
-from powerprof.cure.replicas import OUR_STATEMENTS, ReplicaSampler, lag_fields
+from powerprof.cure.replicas import OWN_STATEMENTS, ReplicaSampler
 from powerprof.cure.threads import resolve_target
 from powerprof.energy.windows import WindowEnergy
 from powerprof.experiment.plan import block_order
@@ -43,48 +42,50 @@ if TYPE_CHECKING:
     from powerprof.tracing.idle_stacks import WindowStacks
 
 
-# Windows over one process: wake-ups by the kernel's own count, and idle exits by the trace where this host can.
-
-Array = npt.NDArray[Any]
+# The windows: wake-ups by the kernel's own counters, and idle exits by the trace if this host allows it.
 
 
 class SwitchCounter(WindowPart):
-    """How often each thread of a process gave up its CPU to wait, between the edges."""
+    """The voluntary switches of each thread of a process in a window."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._before: Mapping[int, int] = {}
         self._after: Mapping[int, int] = {}
-        self._began_s = self._ended_s = 0.0
+        self._started_s = self._ended_s = 0.0
 
     def begin(self) -> None:
-        self._before, self._began_s = read_switches(self._pid), time.monotonic()
+        self._before, self._started_s = read_switches(self._pid), time.monotonic()
 
     def end(self) -> None:
         self._after, self._ended_s = read_switches(self._pid), time.monotonic()
 
     @property
     def counted_s(self) -> float:
-        """How long was counted."""
-        return self._ended_s - self._began_s
+        """The time between the two reads in seconds."""
+        return self._ended_s - self._started_s
 
     def counts(self) -> dict[int, int]:
-        """Of every thread that was there at the end; what one that ended did is unknown."""
+        """Return the switches by thread. Threads that have ended are missing."""
         return {tid: count - self._before.get(tid, 0) for tid, count in self._after.items()}
 
 
 @dataclass(frozen=True)
 class CureWindow:
-    """One window, and the signal that ended it early."""
+    """A measured window, and the signal that ended it early."""
 
     block: CureBlock
     tool_cpu_s: float
     interrupted: Interrupted | None
-    took: WindowLatencies | None = None
+    latencies: WindowLatencies | None = None
 
 
 class CureWindows(Closeable):
-    """Measures windows with one tracer, whose programs run in both arms alike. `untraced` is why there is none."""
+    """Measures windows of both arms with the same tracer.
+
+    Attributes:
+        untraced: the reason if the host does not allow a tracer.
+    """
 
     def __init__(
         self,
@@ -94,8 +95,8 @@ class CureWindows(Closeable):
         statements: StatementLatencies | None = None,
         replica: ReplicaSampler | None = None,
     ) -> None:
-        self._target, self._tid, self._energy, self._statements = target, tid, energy, statements
-        self._replica = replica
+        self._target, self._tid, self._energy = target, tid, energy
+        self._statements, self._replica = statements, replica
         self._counter = SwitchCounter(target.pids[0])
         self._stack = ExitStack()
         self._traced: tuple[WindowTracer, WindowStacks] | None = None
@@ -106,8 +107,8 @@ class CureWindows(Closeable):
         from powerprof.tracing.idle import WindowTracer, trace_stacks
 
         try:
-            tracer, looks = self._stack.enter_context(trace_stacks(self._target))
-            self._traced = self._stack.enter_context(WindowTracer(tracer, self._energy.meters)), looks
+            tracer, stacks = self._stack.enter_context(trace_stacks(self._target))
+            self._traced = self._stack.enter_context(WindowTracer(tracer, self._energy.meters)), stacks
         except CapabilityError as error:
             self.untraced = error.message
             self._meter = self._stack.enter_context(WindowMeter(meters=self._energy.meters))
@@ -116,68 +117,63 @@ class CureWindows(Closeable):
         self._stack.close()
 
     def measure(self, duration_s: float, pair: int, arm: Arm) -> CureWindow:
-        """One window. Raises PowerprofError where a counter cannot be read."""
-        counter = self._counter
-        probed = (
+        """Return a measured window. Raise PowerprofError if a counter cannot be read."""
+        parts = [
+            self._counter,
             *(() if self._statements is None else self._statements.parts),
             *(() if self._replica is None else self._replica.parts),
-        )
+        ]
+        traced: dict[str, Any] = {}
         if self._traced is None:
-            assert self._meter is not None  # noqa: S101  the other of the two
-            passed = run_window(duration_s, *self._meter.parts, counter, *probed)
+            assert self._meter is not None  # noqa: S101  one of the two is open
+            passed = run_window(duration_s, *self._meter.parts, *parts)
             window = self._energy.complete(self._meter.collect(passed))
-            took = self._took()
-            return CureWindow(self._block(pair, arm, window, took), passed.tool_cpu_s, passed.interrupted, took)
-        opened, looks = self._traced
-        passed = run_window(duration_s, *opened.parts, counter, *probed)
-        taken, stacks = opened.collect(passed), looks.collect()
-        window = self._energy.complete(taken.residency)
-        counted = not stacks.loaded_count and not stacks.uncounted_count
-        wakings = sum(site.count for site in stacks.wakings if site.tid == self._tid) if counted else None
-        took = self._took()
-        block = self._block(
-            pair,
-            arm,
-            window,
-            took,
-            traced_wakings_count=wakings if self._tid is not None else None,
-            traced_s=(stacks.counted_to_ns - stacks.counted_from_ns) / 1e9,
-            **self._exits(taken.trace.causes, taken.trace.lost_count),
-        )
-        return CureWindow(block, passed.tool_cpu_s, passed.interrupted, took)
+        else:
+            tracer, stack_trace = self._traced
+            passed = run_window(duration_s, *tracer.parts, *parts)
+            traced_window, stacks = tracer.collect(passed), stack_trace.collect()
+            window = self._energy.complete(traced_window.residency)
+            if self._tid is not None and not stacks.loaded_count and not stacks.uncounted_count:
+                traced["traced_wakings_count"] = sum(site.count for site in stacks.wakings if site.tid == self._tid)
+            traced["traced_s"] = (stacks.counted_to_ns - stacks.counted_from_ns) / 1e9
+            if not traced_window.trace.lost_count:
+                traced |= self._count_exits(traced_window.trace.causes)
+        own_statements = None if self._own_tid is None else OWN_STATEMENTS
+        latencies = None if self._statements is None else self._statements.collect(own_statements)
+        block = self._make_block(pair, arm, window, latencies, traced)
+        return CureWindow(block, passed.tool_cpu_s, passed.interrupted, latencies)
 
     @property
-    def _ours(self) -> int | None:
-        """The thread of a replica that answers us."""
+    def _own_tid(self) -> int | None:
+        """The thread of the replica that answers powerprof."""
         return None if self._replica is None else self._replica.own_tid
 
-    def _took(self) -> WindowLatencies | None:
-        asked = None if self._ours is None else OUR_STATEMENTS
-        return None if self._statements is None else self._statements.collect(asked)
-
-    def _exits(self, causes: Array, lost_count: int) -> dict[str, int | None]:
-        """The idle exits of the thread and of its process; unknown where some were lost."""
+    def _count_exits(self, causes: npt.NDArray[Any]) -> dict[str, int | None]:
+        """Return the idle exits of the thread and of its process."""
         from powerprof.attribution.causes import blamed_threads
 
-        if lost_count:
-            return {}
         tids, tgids = blamed_threads(causes)
-        of_target = (tgids == self._target.pids[0]) | np.isin(tids, list(self._counter.counts()))
-        of_target &= tids != (self._ours or -1)
+        is_of_target = (tgids == self._target.pids[0]) | np.isin(tids, list(self._counter.counts()))
+        is_of_target &= tids != (self._own_tid or -1)
         thread = None if self._tid is None else int(causes["count"][tids == self._tid].sum())
-        return {"thread_exits_count": thread, "target_exits_count": int(causes["count"][of_target].sum())}
+        return {"thread_exits_count": thread, "target_exits_count": int(causes["count"][is_of_target].sum())}
 
-    def _block(self, pair: int, arm: Arm, window: Window, took: WindowLatencies | None, **traced: Any) -> CureBlock:
-        if took is not None:
-            traced |= {
-                "statements_count": sum(took.statements.values()),
-                "statements_s": took.window_s,
-                "latency_ms": took.statements_ms,
-                "commits_count": sum(took.commits.values()),
-                "commit_latency_ms": took.commits_ms,
+    def _make_block(
+        self, pair: int, arm: Arm, window: Window, latencies: WindowLatencies | None, traced: dict[str, Any]
+    ) -> CureBlock:
+        figures = dict(traced)
+        if latencies is not None:
+            figures |= {
+                "statements_count": sum(latencies.statements.values()),
+                "statements_s": latencies.window_s,
+                "latency_ms": latencies.statements_ms,
+                "commits_count": sum(latencies.commits.values()),
+                "commit_latency_ms": latencies.commits_ms,
             }
-        traced |= lag_fields(None if self._replica is None else self._replica.collect())
-        counts = {tid: count for tid, count in self._counter.counts().items() if tid != self._ours}
+        lag = None if self._replica is None else self._replica.collect()
+        if lag is not None:
+            figures |= {f"replica_{name}": value for name, value in asdict(lag).items()}
+        counts = {tid: count for tid, count in self._counter.counts().items() if tid != self._own_tid}
         return CureBlock(
             pair=pair,
             arm=arm,
@@ -185,214 +181,212 @@ class CureWindows(Closeable):
             counted_s=self._counter.counted_s,
             thread_wakings_count=None if self._tid is None else counts.get(self._tid),
             target_wakings_count=sum(counts.values()),
-            **traced,
+            **figures,
         )
 
 
-# A sleep that began under the other value ends by it. 0.5 s are five of the longest periods that servers poll with
-# often enough to be worth a cure.
+# A sleep that began under the other value ends by it. Servers poll often enough to be worth a cure with periods of at
+# most 0.1 s, so 0.5 s are five of the longest periods.
 _SETTLE_S = 0.5
-_FOUR = 4
+# `--precision` adds pairs in fours, so that the blocks stay balanced.
+_ADDED_PAIRS = 4
 
-# Told what is going to be changed, for how long, and what it is predicted to save; raises where that is not agreed to.
+# Called with the plan, the target, the duration in seconds and the prediction, before anything is changed. Raises
+# UsageError without consent.
 Consent = Callable[[PlannedChange, Target, float, CurePrediction | None], None]
 
 
 @dataclass
-class _Tried:
-    """What the turns gave."""
+class _Trial:
+    """The alternating windows of a planned change, and their results.
 
+    Attributes:
+        untraced: the reason if idle exits are unknown.
+        unprobed: the reason if latency is unknown.
+        unsampled: the reason if replication lag is unknown.
+        rise: the rise of latency that ended the trial.
+    """
+
+    request: CureRequest
+    target: Target
+    plan: PlannedChange
+    say: Say
     blocks: list[CureBlock] = field(default_factory=list)
     tool_cpu_s: float = 0.0
     interrupted: bool = False
     untraced: str | None = None
     unprobed: str | None = None
-    unasked: str | None = None
-    hurt: LatencyRise | None = None
+    unsampled: str | None = None
+    rise: LatencyRise | None = None
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def has_effect(self) -> bool:
+        """Whether the planned value differs from the present one."""
+        return not is_same_value(self.plan.before, self.plan.setting.value)
+
+    def run(self, energy: WindowEnergy, journal: Journal) -> None:
+        """Measure alternating windows until there are enough, a signal arrives, or latency rises too far."""
+        request, plan = self.request, self.plan
+        self.say("changing it and putting it back once, to see that both can be done")
+        with self._change(journal) as change:
+            changed_value = change.since[0]
+        thread = plan.remedy.thread
+        watch = LatencyWatch(request.max_p95_percent) if self.has_effect else None
+        with (
+            StatementLatencies(self.target.pids[0]) as statements,
+            ReplicaSampler(self.target.pids[0], request) as replica,
+            CureWindows(self.target, None if thread is None else thread.tid, energy, statements, replica) as windows,
+        ):
+            self.untraced = windows.untraced
+            self.unprobed, self.unsampled = statements.unavailable, replica.unavailable
+            done, more = 0, request.pairs
+            while more:
+                order = _order_windows(done, more, request.seed)
+                done += more
+                for arm, group in groupby(order, key=lambda each: each[1]):
+                    pairs = [pair for pair, _ in group]
+                    if arm == "before":
+                        self._measure(windows, arm, pairs, plan.before, 2 * done, watch)
+                    else:
+                        with self._change(journal):
+                            self._measure(windows, arm, pairs, changed_value, 2 * done, watch)
+                    if self.interrupted or self.rise is not None:
+                        return
+                more = self._count_missing_pairs(done)
+
+    @contextmanager
+    def _change(self, journal: Journal) -> Iterator[ChangedSettings]:
+        """Change the setting for the block. Raise PowerprofError if it cannot be changed or restored."""
+        plan = self.plan
+        counted = nullcontext() if plan.connections is None else plan.connections.counted()
+        with counted, ChangedSettings([plan.setting], journal, [plan.before]) as changed:
+            yield changed
+        if changed.notes:
+            raise PowerprofError(changed.notes[0], "read the value now, and set the one that you want")
+
+    def _measure(
+        self,
+        windows: CureWindows,
+        arm: Arm,
+        pairs: Sequence[int],
+        expected: str | None,
+        count: int,
+        watch: LatencyWatch | None,
+    ) -> None:
+        """Measure consecutive windows of one arm, in which the setting must have the value `expected`."""
+        if run_window(_SETTLE_S).interrupted is not None:
+            self.interrupted = True
+            return
+        for pair in pairs:
+            self.say(f"{arm}: window {len(self.blocks) + 1} of {count}, {self.request.window_s:g} s")
+            measured = windows.measure(self.request.window_s, pair, arm)
+            self.tool_cpu_s += measured.tool_cpu_s
+            if measured.interrupted is not None:
+                self.interrupted = True  # A shortened window belongs to no pair.
+                return
+            self._check_value(expected)
+            self.blocks.append(measured.block)
+            self.rise = None if watch is None else watch.add(arm, measured.latencies)
+            if self.rise is not None:
+                return
+
+    def _check_value(self, expected: str | None) -> None:
+        """Raise PowerprofError if another user has changed the setting, or if it is gone."""
+        name, now = self.plan.remedy.name, self.plan.setting.read()
+        if now is None and self.plan.remedy.thread is not None:
+            raise PowerprofError(
+                f"{name} is gone: its thread has ended", "choose a thread that lives as long as its server"
+            )
+        if now is None:
+            raise PowerprofError(
+                f"{name} is gone with what had it: it ended, or was started again, in the middle",
+                "try again when it stays up",
+            )
+        if expected is not None and now != expected:
+            raise PowerprofError(
+                f"{name} was set to {now} by somebody else meanwhile, and is left so: it was {self.plan.before} before",
+                "agree with them who tries what",
+            )
+
+    def _count_missing_pairs(self, done: int) -> int:
+        """Return the number of pairs to add for `--precision`; 0 if it is reached, or would need too many."""
+        wanted = self.request.precision_percent
+        if wanted is None:
+            return 0
+        primary = self.plan.primary_metric
+        metrics = judge_blocks(self.blocks, primary, self.request.seed)
+        width = half_width_percent(metrics[0]) if metrics and metrics[0].name == primary else None
+        if width is not None and width <= wanted:
+            self.notes.append(f"±{width:.2g} % reached after {done} pairs")
+            return 0
+        if done + _ADDED_PAIRS > self.request.most_pairs:
+            interval = "unknown" if width is None else f"±{width:.2g} %"
+            needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
+            self.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
+            return 0
+        return _ADDED_PAIRS
+
+    def kept_copies(self) -> str:
+        """Return a sentence about the connections that keep the value; empty if there are none."""
+        connections = self.plan.connections
+        if connections is None:
+            return ""
+        try:
+            still_open = connections.still_open()
+        except PowerprofError:
+            still_open = None
+        return kept_text(self.plan.remedy.name, self.plan.setting.value, still_open)
+
+
+def _order_windows(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
+    """Return the pair and the arm of each window, of `pairs` pairs from number `first`."""
+    arms: dict[str, Arm] = {"a": "before", "b": "cured"}
+    return [(number, arms[arm]) for number, pair in enumerate(block_order(pairs, seed + first), first) for arm in pair]
 
 
 def run_cure(request: CureRequest, consent: Consent, say: Say) -> Cure:
-    """Try the remedy and judge it. Everything is as before when it returns or raises.
+    """Try the remedy and judge it. The setting has its old value when this returns or raises.
 
-    Raises UsageError, CapabilityError, PowerprofError, and what `consent` raises.
+    Raise UsageError, CapabilityError, PowerprofError, and the errors of `consent`.
     """
     from powerprof.host.describe import host_record
     from powerprof.measure.clock import format_now
 
     target = resolve_target(request.pid)
-    pid = target.pids[0]
-    chosen = plan_change(pid, request)
-    predicted = predict_change(chosen, target, request, say)
+    plan = plan_change(target.pids[0], request)
+    prediction = predict_change(plan, target, request, say)
     lasts_s = 2 * request.most_pairs * (request.window_s + _SETTLE_S)
-    consent(chosen, target, lasts_s, predicted)
-    say = count_down(say, lasts_s)
+    consent(plan, target, lasts_s, prediction)
     started_at = format_now()
+    trial = _Trial(request, target, plan, count_down(say, lasts_s))
     with WindowEnergy(request.energy) as energy:
-        tried = _Tried()
-        with Journal([chosen.held]) as journal:
+        with Journal([plan.saved]) as journal:
             try:
-                _in_turns(chosen, target, request, energy, tried, journal, say)
-            except PowerprofError as error:  # Without a record the error has the note.
-                error.hint = "; ".join(filter(None, [error.hint, _kept_copies(chosen)]))
+                trial.run(energy, journal)
+            except PowerprofError as error:
+                # There is no record, so the hint of the error has the note.
+                error.hint = "; ".join(filter(None, [error.hint, trial.kept_copies()]))
                 raise
-            tried.notes += filter(None, [_kept_copies(chosen)])
-            after = chosen.setting.read()
-            journal.settled = after in (None, chosen.before)
+            trial.notes += filter(None, [trial.kept_copies()])
+            after = plan.setting.read()
+            journal.settled = after in (None, plan.before)
         source = energy.source
-    return _record(request, target, chosen, tried, after, started_at, source, host_record(), predicted)
+    return _make_record(trial, prediction, after, started_at, source, host_record())
 
 
-def _in_turns(
-    chosen: PlannedChange,
-    target: Target,
-    request: CureRequest,
-    energy: WindowEnergy,
-    tried: _Tried,
-    journal: Journal,
-    say: Say,
-) -> None:
-    say("changing it and putting it back once, to see that both can be done")
-    with _changed(chosen, journal) as once:
-        changed_to = once.since[0]
-    thread = chosen.remedy.thread
-    watch = None if is_same_value(chosen.before, chosen.setting.value) else LatencyWatch(request.max_p95_percent)
-    with (
-        StatementLatencies(target.pids[0]) as statements,
-        ReplicaSampler(target.pids[0], request) as replica,
-        CureWindows(target, None if thread is None else thread.tid, energy, statements, replica) as windows,
-    ):
-        tried.untraced, tried.unprobed, tried.unasked = windows.untraced, statements.why_not, replica.why_not
-        done, more = 0, request.pairs
-        while more:
-            order = _order(done, more, request.seed)
-            done += more
-            for arm, blocks in groupby(order, key=lambda each: each[1]):
-                each = list(blocks)
-                if arm == "before":
-                    _measure(windows, each, chosen, chosen.before, 2 * done, request, tried, say, watch)
-                else:
-                    with _changed(chosen, journal):
-                        _measure(windows, each, chosen, changed_to, 2 * done, request, tried, say, watch)
-                if tried.interrupted or tried.hurt is not None:
-                    return
-            more = _more(chosen, request, tried, done)
-
-
-def _order(first: int, pairs: int, seed: int) -> list[tuple[int, Arm]]:
-    """So many pairs more, each window with its pair's number."""
-    names: dict[str, Arm] = {"a": "before", "b": "cured"}
-    order = block_order(pairs, seed + first)
-    return [(number, names[arm]) for number, pair in enumerate(order, first) for arm in pair]
-
-
-def _more(chosen: PlannedChange, request: CureRequest, tried: _Tried, done: int) -> int:
-    """How many pairs more `--precision` needs now: fours, so that the blocks stay balanced; 0 where it is reached, or
-    would need too many."""
-    wanted = request.precision_percent
-    if wanted is None:
-        return 0
-    metrics = judge.judge_blocks(tried.blocks, chosen.primary, request.seed)
-    width = half_width_percent(metrics[0]) if metrics and metrics[0].name == chosen.primary else None
-    if width is not None and width <= wanted:
-        tried.notes.append(f"±{width:.2g} % reached after {done} pairs")
-        return 0
-    if done + _FOUR > request.most_pairs:
-        interval = "unknown" if width is None else f"±{width:.2g} %"
-        needed = "" if width is None else f"; about {round(done * (width / wanted) ** 2)} pairs would do"
-        tried.notes.append(f"±{wanted:g} % was not reached in {done} pairs: the interval is {interval}{needed}")
-        return 0
-    return _FOUR
-
-
-def _measure(
-    windows: CureWindows,
-    blocks: Sequence[tuple[int, Arm]],
-    chosen: PlannedChange,
-    expected: str | None,
-    count: int,
-    request: CureRequest,
-    tried: _Tried,
-    say: Say,
-    watch: LatencyWatch | None,
-) -> None:
-    """Windows of one arm that follow one another."""
-    if run_window(_SETTLE_S).interrupted is not None:
-        tried.interrupted = True
-        return
-    for pair, arm in blocks:
-        say(f"{arm}: window {len(tried.blocks) + 1} of {count}, {request.window_s:g} s")
-        measured = windows.measure(request.window_s, pair, arm)
-        tried.tool_cpu_s += measured.tool_cpu_s
-        if measured.interrupted is not None:
-            tried.interrupted = True  # a window that was cut short is in no pair
-            return
-        _check_value(chosen, expected)
-        tried.blocks.append(measured.block)
-        if watch is not None and (hurt := watch.add(arm, measured.took)) is not None:
-            tried.hurt = hurt
-            return
-
-
-def _check_value(chosen: PlannedChange, expected: str | None) -> None:
-    """That the value was ours over the window. Raises PowerprofError."""
-    now = chosen.setting.read()
-    if now is None:
-        raise _gone(chosen)
-    if expected is not None and now != expected:
-        raise PowerprofError(
-            f"{chosen.remedy.name} was set to {now} by somebody else meanwhile, and is left so: it was {chosen.before} "
-            "before",
-            "agree with them who tries what",
-        )
-
-
-def _gone(chosen: PlannedChange) -> PowerprofError:
-    if chosen.remedy.thread is not None:
-        return PowerprofError(
-            f"{chosen.remedy.name} is gone: its thread has ended", "choose a thread that lives as long as its server"
-        )
-    return PowerprofError(
-        f"{chosen.remedy.name} is gone with what had it: it ended, or was started again, in the middle",
-        "try again when it stays up",
-    )
-
-
-@contextmanager
-def _changed(chosen: PlannedChange, journal: Journal) -> Iterator[ChangedSettings]:
-    """Change the setting for the block. Raise PowerprofError if it cannot be changed or put back."""
-    counted = nullcontext() if chosen.connections is None else chosen.connections.counted()
-    with counted, ChangedSettings([chosen.setting], journal, [chosen.before]) as changed:
-        yield changed
-    if changed.notes:
-        raise PowerprofError(changed.notes[0], "read the value now, and set the one that you want")
-
-
-def _kept_copies(chosen: PlannedChange) -> str:
-    """Return a sentence about the connections that keep the value; empty if there are none."""
-    if chosen.connections is None:
-        return ""
-    try:
-        found = chosen.connections.still_open()
-    except PowerprofError:
-        found = None
-    return kept_text(chosen.remedy.name, chosen.setting.value, found)
-
-
-def _record(
-    request: CureRequest,
-    target: Target,
-    chosen: PlannedChange,
-    tried: _Tried,
+def _make_record(
+    trial: _Trial,
+    prediction: CurePrediction | None,
     after: str | None,
     started_at: str,
     source: EnergySource,
     host: dict[str, object],
-    predicted: CurePrediction | None,
 ) -> Cure:
-    pid = target.pids[0]
-    wall_s = sum(block.window.window_s or 0.0 for block in tried.blocks)
-    cpus = max((block.window.cpus for block in tried.blocks), default=1) or 1
+    request, plan, blocks, rise = trial.request, trial.plan, trial.blocks, trial.rise
+    pid = trial.target.pids[0]
+    wall_s = sum(block.window.window_s or 0.0 for block in blocks)
+    cpus = max((block.window.cpus for block in blocks), default=1) or 1
     return Cure(
         id=None,
         started_at=started_at,
@@ -400,70 +394,72 @@ def _record(
             pid=pid,
             executable=name_of(pid),
             build_id=None,
-            label=target.label,
+            label=trial.target.label,
             pids=[pid],
             threads_count=len(list_threads(pid)) or None,
         ),
-        remedy=chosen.remedy,
+        remedy=plan.remedy,
         window_s=request.window_s,
-        blocks_count=len(tried.blocks),
-        order=[block.arm for block in tried.blocks],
-        metrics=judge.judge_blocks(tried.blocks, chosen.primary, request.seed),
+        blocks_count=len(blocks),
+        order=[block.arm for block in blocks],
+        metrics=judge_blocks(blocks, plan.primary_metric, request.seed),
         verdict=CureVerdict(
-            metric=chosen.primary,
+            metric=plan.primary_metric,
             max_p95_percent=request.max_p95_percent,
-            hurts=None if tried.hurt is None else tried.hurt.what,
-            hurts_from_ms=None if tried.hurt is None else tried.hurt.before_ms,
-            hurts_to_ms=None if tried.hurt is None else tried.hurt.cured_ms,
+            hurts=None if rise is None else rise.what,
+            hurts_from_ms=None if rise is None else rise.before_ms,
+            hurts_to_ms=None if rise is None else rise.cured_ms,
         ),
-        latency=_latency(tried),
-        replication=_replication(tried),
-        predicted=predicted,
-        reverted=None if after is None else after == chosen.before,
+        latency=_latency_text(trial),
+        replication=_replication_text(trial),
+        predicted=prediction,
+        reverted=None if after is None else after == plan.before,
         read_back=after,
-        blocks=tried.blocks,
+        blocks=blocks,
         host=host,
         tool=ToolCost(
             version=__version__,
-            cpu_s=tried.tool_cpu_s,
+            cpu_s=trial.tool_cpu_s,
             wakeups_hz=None,
-            cpu_percent=100.0 * tried.tool_cpu_s / wall_s / cpus if wall_s else None,
+            cpu_percent=100.0 * trial.tool_cpu_s / wall_s / cpus if wall_s else None,
             memory_bytes=own_peak_bytes(),
         ),
         energy_source=source,
-        notes=_notes(chosen, tried),
-        interrupted=tried.interrupted,
+        notes=_make_notes(trial),
+        interrupted=trial.interrupted,
     )
 
 
-def _latency(tried: _Tried) -> str:
-    """Whether latency was measured, and of how many statements."""
-    if tried.unprobed is not None:
-        return f"not measured: {tried.unprobed}"
-    counts = [block.statements_count or 0 for block in tried.blocks]
-    if not sum(counts):
+def _latency_text(trial: _Trial) -> str:
+    """Return the number of measured statements, or the reason for having none."""
+    if trial.unprobed is not None:
+        return f"not measured: {trial.unprobed}"
+    count = sum(block.statements_count or 0 for block in trial.blocks)
+    if not count:
         return "not measured: no statement was sent to the server in the windows"
-    return f"of {sum(counts)} statements in {len(counts)} windows"
+    return f"of {count} statements in {len(trial.blocks)} windows"
 
 
-def _replication(tried: _Tried) -> str:
-    """Whether a replica's lag was measured, how, and whether it stood still."""
-    looks = sum(block.replica_looks_count or 0 for block in tried.blocks)
+def _replication_text(trial: _Trial) -> str:
+    """Return the source of the replica's figures, or the reason for having none."""
+    blocks = trial.blocks
+    looks = sum(block.replica_looks_count or 0 for block in blocks)
     if not looks:
-        return f"not measured: {tried.unasked or 'no window was measured'}"
-    sources = sorted({block.replica_delay_source for block in tried.blocks if block.replica_delay_source})
-    asked = f"by the replica's own report, in {looks} looks of {len(tried.blocks)} windows"
-    measured = f"{asked}; delay: {', '.join(sources)}" if sources else asked
-    stopped = sum(block.replica_stopped_count or 0 for block in tried.blocks)
+        return f"not measured: {trial.unsampled or 'no window was measured'}"
+    sources = sorted({block.replica_delay_source for block in blocks if block.replica_delay_source})
+    measured = f"by the replica's own report, in {looks} looks of {len(blocks)} windows"
+    if sources:
+        measured += f"; delay: {', '.join(sources)}"
+    stopped = sum(block.replica_stopped_count or 0 for block in blocks)
     return f"{measured}; in {stopped} of them its SQL thread did not run" if stopped else measured
 
 
-def _notes(chosen: PlannedChange, tried: _Tried) -> Notes:
-    notes: list[str] = list(tried.notes)
-    if tried.untraced is not None:
-        notes.append(f"not traced, so whose idle exits they are is unknown: {tried.untraced}")
-    if is_same_value(chosen.before, chosen.setting.value):
+def _make_notes(trial: _Trial) -> Notes:
+    notes: list[str] = list(trial.notes)
+    if trial.untraced is not None:
+        notes.append(f"not traced, so whose idle exits they are is unknown: {trial.untraced}")
+    if not trial.has_effect:
         notes.append("the value tried is the one that was set: nothing was changed")
-    for block in tried.blocks:
+    for block in trial.blocks:
         notes += [note for note in block.window.notes if isinstance(note, str) and note not in notes]
     return notes

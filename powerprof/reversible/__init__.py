@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of others that are changed for a while, and put back however powerprof ends."""
+"""Settings of other programs that are changed temporarily, and restored even if powerprof is killed."""

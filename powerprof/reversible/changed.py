@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings that are changed within a block and put back after it, also where powerprof is killed in it."""
+"""Settings that are changed within a block and restored after it, even if powerprof is killed in it."""
 
 from __future__ import annotations
 
@@ -18,24 +18,30 @@ from powerprof.system import files, programs
 from powerprof.system.closeable import Closeable
 from powerprof.system.errors import PowerprofError
 
-# Of the keeper: to start, look and change; to put back before we go on without it.
+# Time for the keeper to start and change the settings, to restore them, and to exit.
 _CHANGE_S, _BACK_S, _END_S = 40.0, 10.0, 2.0
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 class ChangedSettings(Closeable):
-    """`with ChangedSettings(settings) as changed:` each has its `value` in the block, and what it had before after it.
+    """Settings that have their `value` within the block, and their old value after it.
 
-    A process of its own (`keeper`) changes them and puts them back; it outlives us. Where that one is killed, we do it.
-    A setting that somebody else changed meanwhile is left alone. `notes` are those that could not be put back, with
-    what a person has to type. `journal` is where the old values are written down: the keeper writes there whether all
-    is back. `before` is what they must have now: what somebody else has set meanwhile is not changed. Raises
-    PowerprofError where one cannot be changed; then none is.
+    A separate process (`keeper`) changes and restores them, and survives this one. If the keeper is killed, this
+    process restores them. A setting that another user has changed in between is left alone. If one setting cannot be
+    changed, `open` raises PowerprofError and changes none.
+
+    Attributes:
+        notes: a line for each setting that could not be restored, with the command to type.
     """
 
     def __init__(
         self, settings: Sequence[Setting], journal: Journal | None = None, before: Sequence[str] | None = None
     ) -> None:
+        """Prepare the change.
+
+        `journal` has the old values; the keeper writes its progress there. `before` are the values that the settings
+        must have now; without it any value is accepted.
+        """
         self.notes: list[str] = []
         self._settings, self._journal = list(settings), journal
         self._expected = None if before is None else list(before)
@@ -45,8 +51,8 @@ class ChangedSettings(Closeable):
 
     @property
     def since(self) -> list[str | None]:
-        """What each reads since it was changed."""
-        return [one.since for one in self._changed]
+        """The value of each setting as it reads after the change."""
+        return [change.since for change in self._changed]
 
     def _open(self) -> None:
         handles = [] if self._journal is None else [self._journal.handle]
@@ -58,13 +64,12 @@ class ChangedSettings(Closeable):
             dies_with_us=False,
         )
         until_s = time.monotonic() + _CHANGE_S
-        assert self._keeper.stdin is not None  # noqa: S101  asked for above
-        with suppress(BrokenPipeError):  # it has ended: its answer is missing
-            os.write(
-                self._keeper.stdin.fileno(), msgspec.json.encode(KeeperOrder(self._settings, self._expected)) + b"\n"
-            )
+        assert self._keeper.stdin is not None  # noqa: S101  a pipe
+        order = msgspec.json.encode(KeeperOrder(self._settings, self._expected)) + b"\n"
+        with suppress(BrokenPipeError):  # The keeper has ended, so its answer is missing.
+            os.write(self._keeper.stdin.fileno(), order)
         while True:
-            answer = self._answer(until_s)
+            answer = self._read_answer(until_s)
             if answer is None:
                 names = ", ".join(setting.name for setting in self._settings)
                 raise PowerprofError(
@@ -78,30 +83,30 @@ class ChangedSettings(Closeable):
             for setting, before in zip(self._settings, answer.before or [], strict=False):
                 self._changed.append(AppliedChange(setting, before))
             if answer.since is not None:
-                for one, since in zip(self._changed, answer.since, strict=True):
-                    one.since = since
+                for change, since in zip(self._changed, answer.since, strict=True):
+                    change.since = since
                 return
 
     def close(self) -> None:
-        """Put back what was changed; `notes` say what was not."""
+        """Restore the settings, and add a note for each that could not be restored."""
         keeper = self._keeper
         if keeper is None:
             return
         left: dict[int, str] | None = None
         try:
-            assert keeper.stdin is not None  # noqa: S101
+            assert keeper.stdin is not None  # noqa: S101  a pipe
             keeper.stdin.close()
             until_s = time.monotonic() + _BACK_S
-            while left is None and (answer := self._answer(until_s)) is not None:
+            while left is None and (answer := self._read_answer(until_s)) is not None:
                 left = answer.left
         finally:
             self._keeper = None
-            assert keeper.stdout is not None  # noqa: S101
+            assert keeper.stdout is not None  # noqa: S101  a pipe
             keeper.stdout.close()
         try:
             keeper.wait(_END_S)
         except subprocess.TimeoutExpired:
-            left = dict.fromkeys(range(len(self._changed)), "")  # it tries on, and outlives us
+            left = dict.fromkeys(range(len(self._changed)), "")  # The keeper keeps trying, and survives this process.
         if left is None:
             left = restore_all(self._changed, _BACK_S)
         for number, reason in sorted(left.items()):
@@ -109,14 +114,14 @@ class ChangedSettings(Closeable):
             why = f" ({reason})" if reason else ""
             self.notes.append(f"{setting.name} could not be put back to {before!r}{why}: {setting.by_hand(before)}")
 
-    def _answer(self, until_s: float) -> KeeperAnswer | None:
-        """The keeper's next line; None where it ended, or says nothing in time."""
-        assert self._keeper is not None  # noqa: S101
-        assert self._keeper.stdout is not None  # noqa: S101
+    def _read_answer(self, until_s: float) -> KeeperAnswer | None:
+        """Return the keeper's next line; None if it has ended, or does not answer in time."""
+        assert self._keeper is not None  # noqa: S101  open
+        assert self._keeper.stdout is not None  # noqa: S101  a pipe
         pipe = self._keeper.stdout.fileno()
         while b"\n" not in self._received:
             ready = files.readable([pipe], until_s - time.monotonic())
-            piece = os.read(pipe, 1 << 16) if ready and len(self._received) < _MOST_BYTES else b""
+            piece = os.read(pipe, 1 << 16) if ready and len(self._received) < _MAX_BYTES else b""
             if not piece:
                 return None
             self._received += piece

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recurring event of MariaDB's or MySQL's event scheduler that is disabled for a while: a kind of setting.
+"""A recurring event of MariaDB's or MySQL's event scheduler that is disabled temporarily: a kind of setting.
 
 ALTER EVENT DEFINER = root EVENT e DISABLE keeps the body that the event has at that moment. An account with the right
-EVENT on the schema may have exchanged it, and would then run its body as root. So one statement (SHOW CREATE EVENT)
-reads definer, schedule, body and all the rest together, and one ALTER EVENT writes all of it: an event gets a definer
-only together with the body that was read under that definer. An event that was altered since then is not written.
+EVENT on the schema may have exchanged the body, which would then run as root. So one statement (SHOW CREATE EVENT)
+reads the whole event: definer, schedule, body and the rest. One ALTER EVENT writes all of it. A definer is written only
+with the body that was read together with it. An event that was altered since then is not written.
 
-ALTER EVENT also stores the SQL mode, character set, time zone and server id of its session, and is replicated. The
-session gets the event's own, and the binary log is switched off. An event is stored in the server's tables: unlike SET
-GLOBAL it stays when the server ends.
+ALTER EVENT also stores the SQL mode, character set, time zone and server id of its session, and is replicated. So the
+session gets the values of the event, and the binary log is switched off. The server stores events in its tables: they
+stay after its end, unlike the values of SET GLOBAL.
 """
 
 from __future__ import annotations
@@ -35,17 +35,21 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 
-# The process of a server whose settings outlast it, and how its next process is recognised.
+# The process of a server with settings that outlast it, and its next process.
 #
-# After a restart, any account may listen at the old address. A connection sends a password, so it is made only to a
-# process of the recorded account and program.
+# After a restart, any account may listen at the old address. A connection sends a password, so powerprof connects only
+# to a process of the recorded account and program.
 
-_MOST_TRIED = 16
+_MAX_TRIED = 16
 
 
 class ServerProcess(msgspec.Struct, frozen=True):
-    """A process with its start in clock ticks since boot, its account, and its program. `program` is its comm if this
-    user may not read the link to the file."""
+    """The identity of a process.
+
+    Attributes:
+        started_ticks: its start in clock ticks since boot.
+        program: the path of its file; its comm if this user may not read the link to the file.
+    """
 
     pid: int
     started_ticks: int
@@ -66,7 +70,7 @@ class ServerProcess(msgspec.Struct, frozen=True):
     def connect(self, login: Login, limits: Limits) -> Sql:
         """Return a connection to this process, or to the next one of its account and program. Raise PowerprofError."""
         refused, until_s = None, time.monotonic() + limits.waiting_s
-        for pid in self._present():
+        for pid in self._find_pids():
             try:
                 return sql.connect(login.for_process(pid), limits=limits)
             except PowerprofError as error:
@@ -77,26 +81,28 @@ class ServerProcess(msgspec.Struct, frozen=True):
             f"no process of account {self.uid} runs {self.program}", "start the server again"
         )
 
-    def _present(self) -> list[int]:
+    def _find_pids(self) -> list[int]:
+        """Return this process, or else the processes of its account and program."""
         if ServerProcess.of(self.pid) == self:
             return [self.pid]
-        known = [one for pid in list_pids() if (one := ServerProcess.of(pid)) is not None]
-        return [one.pid for one in known if (one.uid, one.program) == (self.uid, self.program)][:_MOST_TRIED]
+        servers = [server for pid in list_pids() if (server := ServerProcess.of(pid)) is not None]
+        return [each.pid for each in servers if (each.uid, each.program) == (self.uid, self.program)][:_MAX_TRIED]
 
 
 ENABLED, DISABLED = "ENABLED", "DISABLED"
 _WORDS = {ENABLED: "ENABLE", DISABLED: "DISABLE"}
 _LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=100, answer_bytes=1 << 20)
-_MOST_BODY = 64 << 10
-_SAME = ("datadir", "server_uuid")  # of the same data; MariaDB 10.11 has no uuid
+_MAX_BODY = 64 << 10
+# Servers with the same data agree in these. MariaDB 10.11 has no uuid.
+_IDENTITY = ("datadir", "server_uuid")
 # ER_BAD_DB_ERROR, ER_EVENT_DOES_NOT_EXIST
 _GONE = (1049, 1539)
-# What SHOW CREATE EVENT does not show.
+# Facts that SHOW CREATE EVENT lacks.
 _LISTED = (
     "SELECT ORIGINATOR, ENDS IS NOT NULL AND ENDS < NOW() + INTERVAL 2 DAY FROM information_schema.events "
     "WHERE EVENT_SCHEMA = %s AND EVENT_NAME = %s"
 )
-# In autumn the clock shows an hour twice, and the text of a statement does not tell them apart.
+# In autumn the clock shows one hour twice, and the text of a statement does not distinguish the two.
 _SHOWN_TWICE = (
     "SELECT COUNT(*) FROM (SELECT UNIX_TIMESTAMP(%s) AS t) AS moment "
     "WHERE %s IN (FROM_UNIXTIME(t + 3600), FROM_UNIXTIME(t - 3600), FROM_UNIXTIME(t + 1800), FROM_UNIXTIME(t - 1800))"
@@ -109,27 +115,33 @@ _SHOWN = re.compile(
     rf"(?: COMMENT (?P<comment>{_TEXT}))? DO (?P<body>.+)",
     re.DOTALL,
 )
-# Character sets in which a statement of ours, or one of ASCII alone, reads as in UTF-8.
+# Character sets in which powerprof's statements, or ASCII statements only, have the same bytes as in UTF-8.
 _UNICODE = re.compile(r"utf8(mb[34])?")
-_OF_ASCII = re.compile(r"latin[12579]|ascii|cp125[0167]|cp85[02]|koi8[ru]|greek|hebrew|macroman|binary|gbk|gb2312|sjis")
+_ASCII_SUPERSET = re.compile(
+    r"latin[12579]|ascii|cp125[0167]|cp85[02]|koi8[ru]|greek|hebrew|macroman|binary|gbk|gb2312|sjis"
+)
 
 
 class EventAltered(PowerprofError):
-    """The event was altered by another account since it was found, so powerprof does not write it again."""
+    """An error: another account has altered the event, so powerprof does not write it again."""
 
 
 def quote_name(name: str) -> str:
-    """A name as an identifier of SQL, whatever is in it."""
+    """Return a name as an SQL identifier, with any characters."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def printable_name(database: str, event: str) -> str:
-    """As it stands in a statement that a person may paste."""
+    """Return the quoted name of an event for a statement that a person may paste."""
     return printable(f"{quote_name(database)}.{quote_name(event)}")
 
 
 class _Definition(msgspec.Struct, frozen=True):
-    """An event from one SHOW CREATE EVENT, with SQL texts as the server quotes them. `host` is None for a role."""
+    """An event as one SHOW CREATE EVENT shows it, with SQL texts as the server quotes them.
+
+    Attributes:
+        host: the host of the definer; None if the definer is a role.
+    """
 
     user: str
     host: str | None
@@ -150,7 +162,7 @@ class _Definition(msgspec.Struct, frozen=True):
         return self.user if self.host is None else f"{self.user}@{self.host}"
 
     def parts(self) -> dict[str, str]:
-        """Return everything except the status by its name, with digests of clients' texts: journals hold this."""
+        """Return everything except the status, by name. Journals contain this, so clients' texts are digests."""
         return {
             "definer": self.definer,
             "schedule": self.schedule,
@@ -166,10 +178,13 @@ class _Definition(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, frozen=True, tag="event"):
-    """The status (ENABLED, DISABLED) of an event of schema `database`, on the server at `login` (`Login.fields`).
+    """The status (ENABLED, DISABLED) of an event of schema `database`.
 
-    `process` and `server` (its data directory, uuid and id) identify the server when the event is put back, and `parts`
-    the event.
+    Attributes:
+        login: the fields of the login to the server (`Login.to_fields`).
+        process: the process of the server, to recognise its next process.
+        server: its data directory, uuid and id, to recognise the same server.
+        parts: the parts of the event, to recognise an altered event.
     """
 
     login: dict[str, Any]
@@ -181,9 +196,8 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     parts: dict[str, str]
 
     @classmethod
-    def found(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
-        """The event as it is on that server, to be changed. Raises PowerprofError where it is not there, and for one
-        that could not be put back as it was."""
+    def find(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
+        """Return the event of a server. Raise PowerprofError if there is none, or if it could not be restored."""
         name = f"event {printable_name(database, event)}"
         with sql.connect(login, limits=_LIMITS) as connection:
             pid = find_server_pid(connection, login)
@@ -194,66 +208,73 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
                     "could not be recognised later)",
                     "run powerprof on the server's host",
                 )
-            settings = _settings(connection)
-            bare = cls(login.to_fields(), database, event, value, process, _identity(settings), {})
-            now = bare._look(connection)
+            settings = _read_settings(connection)
+            setting = cls(login.to_fields(), database, event, value, process, _identify(settings), {})
+            now = setting._read_definition(connection)
             if now is None:
                 raise PowerprofError(f"there is no {name}", "SHOW EVENTS lists those that there are")
-            reason = bare._refusal(connection, now, settings) or bare._passing(connection, now, settings)
+            reason = setting._find_obstacle(connection, now, settings) or setting._find_later_obstacle(
+                connection, now, settings
+            )
         if reason is not None:
             raise PowerprofError(f"{name} cannot be disabled for a while ({reason})", "choose another remedy")
-        return msgspec.structs.replace(bare, parts=now.parts())
+        return msgspec.structs.replace(setting, parts=now.parts())
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """The name for people."""
         return f"event {printable_name(self.database, self.event)}"
 
     @property
     def outlasts(self) -> bool:
-        """It lies in a table of the server's."""
+        """True: an event is in a table of the server."""
         return True
 
     def read(self) -> str | None:
-        """ENABLED, DISABLED, or what else its status is; None where it is gone."""
+        """Return the status, such as ENABLED or DISABLED; None if the event is gone. Raise PowerprofError."""
         with self._connect() as connection:
-            now = self._look(connection)
+            now = self._read_definition(connection)
         return None if now is None else now.status
 
     def write(self, value: str) -> str | None:
-        """Disable or enable it, and see that nothing else of it has changed. Raise EventAltered if it has."""
+        """Set the status and return it; None if the event is gone.
+
+        Raise EventAltered if anything else of the event has changed, and PowerprofError if it cannot be written.
+        """
         with self._connect() as connection:
-            settings = _settings(connection)
-            now = self._look(connection)
+            settings = _read_settings(connection)
+            now = self._read_definition(connection)
             if now is None or now.status == value:
                 return None if now is None else now.status
             self._check_same(now)
-            reason = self._refusal(connection, now, settings)
+            reason = self._find_obstacle(connection, now, settings)
             if reason is not None or value not in _WORDS:
                 raise PowerprofError(f"cannot change {self.name} ({reason or value})", self.by_hand(value))
-            if _on(settings.get("log_bin")):
-                _statement(connection, "SET SESSION sql_log_bin = 0")
+            if _is_on(settings.get("log_bin")):
+                _execute(connection, "SET SESSION sql_log_bin = 0")
             # Less than the time for an answer: the server must not alter the event after powerprof has given up.
-            _statement(connection, "SET SESSION lock_wait_timeout = 3")
-            _statement(
+            _execute(connection, "SET SESSION lock_wait_timeout = 3")
+            _execute(
                 connection,
                 "SET SESSION character_set_client = %s, collation_connection = %s, sql_mode = %s, time_zone = %s",
                 *(now.charset, now.collation, now.sql_mode, now.time_zone),
             )
-            _statement(
+            _execute(
                 connection,
                 f"ALTER DEFINER = {now.definer} EVENT {quote_name(self.database)}.{quote_name(self.event)} "
                 f"ON SCHEDULE {now.schedule} ON COMPLETION {now.completion} {_WORDS[value]} "
                 f"COMMENT {now.comment} DO {now.body}",
             )
-            after = self._look(connection)
+            after = self._read_definition(connection)
         if after is not None:
             self._check_same(after)
         return None if after is None else after.status
 
     def by_hand(self, value: str) -> str:
-        """Return the statements, without the body: it may hold secrets, and a person must check it before it gets the
-        rights of the definer."""
+        """Return the statements that set a status, without the body.
+
+        The body may contain secrets, and a person must check it before it gets the rights of the definer.
+        """
         name = printable_name(self.database, self.event)
         return (
             f"SET SESSION sql_log_bin = 0, sql_mode = '{self.parts['SQL mode']}'; "
@@ -272,11 +293,11 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
     def _connect(self) -> Sql:
         connection = self.process.connect(Login.from_fields(self.login), _LIMITS)
         try:
-            found = _identity(_settings(connection))
-            if any(found.get(name) != self.server.get(name) for name in _SAME):
+            identity = _identify(_read_settings(connection))
+            if any(identity.get(name) != self.server.get(name) for name in _IDENTITY):
                 raise PowerprofError(
                     f"another server listens where that of {self.name} did: its data lie in "
-                    f"{printable(found.get('datadir', ''))[:200]}",
+                    f"{printable(identity.get('datadir', ''))[:200]}",
                     f"on the server of {self.server.get('datadir')}: {self.by_hand(ENABLED)}",
                 )
         except BaseException:
@@ -284,23 +305,23 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             raise
         return connection
 
-    def _look(self, connection: Sql) -> _Definition | None:
-        """The event now; None if there is none. Raise PowerprofError if this account may not see it."""
-        _statement(connection, "SET NAMES utf8mb4")
-        _statement(connection, "SET SESSION sql_mode = '', sql_quote_show_create = 1")
-        row = self._shown(connection)
+    def _read_definition(self, connection: Sql) -> _Definition | None:
+        """Return the event as it is now; None if there is none. Raise PowerprofError if it cannot be read."""
+        _execute(connection, "SET NAMES utf8mb4")
+        _execute(connection, "SET SESSION sql_mode = '', sql_quote_show_create = 1")
+        row = self._fetch_row(connection)
         if row is not None and row[4] != "utf8mb4":
             # Read without conversion, which replaces invalid bytes: a body may contain them.
-            _statement(connection, "SET SESSION character_set_results = %s", str(row[4]))
-            row = self._shown(connection)
-            _statement(connection, "SET NAMES utf8mb4")
+            _execute(connection, "SET SESSION character_set_results = %s", str(row[4]))
+            row = self._fetch_row(connection)
+            _execute(connection, "SET NAMES utf8mb4")
         if row is None:
             return None
         _, sql_mode, time_zone, text, charset, collation, database_collation = map(str, row)
         match = _SHOWN.fullmatch(text)
-        if match is None or len(match["body"]) > _MOST_BODY:
+        if match is None or len(match["body"]) > _MAX_BODY:
             raise PowerprofError(
-                f"{self.name} is not understood, or longer than {_MOST_BODY >> 10} KiB", "choose another remedy"
+                f"{self.name} is not understood, or longer than {_MAX_BODY >> 10} KiB", "choose another remedy"
             )
         status = {word: name for name, word in _WORDS.items()}.get(match["status"], "SLAVESIDE_DISABLED")
         return _Definition(
@@ -318,7 +339,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             database_collation=database_collation,
         )
 
-    def _shown(self, connection: Sql) -> sql.Row | None:
+    def _fetch_row(self, connection: Sql) -> sql.Row | None:
         try:
             name = f"{quote_name(self.database)}.{quote_name(self.event)}"
             return next(iter(sql.fetch_rows(connection, f"SHOW CREATE EVENT {name}", columns=7)), None)
@@ -332,10 +353,10 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
                 ) from error
             raise
 
-    def _refusal(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
-        """Why it would not be as before once it was put back; None where it would."""
+    def _find_obstacle(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
+        """Return the reason that the event could not be written exactly as it is; None if it can."""
         texts = self.database + self.event + now.definer + now.comment + now.body
-        plain = texts.isascii() and _OF_ASCII.fullmatch(now.charset)
+        plain = texts.isascii() and _ASCII_SUPERSET.fullmatch(now.charset)
         collations = sql.fetch_rows(
             connection,
             "SELECT SCHEMA_NAME, DEFAULT_COLLATION_NAME FROM information_schema.schemata WHERE SCHEMA_NAME = %s",
@@ -348,7 +369,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
             "it is executed once only": not now.schedule.startswith("EVERY"),
             "the server's id has changed": settings.get("server_id") != self.server.get("server_id"),
             "its definer is a role": now.host in (None, "``"),
-            "the nodes of a cluster change events together": _on(settings.get("wsrep_on")),
+            "the nodes of a cluster change events together": _is_on(settings.get("wsrep_on")),
             f"its character set is {now.charset}": not (_UNICODE.fullmatch(now.charset) or plain),
             "the collation of its schema has changed since it was made": collation != now.database_collation,
             "its comment has a backslash, which its SQL mode does not escape": "NO_BACKSLASH_ESCAPES" in now.sql_mode
@@ -356,13 +377,13 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         }
         return next((reason for reason, holds in reasons.items() if holds), None)
 
-    def _passing(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
-        """Return the reason that a later ALTER EVENT could not restore it; None if it can."""
+    def _find_later_obstacle(self, connection: Sql, now: _Definition, settings: dict[str, str]) -> str | None:
+        """Return the reason that a later ALTER EVENT could not restore the event; None if it can."""
         listed = sql.fetch_rows(connection, _LISTED, (self.database, self.event), columns=2)
         if len(listed) != 1:
             return "it is not listed: the account needs the right EVENT on its schema"
         originator, soon = str(listed[0][0]), listed[0][1] in (1, "1")
-        _statement(connection, "SET SESSION time_zone = %s", now.time_zone)
+        _execute(connection, "SET SESSION time_zone = %s", now.time_zone)
         moments = re.findall(r"'([0-9: -]{19})'", now.schedule)
         twice = any(sql.fetch_rows(connection, _SHOWN_TWICE, (at, at), columns=1)[0][0] for at in moments)
         reasons = {
@@ -377,12 +398,12 @@ def _digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _identity(settings: dict[str, str]) -> dict[str, str]:
+def _identify(settings: dict[str, str]) -> dict[str, str]:
     """Return the settings that identify a server, and the id that its events have."""
-    return {name: settings[name] for name in (*_SAME, "server_id") if name in settings}
+    return {name: settings[name] for name in (*_IDENTITY, "server_id") if name in settings}
 
 
-def _settings(connection: Sql) -> dict[str, str]:
+def _read_settings(connection: Sql) -> dict[str, str]:
     answer = sql.fetch_rows(
         connection,
         "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('datadir', 'server_uuid', 'server_id', 'log_bin', 'wsrep_on')",
@@ -391,9 +412,9 @@ def _settings(connection: Sql) -> dict[str, str]:
     return {str(name).lower(): str(value) for name, value in answer}
 
 
-def _statement(connection: Sql, statement: str, *arguments: str) -> None:
+def _execute(connection: Sql, statement: str, *arguments: str) -> None:
     sql.fetch_rows(connection, statement, arguments or None)
 
 
-def _on(value: str | None) -> bool:
+def _is_on(value: str | None) -> bool:
     return (value or "").upper() in ("ON", "1")

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of settings that can be changed and put back. Each travels to the keeper as data, never as code.
+"""Kinds of settings that can be changed and restored. The keeper receives them as data, not as code.
 
-A kind has `name`, for people; `value`, which it has for the while; `read`, None where what has the setting is gone for
-good, and `write`, which gives what it reads at once then (later somebody else may have set it); both raise
-PowerprofError; `by_hand`, what a person types to write a value; and `outlasts`, whether it stays when the process ends
-that has it. A new kind is a class in this package and a name in `Setting`.
+A kind has these members; `read` and `write` raise PowerprofError:
+    name: a name for people.
+    value: the temporary value.
+    read: return the present value; None if the owner of the setting has ended.
+    write: set a value, and return the value read back at once. Later another user may have changed it.
+    by_hand: return the command that sets a value.
+    outlasts: whether the setting stays after the end of its process.
+A new kind is a class in this package and a name in `Setting`.
 """
 
 from __future__ import annotations
@@ -29,15 +33,15 @@ if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
 
-# Variables that move when another one is set: innodb_io_capacity raises innodb_io_capacity_max, and lowering that one
+# Variables that change when another one is set: innodb_io_capacity raises innodb_io_capacity_max, and lowering that one
 # lowers the first.
 
-# They move with what the server does.
-_BY_THEMSELVES = ("gtid_", "wsrep_", "timestamp", "rpl_semi_sync_")
+# These change with the work of the server.
+_STATE_PREFIXES = ("gtid_", "wsrep_", "timestamp", "rpl_semi_sync_")
 
 
 class OtherVariablesMoved(UsageError):
-    """Setting variable `name` changes other variables for good. `moved` are their new values."""
+    """An error: setting variable `name` changes other variables permanently, to the values `moved`."""
 
     def __init__(self, message: str, hint: str | None, name: str, moved: Mapping[str, str]) -> None:
         super().__init__(message, hint)
@@ -46,16 +50,16 @@ class OtherVariablesMoved(UsageError):
 
 
 def read_global_variables(connection: Sql) -> dict[str, str]:
-    """All global variables as the server shows them."""
+    """Return all global variables as the server shows them."""
     return {str(name): str(value) for name, value in sql.fetch_rows(connection, "SHOW GLOBAL VARIABLES", columns=2)}
 
 
 def find_moved_variables(before: Mapping[str, str], after: Mapping[str, str], but: str) -> dict[str, tuple[str, str]]:
-    """Those that differ, without the one that was set: what each was, and is now."""
+    """Return the old and new value of each variable that changed, except variable `but`, which was set."""
     return {
         name: (was, after[name])
         for name, was in before.items()
-        if after.get(name, was) != was and name.casefold() != but.casefold() and not name.startswith(_BY_THEMSELVES)
+        if after.get(name, was) != was and name.casefold() != but.casefold() and not name.startswith(_STATE_PREFIXES)
     }
 
 
@@ -69,7 +73,7 @@ def find_moved_variables(before: Mapping[str, str], after: Mapping[str, str], bu
 _GLOBAL_ONLY, _DENIED = 1238, 1227
 # Global variables without session scope. The server runs their statements in each new session.
 _RUN_IN_SESSIONS = ("init_connect", "init_slave", "init_replica")
-_MOST_LISTED = 20
+_MAX_LISTED = 20
 _SESSIONS_LIMITS = Limits(answer_s=5.0, waiting_s=8.0, rows=20_000, answer_bytes=4 << 20)
 
 
@@ -88,7 +92,7 @@ def has_session_copies(connection: Sql, name: str) -> bool:
 
 @dataclass(frozen=True)
 class OpenConnection:
-    """A connection of a client, as the process list of the server shows it."""
+    """A client's connection from the process list of the server."""
 
     id: int
     user: str
@@ -97,10 +101,10 @@ class OpenConnection:
 
 @dataclass
 class NewConnections:
-    """The connections that open while a variable is changed: `with connections.counted():` around each change.
+    """The connections that open while a variable is changed, with `counted` around each change.
 
-    Servers number connections in order, so the connection numbers before and after a change enclose them. A connection
-    that opened earlier and was reset meanwhile (COM_RESET_CONNECTION) has a new copy too, and is not found.
+    Servers number connections in order, so the connection numbers before and after a change enclose them. An older
+    connection that is reset during the change (COM_RESET_CONNECTION) has a new copy too, and is not found.
     """
 
     login: Login
@@ -126,16 +130,17 @@ class NewConnections:
         """
         with sql.connect(self.login, limits=_SESSIONS_LIMITS) as connection:
             try:
-                # Without the right PROCESS the list below has only the account's own connections, without an error.
+                # Without the right PROCESS the list below contains only the connections of this account, and no error.
                 sql.fetch_rows(connection, "SHOW ENGINE InnoDB MUTEX")
             except StatementError as error:
                 if error.number == _DENIED:
                     return None
                 raise
             rows = sql.fetch_rows(connection, "SELECT ID, USER, HOST FROM information_schema.PROCESSLIST", columns=3)
-        found = [OpenConnection(sql.parse_count(number) or 0, str(user), str(host)) for number, user, host in rows]
+        connections = [OpenConnection(sql.parse_count(id_) or 0, str(user), str(host)) for id_, user, host in rows]
         return sorted(
-            (one for one in found if any(first < one.id < last for first, last in self._spans)), key=lambda one: one.id
+            (each for each in connections if any(first < each.id < last for first, last in self._spans)),
+            key=lambda each: each.id,
         )
 
     def _next_number(self) -> int:
@@ -153,8 +158,8 @@ def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -
         )
     if not connections:
         return ""
-    shown = ", ".join(f"{one.id} {printable(f'{one.user}@{one.host}')[:80]}" for one in connections[:_MOST_LISTED])
-    more = len(connections) - _MOST_LISTED
+    shown = ", ".join(f"{each.id} {printable(f'{each.user}@{each.host}')[:80]}" for each in connections[:_MAX_LISTED])
+    more = len(connections) - _MAX_LISTED
     number = "1 open connection" if len(connections) == 1 else f"{len(connections)} open connections"
     return (
         f"{number} started while {name} was {value} and may keep that value: {shown}"
@@ -170,11 +175,14 @@ _WRITE = "SET GLOBAL {} = {}"
 
 
 class Variable(msgspec.Struct, frozen=True, tag="variable"):
-    """A global variable of the MariaDB or MySQL server that `login` (`Login.fields`) leads to, which is process `pid`
-    with that start, where it is known: what is set ends with it.
+    """A global variable of a MariaDB or MySQL server.
 
-    `keeps_copies`: connections keep a copy of it (`sessions.has_session_copies`), and the user has agreed to that. A
-    change of such a variable is refused otherwise.
+    Attributes:
+        login: the fields of the login to the server (`Login.to_fields`).
+        pid: the process of the server, whose end is the end of the setting; None if unknown.
+        started_ticks: the start of the process.
+        keeps_copies: connections keep a copy of it (`has_session_copies`), and the user has agreed to that. Without
+            consent, a change of such a variable is refused.
     """
 
     login: dict[str, Any]
@@ -186,47 +194,50 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
 
     @property
     def outlasts(self) -> bool:
-        """SET GLOBAL ends with the server."""
+        """False: SET GLOBAL ends with the server."""
         return False
 
     def read(self) -> str | None:
-        """What it is now; None where the server has ended."""
-        self._check()
+        """Return the present value; None if the server has ended. Raise PowerprofError."""
+        self._check_name()
         if self._has_ended():
             return None
         with self._connect() as connection, self._named(self.name):
-            found = _value(connection, self.name)
-        if found is None:
+            value = _read_value(connection, self.name)
+        if value is None:
             raise PowerprofError(f"{self.name} is NULL, which cannot be set", "choose another variable")
-        return found
+        return value
 
     def write(self, value: str) -> str | None:
-        """Change it; of a server that has ended nothing. A value of ours that changes other variables for good is taken
-        back, and refused."""
-        self._check()
+        """Set the variable and return its value; None if the server has ended.
+
+        Raise UsageError if the temporary value would stay in connections or change other variables permanently. Then
+        everything is as before. Raise PowerprofError for other failures.
+        """
+        self._check_name()
         if self._has_ended():
             return None
         with self._connect() as connection, self._named(f"{self.name}={value}"):
             if value != self.value:
-                return _set(connection, self.name, value)
+                return _set_value(connection, self.name, value)
             if not self.keeps_copies and has_session_copies(connection, self.name):
                 raise UsageError(
                     f"{self.name}={value}: connections that open meanwhile copy it and keep it after it is put back",
                     "a variable without session scope",
                 )
             before = read_global_variables(connection)
-            now = _set(connection, self.name, value)
+            now = _set_value(connection, self.name, value)
             if not find_moved_variables(before, read_global_variables(connection), self.name):
                 return now
-            # An alias moves along, and back; what stays is not put back by putting this one back.
+            # Restore the old value: an alias returns with it, but other variables may keep their new values.
             old = next((now for name, now in before.items() if name.casefold() == self.name.casefold()), None)
-            if old is None or _value(connection, self.name) != now:
+            if old is None or _read_value(connection, self.name) != now:
                 return now
-            _set(connection, self.name, old)
+            _set_value(connection, self.name, old)
             stayed, values = [], {}
             for name, (was, now) in find_moved_variables(before, read_global_variables(connection), self.name).items():
-                with suppress(StatementError):  # one that cannot be set moved by itself
-                    _set(connection, name, was)
+                with suppress(StatementError):  # a variable that cannot be set changed independently
+                    _set_value(connection, name, was)
                     stayed.append(f"{name} ({was} to {now})")
                     values[name] = now
             if stayed:
@@ -237,7 +248,7 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
                     self.name,
                     values,
                 )
-            return _set(connection, self.name, value)
+            return _set_value(connection, self.name, value)
 
     def moved_since(self, before: Mapping[str, str]) -> dict[str, tuple[str, str]]:
         """Return the other global variables that differ from `before`: old and present value. Raise PowerprofError."""
@@ -246,9 +257,8 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         with sql.connect(Login.from_fields(self.login), limits=_LIMITS) as connection:
             return find_moved_variables(before, read_global_variables(connection), self.name)
 
-    def check_suits(self, before: str) -> None:
-        """That what is a number stays one, before anything is planned; ON and OFF read as 1 and 0. Raises
-        UsageError."""
+    def check_type(self, before: str) -> None:
+        """Raise UsageError if the variable is a number and the new value is not. ON and OFF read as 1 and 0."""
         is_switch = before in ("0", "1") and self.value.casefold() in ("on", "off", "true", "false")
         if _LITERAL.fullmatch(before) and not is_switch and not _LITERAL.fullmatch(self.value):
             raise UsageError(
@@ -257,11 +267,11 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
             )
 
     def by_hand(self, value: str) -> str:
-        """The statement."""
+        """Return the statement that sets a value."""
         return _WRITE.format(self.name, value if _LITERAL.fullmatch(value) else repr(value))
 
     def _connect(self) -> Sql:
-        """A connection to the process that has the variable: another account may listen there by now."""
+        """Return a connection to the process with the variable. Another account may listen at its address by now."""
         login = Login.from_fields(self.login)
         return sql.connect(login if self.pid is None else login.for_process(self.pid), limits=_LIMITS)
 
@@ -269,25 +279,26 @@ class Variable(msgspec.Struct, frozen=True, tag="variable"):
         return self.pid is not None and read_start_ticks(self.pid) != self.started_ticks
 
     @contextmanager
-    def _named(self, what: str) -> Iterator[None]:
-        """What the server refuses is reported with its name."""
+    def _named(self, subject: str) -> Iterator[None]:
+        """Begin the server's error messages in the block with `subject`."""
         try:
             yield
         except StatementError as error:
             if self._has_ended():
-                raise PowerprofError(f"{what}: the server has ended", "try again when it runs") from error
+                raise PowerprofError(f"{subject}: the server has ended", "try again when it runs") from error
             hint = "name a global variable that SET GLOBAL changes: SHOW GLOBAL VARIABLES lists them"
-            raise StatementError(f"{what}: {error.message}", error.hint or hint, error.number) from error
+            raise StatementError(f"{subject}: {error.message}", error.hint or hint, error.number) from error
 
-    def _check(self) -> None:
+    def _check_name(self) -> None:
         if not _VARIABLE.fullmatch(self.name):
             raise UsageError(f"{self.name!r} is not the name of a variable", "SHOW GLOBAL VARIABLES lists them")
 
 
 class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
-    """How much later than asked the kernel may wake a thread, in ns (proc_pid_timerslack_ns(5)); 0: its default.
+    """The timer slack of a thread in ns (proc_pid_timerslack_ns(5)): the longest extra delay of its wake-ups.
 
-    `started_ticks` is the thread's start (field 22 of stat): its number may be another's by the time it is put back.
+    Attributes:
+        started_ticks: the start of the thread (field 22 of stat), since a later thread may have its number.
     """
 
     tid: int
@@ -296,22 +307,22 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
 
     @property
     def name(self) -> str:
-        """As people read it."""
+        """The name for people."""
         return f"the timer slack of thread {self.tid}"
 
     @property
     def outlasts(self) -> bool:
-        """It ends with its thread."""
+        """False: slack ends with its thread."""
         return False
 
     def read(self) -> str | None:
-        """What it is now; None where the thread has ended."""
+        """Return the present slack; None if the thread has ended. Raise PowerprofError."""
         if read_start_ticks(self.tid) != self.started_ticks:
             return None
         return files.read_text(paths.procfs() / str(self.tid) / "timerslack_ns")
 
     def write(self, value: str) -> str | None:
-        """Change it; of a thread that has ended nothing."""
+        """Set the slack and return it as read back; None if the thread has ended. Raise PowerprofError."""
         if read_start_ticks(self.tid) != self.started_ticks:
             return None
         try:
@@ -323,42 +334,46 @@ class TimerSlack(msgspec.Struct, frozen=True, tag="timer_slack"):
         return self.read()
 
     def by_hand(self, value: str) -> str:
-        """The command."""
+        """Return the command that sets a value."""
         return f"echo {value} > /proc/{self.tid}/timerslack_ns"
 
 
 Setting = Variable | TimerSlack | Event
 
 
-def _value(connection: Sql, name: str) -> str | None:
-    found = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
-    return None if found is None else str(found)
+def _read_value(connection: Sql, name: str) -> str | None:
+    value = sql.fetch_scalar(connection, f"SELECT @@GLOBAL.{name}")
+    return None if value is None else str(value)
 
 
-def _set(connection: Sql, name: str, value: str) -> str | None:
-    """Set it, and say what it reads."""
+def _set_value(connection: Sql, name: str, value: str) -> str | None:
+    """Set a variable, and return its value as the server shows it."""
     if _LITERAL.fullmatch(value):
         sql.fetch_rows(connection, _WRITE.format(name, value))
     else:
         sql.fetch_rows(connection, _WRITE.format(name, "%s"), (value,))
-    return _value(connection, name)
+    return _read_value(connection, name)
 
 
 def read_start_ticks(tid: int) -> int | None:
-    """When a thread was started, in clock ticks since boot; None where it is gone, or a zombie."""
+    """Return the start of a thread in clock ticks since boot; None if it has ended or is a zombie."""
     stat = read_process_stat(tid)
     return None if stat is None or stat.flags & _PF_EXITING else stat.started_ticks
 
 
 class AppliedChange(msgspec.Struct):
-    """A setting, what it was, and what it reads since it was changed (ON may read 1); None: not known."""
+    """A setting that was changed, with its old value.
+
+    Attributes:
+        since: its value as it reads after the change (ON may read 1); None if unknown.
+    """
 
     setting: Setting
     before: str
     since: str | None = None
 
     def put_back(self) -> None:
-        """The old value again, unless somebody else has changed it since. Raises PowerprofError where it stays."""
+        """Restore the old value, unless another user has changed it. Raise PowerprofError if that fails."""
         now = self.setting.read()
         if now in (None, self.before) or self.since not in (None, now):
             return

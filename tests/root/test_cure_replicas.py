@@ -64,7 +64,7 @@ def looked(server: PrivateServer, options: Path, length_s: float) -> ReplicaLag:
         pid=str(server.pid), choice=None, pairs=3, window_s=length_s, seed=1, defaults_file=options
     )  # fmt: skip
     with ReplicaSampler(server.pid, request) as replica:
-        assert replica.why_not is None
+        assert replica.unavailable is None
         assert replica.own_tid is not None
         assert (Path(f"/proc/{server.pid}/task") / str(replica.own_tid)).is_dir()
         run_window(length_s, *replica.parts)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from powerprof.cure.remedies import _lasting_login
+from powerprof.cure.remedies import lasting_login
 from powerprof.database.clients import sql
 from powerprof.database.clients.base import Limits, Login
 from powerprof.database.isolation import sandbox
@@ -95,7 +95,7 @@ def test_an_event_is_disabled_in_the_block_and_as_before_after_it(
     execute(server, "CREATE DATABASE IF NOT EXISTS keep")
     make(server, database, event)
     before, logged = event_row(server, database, event), log_end(server)
-    setting = Event.found(server.login, database, event)
+    setting = Event.find(server.login, database, event)
     assert setting.parts["definer"] == "`owner`@`10.%`"
     with ChangedSettings([setting]) as held:
         assert event_row(server, database, event) == before | {"STATUS": DISABLED}
@@ -133,7 +133,7 @@ def test_one_that_would_not_be_as_before_is_refused(server: PrivateServer, state
     execute(server, statement)
     try:
         with pytest.raises(PowerprofError, match=said):
-            Event.found(server.login, *PLAIN)
+            Event.find(server.login, *PLAIN)
     finally:
         execute(server, "SET GLOBAL server_id = 7")
 
@@ -144,7 +144,7 @@ def test_an_account_that_may_not_changes_nothing(server: PrivateServer, grant: s
     before = event_row(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER looker@localhost IDENTIFIED BY 'two'", f"GRANT {grant} TO looker@localhost")
     with pytest.raises(PowerprofError) as refused:  # noqa: SIM117
-        with ChangedSettings([Event.found(server.login.with_account("looker", "two"), *PLAIN)]):
+        with ChangedSettings([Event.find(server.login.with_account("looker", "two"), *PLAIN)]):
             pass
     assert "denied" in refused.value.message
     assert event_row(server, *PLAIN) == before
@@ -153,7 +153,7 @@ def test_an_account_that_may_not_changes_nothing(server: PrivateServer, grant: s
 def test_one_that_cannot_be_seen_any_more_is_not_taken_for_gone(server: PrivateServer) -> None:
     make(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER admin@localhost IDENTIFIED BY 'two'", "GRANT ALL ON *.* TO admin@localhost")
-    setting = Event.found(server.login.with_account("admin", "two"), *PLAIN)
+    setting = Event.find(server.login.with_account("admin", "two"), *PLAIN)
     assert setting.read() == ENABLED
     execute(server, "REVOKE EVENT ON *.* FROM admin@localhost")
     with pytest.raises(PowerprofError, match="denied"):
@@ -166,11 +166,11 @@ def test_one_that_cannot_be_seen_any_more_is_not_taken_for_gone(server: PrivateS
 
 def test_what_somebody_else_drops_or_enables_meanwhile_stays(server: PrivateServer) -> None:
     make(server, *PLAIN)
-    with ChangedSettings([Event.found(server.login, *PLAIN)]) as held:
+    with ChangedSettings([Event.find(server.login, *PLAIN)]) as held:
         execute(server, "DROP EVENT shop.refresh")
     assert held.notes == []
     make(server, *PLAIN)
-    with ChangedSettings([Event.found(server.login, *PLAIN)]) as held:
+    with ChangedSettings([Event.find(server.login, *PLAIN)]) as held:
         execute(server, "ALTER EVENT shop.refresh ENABLE")
     assert held.notes == []
     assert event_row(server, *PLAIN)["STATUS"] == ENABLED
@@ -197,7 +197,7 @@ def restarted(server: PrivateServer) -> None:
 def test_it_is_put_back_in_a_server_that_was_restarted_meanwhile(server: PrivateServer) -> None:
     make(server, *PLAIN)
     before = event_row(server, *PLAIN)
-    setting = Event.found(_lasting_login(server.login, server.pid), *PLAIN)
+    setting = Event.find(lasting_login(server.login, server.pid), *PLAIN)
     with ChangedSettings([setting]) as changed:
         assert event_row(server, *PLAIN)["STATUS"] == DISABLED
         restarted(server)
@@ -225,9 +225,7 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
     make(server, *PLAIN)
     before = event_row(server, *PLAIN)
     execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
-    killed_with_its_keeper(
-        server, Event.found(_lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN)
-    )
+    killed_with_its_keeper(server, Event.find(lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN))
     assert event_row(server, *PLAIN)["STATUS"] == DISABLED
     restarted(server)
     assert not folders[0].exists(), "a boot empties that one"
@@ -240,7 +238,7 @@ def test_the_next_start_puts_back_what_both_left_also_after_a_restart(
 
 def test_another_server_at_that_address_is_not_touched(server: PrivateServer, folders: list[Path]) -> None:
     make(server, *PLAIN)
-    setting = Event.found(server.login, *PLAIN)
+    setting = Event.find(server.login, *PLAIN)
     with PrivateServer(ServerOptions(settings={"server-id": "7"})) as other:
         make(other, *PLAIN)
         execute(other, "ALTER EVENT shop.refresh DISABLE")
@@ -283,7 +281,7 @@ def test_a_body_that_is_exchanged_between_look_and_write_never_gets_the_definer(
             sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
         return reason
 
-    setting = Event.found(server.login, *PLAIN)
+    setting = Event.find(server.login, *PLAIN)
     for value in (DISABLED, ENABLED):
         with monkeypatch.context() as patched:
             if value == moment:
@@ -299,7 +297,7 @@ def test_one_that_is_altered_while_it_is_disabled_stays_disabled_with_a_message(
     server: PrivateServer, eve: Login
 ) -> None:
     began_s = time.monotonic()
-    with ChangedSettings([Event.found(server.login, *PLAIN)]) as changed, sql.connect(eve) as connection:
+    with ChangedSettings([Event.find(server.login, *PLAIN)]) as changed, sql.connect(eve) as connection:
         sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
     (note,) = changed.notes
     assert "has another definer, body" in note
@@ -315,7 +313,7 @@ def test_the_next_start_does_not_enable_one_that_was_altered(
     server: PrivateServer, eve: Login, folders: list[Path]
 ) -> None:
     execute(server, "CREATE OR REPLACE USER free@localhost", "GRANT ALL ON *.* TO free@localhost")
-    setting = Event.found(_lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN)
+    setting = Event.find(lasting_login(server.login.with_account("free", ""), server.pid), *PLAIN)
     killed_with_its_keeper(server, setting)
     with sql.connect(eve) as connection:
         sql.fetch_rows(connection, f"ALTER EVENT shop.refresh DO {EVES}")
@@ -354,7 +352,7 @@ def test_the_next_start_sends_no_password_to_another_account_at_that_address(
     os.close(hears)
     port = os.read(ready, 100)
     where = {"socket": str(place)} if family == socket.AF_UNIX else {"socket": None, "port": int(port)}
-    setting = Event.found(_lasting_login(server.login, server.pid), *PLAIN)
+    setting = Event.find(lasting_login(server.login, server.pid), *PLAIN)
     setting = msgspec.structs.replace(setting, login={**setting.login, "host": "127.0.0.1", **where})
     if gone:  # The one that is found instead has the same account and program.
         setting = msgspec.structs.replace(setting, process=msgspec.structs.replace(setting.process, started_ticks=1))
@@ -380,7 +378,7 @@ def test_the_next_start_sends_no_password_to_another_account_at_that_address(
 def test_the_next_process_is_known_by_its_account_and_program(server: PrivateServer) -> None:
     process = ServerProcess.of(server.pid)
     assert process is not None
-    login = _lasting_login(server.login, server.pid)
+    login = lasting_login(server.login, server.pid)
     before = msgspec.structs.replace(process, started_ticks=1)
     before.connect(login, Limits()).close()
     for other in ({"uid": 65534}, {"program": "/usr/bin/other"}):
@@ -396,7 +394,7 @@ def test_an_event_of_a_server_that_is_reached_by_its_port(monkeypatch: pytest.Mo
         execute(listening, "CREATE USER far@`127.0.0.1` IDENTIFIED BY 'two'", "GRANT ALL ON *.* TO far@`127.0.0.1`")
         before = event_row(listening, *PLAIN)
         login = Login(user="far", password="two", host="127.0.0.1", port=listening.port)
-        with ChangedSettings([Event.found(login, *PLAIN)]) as changed:
+        with ChangedSettings([Event.find(login, *PLAIN)]) as changed:
             assert event_row(listening, *PLAIN) == before | {"STATUS": DISABLED}
         assert changed.notes == []
         assert event_row(listening, *PLAIN) == before
@@ -430,7 +428,7 @@ def test_every_byte_of_an_event_is_as_before(server: PrivateServer, body: str, s
             sql.execute(connection, "SET NAMES utf8mb3")
         sql.execute(connection, f"CREATE EVENT shop.exact ON SCHEDULE {SCHEDULES[schedule]} DO {BODIES[body]}")
     before = stored()
-    with ChangedSettings([Event.found(server.login, "shop", "exact")]) as changed:
+    with ChangedSettings([Event.find(server.login, "shop", "exact")]) as changed:
         during = stored()
         assert during != before
     assert changed.notes == []
@@ -454,11 +452,11 @@ def test_a_body_that_cannot_be_read_exactly_is_refused(
         body = text if isinstance(text, bytes) else text.encode("latin1")
         connection.query(b"CREATE EVENT shop.odd ON SCHEDULE EVERY 1 DAY DO " + body)  # type: ignore[attr-defined]
     if said is None:
-        with ChangedSettings([Event.found(server.login, "shop", "odd")]) as changed:
+        with ChangedSettings([Event.find(server.login, "shop", "odd")]) as changed:
             assert changed.since == [DISABLED]
     else:
         with pytest.raises(PowerprofError, match=said):
-            Event.found(server.login, "shop", "odd")
+            Event.find(server.login, "shop", "odd")
 
 
 def test_a_start_in_an_hour_that_the_clock_shows_twice_is_refused(server: PrivateServer) -> None:
@@ -475,9 +473,9 @@ def test_a_start_in_an_hour_that_the_clock_shows_twice_is_refused(server: Privat
         "CREATE EVENT shop.once ON SCHEDULE EVERY 1 DAY STARTS '2031-10-26 03:30:00' DO SELECT 1",
     )
     with pytest.raises(PowerprofError, match="an hour that Test/Autumn has twice"):
-        Event.found(server.login, "shop", "twice")
+        Event.find(server.login, "shop", "twice")
     before = event_row(server, "shop", "once")
-    with ChangedSettings([Event.found(server.login, "shop", "once")]):
+    with ChangedSettings([Event.find(server.login, "shop", "once")]):
         pass
     assert event_row(server, "shop", "once") == before
 
@@ -486,5 +484,5 @@ def test_the_login_of_an_event_leads_to_the_next_process_of_its_server(server: P
     socket = server.login.socket
     assert socket is not None
     entered = Login(user="u", socket=Path(f"/proc/{server.pid}/root{socket}"), pid=server.pid)
-    lasting = _lasting_login(entered, server.pid)
+    lasting = lasting_login(entered, server.pid)
     assert (lasting.socket, lasting.pid, lasting.user) == (socket, None, "u")
