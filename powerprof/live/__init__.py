@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs all day: a loop of traced intervals, counters made of them, and who may read these."""
+"""Monitors: a loop of traced intervals, the counters over them, and access to the counters."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof export`: a monitor whose intervals are counted, and a server that shows the counters."""
+"""`powerprof export`: a monitor, the server of its counters, and the systemd unit of both."""
 
 from __future__ import annotations
 
@@ -23,15 +23,17 @@ from powerprof.system.caller import TRACING
 from powerprof.system.errors import PowerprofError
 from powerprof.system.processes import resolve
 
-# Idle time by CPU and state beyond so many CPUs is more series than all the rest of a host.
-_CPUS_APART = 8
-# An interval that has not ended after so many of them, and what naming and asking servers may take, has no figures.
+# On hosts with more CPUs, idle time by CPU would be most of the series.
+_MAX_SEPARATE_CPUS = 8
+# The figures expire after this many intervals, plus the time for naming and querying.
 _LATE_INTERVALS, _LATE_S = 3, 30.0
+
+Observer = Callable[[LiveInterval], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportPlan:
-    """What the command line asks for; see `powerprof export --help`. `per_cpu` None: by the number of CPUs."""
+    """The choices of the command line, as in `powerprof export --help`. `per_cpu` None depends on the CPU count."""
 
     words: tuple[str, ...] = ()
     interval_s: float = 15.0
@@ -48,24 +50,26 @@ class ExportPlan:
     statements: str | None = None
 
 
-Observer = Callable[[LiveInterval], None]
-
-
 def export_metrics(plan: ExportPlan, say: Say, observers: Sequence[Observer] = ()) -> None:
-    """Measure and serve until an interrupt, which is raised; `observers` see each interval too.
+    """Measure and serve until a signal. Each interval is also given to `observers`.
 
-    Raises UsageError, CapabilityError, PowerprofError.
+    Raises:
+        Interrupted: A signal arrived.
+        UsageError: The address or its protection is wrong.
+        CapabilityError: This host cannot be traced.
+        PowerprofError: The address is in use, or the target has ended.
     """
     if not paths.is_this_host():
         raise PowerprofError("cannot trace a recorded host", "unset POWERPROF_SYSFS and POWERPROF_PROCFS")
     address = serving.parse_address(plan.listen)
     config = load_web_config(plan.web_config) if plan.web_config is not None else WebConfig()
     serving.check_exposure(address, config, plan.insecure)
-    per_cpu = len(online_cpus()) <= _CPUS_APART if plan.per_cpu is None else plan.per_cpu
+    per_cpu = len(online_cpus()) <= _MAX_SEPARATE_CPUS if plan.per_cpu is None else plan.per_cpu
     rows: Ranking[RowKey] = Ranking(plan.top, plan.stale_s)
-    served = None if plan.statements is None else StatementTotals.of(stale_s=plan.stale_s)
+    served = None if plan.statements is None else StatementTotals(Ranking(stale_s=plan.stale_s))
     totals = Totals(rows, Ranking(plan.top, plan.stale_s), served, per_cpu=per_cpu)
-    shared = SharedTotals(totals, _built(), deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
+    build = {"version": __version__, "kernel": os.uname().release, "driver": read_driver() or "none"}
+    shared = SharedTotals(totals, build, deadline_s=_LATE_INTERVALS * plan.interval_s + _LATE_S)
     target = resolve(plan.words, cgroup=None, system=not plan.words)
     monitor = HostMonitor(
         MonitorPlan(
@@ -80,47 +84,46 @@ def export_metrics(plan: ExportPlan, say: Say, observers: Sequence[Observer] = (
         lambda text: None,
     )
     with ExitStack() as stack:
-        # Before the tracer is loaded: an address that is taken fails at once. It answers after the monitor has given
-        # up root's capabilities, because a thread keeps those that it began with.
+        # Listen before the tracer is loaded, so that an address in use fails at once. Answer only after the monitor has
+        # dropped root's capabilities, because a thread keeps those that it started with.
         server = serving.MetricsServer(address, lambda accept: render_metrics(shared, accept), config)
         stack.callback(server.close)
         stack.enter_context(monitor)
         stack.enter_context(server)
-        say(f"serving metrics on {_shown(address, server.port)}")
+        say(f"serving metrics on {_format_address(address, server.port)}")
         while True:
-            _tell(monitor, (shared.add, *observers))
+            _pass_interval(monitor, (shared.add, *observers))
 
 
-def _tell(monitor: HostMonitor, observers: Sequence[Observer]) -> None:
-    """One interval, which nobody holds while the next is made: it has a row for each thread that woke a CPU."""
+def _pass_interval(monitor: HostMonitor, observers: Sequence[Observer]) -> None:
+    """Pass one interval to all observers.
+
+    A separate function frees the interval before the next one: it has a row for each thread that woke a CPU.
+    """
     interval = monitor.next()
     for observer in observers:
         observer(interval)
 
 
-def _shown(address: tuple[str, int] | Path, port: int | None) -> str:
+def _format_address(address: tuple[str, int] | Path, port: int | None) -> str:
     if isinstance(address, Path):
         return f"unix:{address}"
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
     return f"{host}:{port}"
 
 
-def _built() -> dict[str, str]:
-    return {"version": __version__, "kernel": os.uname().release, "driver": read_driver() or "none"}
-
-
-# Beyond what measuring takes (privileges.TRACING, less what acts as the caller), to be given up once all is open:
-# tracefs and the table of BPF programs' run time ask for it on kernels where CAP_PERFMON is not enough.
-_NOT_ALONE = ("setuid", "setgid")
+# The service runs nothing as another account. The other capabilities are dropped after loading: on some kernels
+# CAP_PERFMON alone opens neither tracefs nor the run time of BPF programs.
+_UNUSED_CAPABILITIES = ("setuid", "setgid")
 
 
 def list_capabilities() -> list[str]:
-    """What the service may do at most, by name."""
-    return sorted(f"CAP_{name.upper()}" for name in TRACING if name not in _NOT_ALONE)
+    """Return the names of the capabilities in the bounding set of the service."""
+    return sorted(f"CAP_{name.upper()}" for name in TRACING if name not in _UNUSED_CAPABILITIES)
 
 
 def format_unit(program: Path) -> str:
-    """The unit. `systemd-analyze security` scores it; docs/how-to/prometheus.md has the figure and why each line."""
+    """Return the systemd unit. docs/how-to/prometheus.md explains each line and has the score of `systemd-analyze`."""
     return _UNIT.format(program=program, capabilities=" ".join(list_capabilities()))
 
 

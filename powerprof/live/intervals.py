@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One interval of a monitor, and the small records that it is made of.
+"""The intervals of a monitor: their records, their sums, and the history that a screen shows.
 
-Intervals follow each other without a gap: what ended between two traced windows is in the later one, as `untraced`.
+Intervals follow each other without a gap. An idle exit between two traced windows counts in the later interval, as
+`untraced`. The module reads nothing from the host.
 """
 
 from __future__ import annotations
@@ -17,13 +18,22 @@ from powerprof.measure.residency import find_inconsistency
 from powerprof.model.attribution import Attribution, Wakeup, Waking
 from powerprof.model.records import Cause, EnergyReading, Kind, Notes
 
-# Idle exits that the kernel counted and nobody traced: between two windows, at their edges, or lost on the way.
+# The mechanism of idle exits in the kernel's count but not in the trace: between two windows, at their edges, or lost.
 UNTRACED = "untraced"
 OTHER = "other"
+OWN = "powerprof"
+# A thread that sleeps has these modules at the top of its stack, whatever its program does.
+_SYSTEM_MODULES = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
+# Deeper stacks lose their outermost functions.
+_MAX_FRAMES = 128
+# The counters and the trace are read some milliseconds apart. 1/50 of an interval is a generous bound.
+_MAX_AHEAD_DIVISOR = 50
+# Intervals on a screen.
+POINTS = 12
 
 
 class RowKey(msgspec.Struct, frozen=True, order=True):
-    """Whose idle exits: names that come again after a restart, no numbers of processes."""
+    """The names of a row: process, thread and function. They have no process ids, so a restart keeps the key."""
 
     process: str
     thread: str
@@ -34,10 +44,10 @@ REST = RowKey(OTHER, OTHER, OTHER)
 
 
 class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Idle exits of one process, thread name and function in one interval, and the running time that is theirs.
+    """The idle exits and the running time of one process, thread name and function in one interval.
 
-    `stack` is the most frequent one, innermost first; `period_ms` that of its wake-ups where they are regular; `unit`
-    the control group as people call it.
+    `stack` is the most frequent one, innermost function first. `period_ms` is the period of regular wake-ups. `unit` is
+    the service, container or pod.
     """
 
     key: RowKey
@@ -51,7 +61,7 @@ class IntervalRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Joules(msgspec.Struct, frozen=True, kw_only=True):
-    """What one domain drew; None where its meter gave no figure. `in_host`: part of the host's sum."""
+    """The energy of one domain in joules; None without a figure. `in_host`: it counts in the sum of the host."""
 
     source: str
     domain: str
@@ -61,8 +71,10 @@ class Joules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a database server reported at the interval's end. `queries_count` were answered in it. `account` runs it,
-    from the file `program`."""
+    """The state of a database server at the end of an interval.
+
+    `queries_count` is the number of statements since the last look. `account` runs the server from the file `program`.
+    """
 
     name: str
     up: bool
@@ -75,7 +87,7 @@ class ServerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """A finding of `diagnose` that held at the last look, and the server that it is of."""
+    """A finding of `diagnose` at the last look, with its server."""
 
     rule: str
     severity: str
@@ -88,7 +100,7 @@ class LiveFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What powerprof itself used: CPU time of its process and of its BPF programs, and how often it woke a CPU."""
+    """The cost of powerprof: CPU time of its process and its BPF programs, wake-ups, and resident memory."""
 
     cpu_s: float
     wakeups_count: int
@@ -97,14 +109,14 @@ class OwnCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CpuUse(msgspec.Struct, frozen=True):
-    """CPU time of the processes of one name that were there from an interval's beginning to its end."""
+    """CPU time of the processes with one name that ran for the whole interval, and their number."""
 
     processes: int
     cpu_s: float
 
 
 class ServedStatement(msgspec.Struct, frozen=True, kw_only=True):
-    """What a statement used in an interval. `text` is without values, and cut."""
+    """The use of one statement in an interval. `text` has no values and a bounded length."""
 
     id: str
     text: str
@@ -115,10 +127,10 @@ class ServedStatement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
-    """The statements of one server in an interval; `method` None: it was away, or could not be traced.
+    """The statements of one server in an interval, with the sums of the whole server in `window_s` traced seconds.
 
-    `c0_s`, `wakeups_count` and `joules` are the whole server's in `window_s`; None where they are not known, as
-    wake-ups of samples. `kind` is that of the joules.
+    `method` is probes or samples, or None if the server was away or could not be traced. Samples have no wake-ups.
+    `joules` is the energy above the idle floor, of the given `kind`. `bpf_s` is the CPU time of the probes.
     """
 
     server: str
@@ -133,13 +145,16 @@ class ServedStatements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened on this host in one interval.
+    """One interval of this host.
 
-    `idle_s` by CPU and state and `exits_count` are the kernel's own counters; `mechanisms` sums to `exits_count`, and
-    so do `rows` with what is in none of them. `balance_error` is how far the trace was from the kernel's count, as a
-    share of it (None where nothing counts). `cpus` were online from its beginning to its end. The counters were read
-    at `ended_at`; `ahead_count` of the exits are not in them yet, and in no later interval. `used` is the CPU time of
-    processes by name, where the CPUs were busy and it was looked at.
+    `idle_s` (by CPU and state) and `exits_count` are the kernel's counters, read at `ended_at`. `mechanisms` sums to
+    `exits_count`. `cpus` were online for the whole interval.
+
+    Attributes:
+        ahead_count: Exits in this interval that are in the trace but not yet in the kernel's counters.
+        balance_error: The difference between trace and kernel, as a share of the kernel's count.
+        suspended_s: Seconds of suspend, in no other figure.
+        used: CPU time of processes by name, if the CPUs were busy and the clocks were read.
     """
 
     ended_at: str
@@ -168,43 +183,37 @@ class LiveInterval(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def c0_percent(self) -> float | None:
-        """The share of all CPUs' time in which they ran."""
+        """Return the running time as a share of the time of all CPUs."""
         return 100.0 * self.c0_s / (self.window_s * self.cpus) if self.window_s > 0 and self.cpus else None
 
     @property
     def exits_hz(self) -> float | None:
-        """Idle exits per second of all CPUs."""
+        """Return the idle exits of all CPUs per second."""
         return self.exits_count / self.window_s if self.window_s > 0 else None
 
     @property
     def host_watts(self) -> tuple[float, Kind] | None:
-        """What the host drew, and whether that was measured; None where it is unknown."""
-        mine = [reading for reading in self.energy if reading.in_host]
-        if not mine or self.window_s <= 0 or any(reading.joules is None for reading in mine):
+        """Return the power of the host and its kind (measured or estimated); None if a domain has no figure."""
+        readings = [reading for reading in self.energy if reading.in_host]
+        if not readings or self.window_s <= 0 or any(reading.joules is None for reading in readings):
             return None
-        return sum(reading.joules or 0.0 for reading in mine) / self.window_s, mine[0].kind
+        return sum(reading.joules or 0.0 for reading in readings) / self.window_s, readings[0].kind
 
 
-def compute_balance_error(seen: int, kernel: int | None) -> float | None:
-    """How far apart what was traced and what the kernel counted are, as a share of the latter; None without one."""
-    if kernel is None:
+def compute_balance_error(traced_count: int, kernel_count: int | None) -> float | None:
+    """Return the difference of the two counts as a share of the kernel's; None without a kernel count."""
+    if kernel_count is None:
         return None
-    return abs(seen - kernel) / kernel if kernel else float(seen > 0)
-
-
-# The C library and the kernel's door: a thread sleeps in them whatever it does.
-_PLUMBING = ("libc.", "libc-", "ld-", "libpthread", "[vdso]")
-# Deeper ones lose their outermost functions.
-_FRAMES = 128
-OWN = "powerprof"
-# The counters and the trace are read milliseconds apart: a fiftieth of an interval is far more.
-_READ_APART = 50
+    return abs(traced_count - kernel_count) / kernel_count if kernel_count else float(traced_count > 0)
 
 
 @dataclass(frozen=True)
 class Span:
-    """What the kernel counted from one edge to the next. `cpus` were there at both; `exits_count` is None without
-    counters."""
+    """The kernel's counters between two snapshots, of the CPUs in both.
+
+    `window_s` is the mean over the CPUs. `exits_count` is None without counters. The reader of the counters caused
+    `forced_count` of the exits. `c0_s` is the running time of all CPUs, polling included.
+    """
 
     window_s: float
     cpus: int
@@ -217,12 +226,15 @@ class Span:
 
 
 def format_changed_cpus(cpus: Sequence[int]) -> str:
-    """The note on CPUs that were not there all the time, or are not traced yet."""
+    """Return the note on CPUs that came or went, or that are not traced yet."""
     return f"CPU {', '.join(map(str, cpus))} came or went: left out of this interval"
 
 
 def measure_span(before: Snapshot, after: Snapshot) -> Span:
-    """The counters of all CPUs in both snapshots. A CPU that came, went or was reset is left out, with a note."""
+    """Return the counters of the CPUs in both snapshots.
+
+    A CPU that came, went or was reset is left out, with a note.
+    """
     idle_s: dict[tuple[int, str], float] = {}
     walls, notes, polling = [], [], set()
     exits, forced, has_counters, c0_s = 0, 0, True, 0.0
@@ -262,55 +274,57 @@ def measure_span(before: Snapshot, after: Snapshot) -> Span:
 
 
 def name_function(wakeup: Wakeup | Waking) -> str:
-    """The function to name: the innermost that is the program's own."""
+    """Return the innermost function of the stack that is not of a system library."""
     if not wakeup.stack:
         return "[no user stack]"
-    frame = next((frame for frame in wakeup.stack if not frame.module.startswith(_PLUMBING)), wakeup.stack[0])
-    # An address that is not one of a file is another one in the next process: no name for a series.
+    frame = next((frame for frame in wakeup.stack if not frame.module.startswith(_SYSTEM_MODULES)), wakeup.stack[0])
+    # An address outside a file differs in each process, so it cannot name a series.
     if frame.function is None and (frame.function_start is None or frame.module.startswith("[")):
         return frame.module
     return frame.label
 
 
 def build_rows(record: Attribution, processes: Mapping[int, str]) -> list[IntervalRow]:
-    """Everybody that idle exits are blamed on: threads with their functions, and what has no user stack; and where
-    threads were woken on busy CPUs only, with what they ran.
+    """Return the rows of an attribution.
 
-    `processes` are names by pid; a thread whose process is not in it is its own.
+    They are the blamed threads with their functions, the causes without a user stack, and the threads that woke only
+    on busy CPUs. `processes` has process names by pid. A thread whose process is missing there gets its own name.
     """
     rows = [
         IntervalRow(
-            key=RowKey(_process_of(wakeup, processes), wakeup.thread.label, name_function(wakeup)),
+            key=_key_of(wakeup, processes),
             exits_count=wakeup.count,
             c0_s=wakeup.c0_ms / 1e3,
             mechanism=wakeup.mechanism,
-            stack=tuple(frame.label for frame in wakeup.stack[:_FRAMES]),
+            stack=tuple(frame.label for frame in wakeup.stack[:_MAX_FRAMES]),
             period_ms=wakeup.period_ms,
             pid=wakeup.thread.pid,
             unit=wakeup.thread.unit,
         )
         for wakeup in record.wakeups
     ]
-    rows += [_row_of_waking(waking, processes) for waking in record.wakings_without_exit if waking.own_ms]
+    rows += [
+        IntervalRow(
+            key=_key_of(waking, processes),
+            exits_count=0,
+            c0_s=waking.own_ms / 1e3,
+            mechanism=UNTRACED,
+            stack=tuple(frame.label for frame in waking.stack[:_MAX_FRAMES]),
+            pid=waking.thread.pid,
+            unit=waking.thread.unit,
+        )
+        for waking in record.wakings_without_exit
+        if waking.own_ms
+    ]
     return rows + [_row_of_cause(cause) for cause in record.other_causes]
 
 
-def _process_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> str:
-    """The process's name; of one that was gone before it could be asked for it, the thread's."""
-    name = processes.get(wakeup.thread.pid or 0)
-    return wakeup.thread.comm if name is None or name.startswith("pid ") else name
-
-
-def _row_of_waking(waking: Waking, processes: Mapping[int, str]) -> IntervalRow:
-    return IntervalRow(
-        key=RowKey(_process_of(waking, processes), waking.thread.label, name_function(waking)),
-        exits_count=0,
-        c0_s=(waking.own_ms or 0.0) / 1e3,
-        mechanism=UNTRACED,
-        stack=tuple(frame.label for frame in waking.stack[:_FRAMES]),
-        pid=waking.thread.pid,
-        unit=waking.thread.unit,
-    )
+def _key_of(wakeup: Wakeup | Waking, processes: Mapping[int, str]) -> RowKey:
+    process = processes.get(wakeup.thread.pid or 0)
+    # A process that ended before its name could be read is called "pid N".
+    if process is None or process.startswith("pid "):
+        process = wakeup.thread.comm
+    return RowKey(process, wakeup.thread.label, name_function(wakeup))
 
 
 def _row_of_cause(cause: Cause) -> IntervalRow:
@@ -326,10 +340,10 @@ def _row_of_cause(cause: Cause) -> IntervalRow:
 
 
 def limit_running_time(rows: list[IntervalRow], c0_s: float) -> list[IntervalRow]:
-    """Rows whose running time is no more than the interval's.
+    """Scale the running time of the rows down to `c0_s`, the running time of the interval.
 
-    A thread that ran from one interval into the next is counted when it leaves its CPU, with all that time: what lay in
-    the earlier interval was counted there, as nobody's.
+    The trace counts a thread's running time when the thread leaves its CPU. A thread that began to run in an earlier
+    interval would add that interval's time to this one.
     """
     blamed_s = sum(row.c0_s for row in rows)
     if blamed_s <= c0_s:
@@ -340,42 +354,45 @@ def limit_running_time(rows: list[IntervalRow], c0_s: float) -> list[IntervalRow
 def count_mechanisms(
     rows: Sequence[IntervalRow], exits_count: int | None, ahead_count: int = 0
 ) -> tuple[dict[str, int], int]:
-    """Idle exits by mechanism, `untraced` among them, and their sum: what the kernel counted, where it counts.
+    """Return idle exits by mechanism, `untraced` included, and their sum.
 
-    `ahead_count` of these were in the interval before: the trace is read after the counters and had seen them already.
+    The sum is the kernel's `exits_count`, or the trace's count if it is larger or the kernel has no counters.
+    `ahead_count` of the kernel's exits count in the interval before: the trace is read after the counters.
     """
-    counted: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for row in rows:
-        counted[row.mechanism] += row.exits_count
-    traced = sum(counted.values())
+        counts[row.mechanism] += row.exits_count
+    traced = sum(counts.values())
     total = max(traced, (exits_count or 0) - ahead_count)
-    counted[UNTRACED] = total - traced
-    return dict(counted), total
+    counts[UNTRACED] = total - traced
+    return dict(counts), total
 
 
 def count_ahead_exits(total: int, exits_count: int | None, ahead_count: int) -> int:
-    """How many idle exits the intervals so far have counted that are not in the kernel's counters yet.
+    """Return the idle exits that the intervals so far have counted and the kernel's counters have not.
 
-    To take the larger sum in each interval, and forget by how much, would let their sum run away from the kernel's.
-    What is more than fits between two readings is none of these: entries that a driver rejected are never counted.
+    Without this correction the sum of the intervals would diverge from the kernel's. The result is bounded, because
+    the trace also has entries that a driver rejects, and the kernel never counts these.
     """
     if exits_count is None:
         return 0
-    return min(max(0, total + ahead_count - exits_count), total // _READ_APART)
+    return min(max(0, total + ahead_count - exits_count), total // _MAX_AHEAD_DIVISOR)
 
 
-def scale_energy(energy: Sequence[EnergyReading], host: Sequence[tuple[str, str]], share: float) -> tuple[Joules, ...]:
-    """Readings of a traced window, for the whole interval: `share` is how much longer that was.
+def scale_energy(
+    energy: Sequence[EnergyReading], host_domains: Sequence[tuple[str, str]], factor: float
+) -> tuple[Joules, ...]:
+    """Return the readings of a traced window, multiplied by `factor` to cover the whole interval.
 
-    What lies between two windows is some hundredth of an interval, and drew what the rest of it did.
+    The time between two windows is about 1 % of an interval and is assumed to draw the same power.
     """
     return tuple(
         Joules(
             source=reading.source,
             domain=reading.domain,
             kind=reading.kind,
-            joules=None if reading.joules is None else reading.joules * share,
-            in_host=(reading.source, reading.domain) in host,
+            joules=None if reading.joules is None else reading.joules * factor,
+            in_host=(reading.source, reading.domain) in host_domains,
         )
         for reading in energy
     )
@@ -389,18 +406,18 @@ def build_interval(
     processes: Mapping[int, str],
     host_domains: Sequence[tuple[str, str]],
     own_cpu_s: float,
-    own_bpf_s: float | None = None,
-    own_memory_bytes: int | None = None,
-    suspended_s: float = 0.0,
-    ahead_count: int = 0,
+    own_bpf_s: float | None,
+    own_memory_bytes: int,
+    suspended_s: float,
+    ahead_count: int,
 ) -> LiveInterval:
-    """The interval that a traced window closes; `span` reaches back to the edge that closed the one before.
+    """Return the interval at the end of a traced window.
 
-    `ahead_count` is the one of the interval before.
+    `span` begins at the end of the interval before, and `ahead_count` is that interval's.
     """
     rows = limit_running_time(build_rows(record, processes), span.c0_s)
     mechanisms, total = count_mechanisms(rows, span.exits_count, ahead_count)
-    own = sum(row.exits_count for row in rows if row.key.process == OWN)
+    own_exits = sum(row.exits_count for row in rows if row.key.process == OWN)
     window_s = span.window_s or record.window_s
     traced = record.conservation
     return LiveInterval(
@@ -415,7 +432,7 @@ def build_interval(
         rows=tuple(rows),
         c0_s=span.c0_s,
         own=OwnCost(
-            cpu_s=own_cpu_s, wakeups_count=own + span.forced_count, bpf_s=own_bpf_s, memory_bytes=own_memory_bytes
+            cpu_s=own_cpu_s, wakeups_count=own_exits + span.forced_count, bpf_s=own_bpf_s, memory_bytes=own_memory_bytes
         ),
         energy=scale_energy(record.energy, host_domains, window_s / record.window_s if record.window_s > 0 else 1.0),
         lost_count=traced.lost_count,
@@ -449,13 +466,17 @@ def merge_rows(rows: Iterable[IntervalRow]) -> list[IntervalRow]:
     return sorted(merged.values(), key=lambda row: (-row.exits_count, -row.c0_s, row.key))
 
 
-POINTS = 12
-
-
 @dataclass(frozen=True)
 class RowTrend:
-    """A row of the newest interval with its rates before; `new_s` is how long ago it came, None where it was there all
-    along."""
+    """A row of the newest interval with its earlier rates.
+
+    Attributes:
+        row: The row.
+        rate_hz: Its idle exits per second.
+        c0_percent: Its running time as a share of all CPUs.
+        rates_hz: Its rate in each interval, the newest last.
+        new_s: Seconds since it appeared; None if it is in the oldest interval.
+    """
 
     row: IntervalRow
     rate_hz: float
@@ -465,31 +486,29 @@ class RowTrend:
 
 
 class RowHistory:
-    """Intervals as they come."""
+    """The newest `POINTS` intervals, the newest last."""
 
-    def __init__(self, points: int = POINTS) -> None:
-        self.intervals: deque[LiveInterval] = deque(maxlen=points)
-        self._rates: deque[dict[RowKey, float]] = deque(maxlen=points)
-        self._seen = 0
+    def __init__(self) -> None:
+        self.intervals: deque[LiveInterval] = deque(maxlen=POINTS)
+        self._rates: deque[dict[RowKey, float]] = deque(maxlen=POINTS)
 
     def add(self, interval: LiveInterval) -> None:
-        """One more."""
-        self._seen += 1
+        """Add an interval, and drop the oldest if there are too many."""
         self.intervals.append(interval)
         seconds = interval.window_s or 1.0
         self._rates.append({row.key: row.exits_count / seconds for row in merge_rows(interval.rows)})
 
     @property
     def last(self) -> LiveInterval | None:
-        """The newest."""
+        """Return the newest interval."""
         return self.intervals[-1] if self.intervals else None
 
     def series(self, value: Callable[[LiveInterval], float | None]) -> list[float | None]:
-        """One figure of each interval."""
+        """Return one figure per interval."""
         return [value(interval) for interval in self.intervals]
 
     def lines(self) -> list[RowTrend]:
-        """Every row of the newest interval, the most exits first."""
+        """Return the rows of the newest interval with their trends, the most exits first."""
         newest = self.last
         if newest is None:
             return []
@@ -500,13 +519,12 @@ class RowHistory:
                 rate_hz=row.exits_count / seconds,
                 c0_percent=100.0 * row.c0_s / (seconds * max(1, newest.cpus)),
                 rates_hz=tuple(rates.get(row.key, 0.0) for rates in self._rates),
-                new_s=self._age(row.key),
+                new_s=self._age_s(row.key),
             )
             for row in merge_rows(newest.rows)
         ]
 
-    def _age(self, key: RowKey) -> float | None:
-        """Seconds since it came; None for what was there at the first look, or at the oldest that is remembered."""
+    def _age_s(self, key: RowKey) -> float | None:
         first = next((number for number, rates in enumerate(self._rates) if rates.get(key)), 0)
         if first == 0:
             return None

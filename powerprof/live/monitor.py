@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loop behind `watch` and `export`: one tracer for as long as it runs, and one interval after the other.
+"""The loop of `watch` and `export`: one tracer and one interval after another.
 
-It outlives what it looks at: processes come and go, CPUs too, servers restart, logs rotate, the host sleeps.
+The loop keeps running while processes, CPUs and servers come and go, logs rotate, and the host suspends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import resource
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,7 @@ import msgspec
 from powerprof.attribution import blame
 from powerprof.attribution.attribute import CaptureContext, build_capture
 from powerprof.attribution.capture import Capture
-from powerprof.attribution.sites import Key, SiteStacks, StackMemo
+from powerprof.attribution.sites import SiteStacks, StackMemo
 from powerprof.energy.domains import DEFAULT_REQUEST, EnergyRequest, host_meters
 from powerprof.energy.windows import WindowEnergy
 from powerprof.live import naming
@@ -46,241 +46,177 @@ from powerprof.tracing import monitor
 from powerprof.tracing.bpf.loaded import LoadedProgram
 from powerprof.tracing.bpf.shared_numbers import StackKind
 from powerprof.tracing.idle import TracedWindow, trace_on_demand
-from powerprof.tracing.idle_data import SavedSite
 from powerprof.tracing.idle_stacks import StackTrace
 from powerprof.tracing.kernel_symbols import InterruptNames
 
-# When intervals end: at even distances, whatever naming and asking took in between. Pure.
+# glibc, include/malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
+_LARGE_BLOCK_BYTES = 128 << 10
+# Growth of the resident memory before free memory is given back.
+_MAX_GROWTH_BYTES = 1 << 20
+# The clocks of processes are read if the CPUs ran for this share of the last interval.
+BUSY_SHARE = 0.5
+# Processes with a smaller share of one CPU are not named.
+_MIN_CPU_SHARE = 0.002
+# The kernel reads the clock twice per run of a BPF program, which costs as much as the cheapest programs. Only
+# CAP_SYS_ADMIN may turn this on. So it is on for the first intervals, and the cost per context switch in the last of
+# them gives the estimate for later intervals.
+COUNTED_INTERVALS = 4
+# Servers are queried early if the rate of idle exits changes by this factor and by more than the noise of a tick.
+_RATE_JUMP, _MIN_JUMP_HZ = 2.0, 15.0
+# The weight of a new rate in the usual rate.
+_RATE_WEIGHT = 0.2
+# The named stacks that are kept: enough for hundreds of threads at dozens of sites.
+_MAX_STACKS = 4000
+# The threads with a cached name.
+_MAX_THREADS = 1000
+# Caches of programs and threads grow with every new one. They are cleared at this interval.
+_CLEAR_CACHES_S = 3600.0
 
 
 class IntervalClock:
-    """Ends of intervals `interval_s` apart, in seconds of a clock that only rises.
+    """A clock for ends of intervals at even distances, in seconds of a monotonic clock.
 
-    What is done after an interval's end (naming, blaming, asking) is in the time of the next one, which ends when it
-    would have ended without. One that is late by half an interval or more begins a new row of ends.
+    Naming, blaming and querying after an interval use the time of the next one, which still ends on time. If it would
+    be shorter than half an interval, the sequence of ends starts again.
     """
 
     def __init__(self, interval_s: float, now_s: float) -> None:
         self._interval_s, self._end_s = interval_s, now_s
 
     def next_end_s(self, now_s: float) -> float:
-        """When the next interval ends; never less than half an interval from now."""
+        """Return the end of the next interval, at least half an interval from now."""
         self._end_s += self._interval_s
         if self._end_s - now_s < self._interval_s / 2:
             self._end_s = now_s + self._interval_s / 2
         return self._end_s
 
 
-# Stacks that came and were not asked for yet: a thread's sleep may end many intervals after its stack was sent.
-#
-# Unwinding and naming is most of a monitor's cost. So the bytes wait until an idle exit is blamed on their place, which
-# most never are.
+class BusyProcesses:
+    """The CPU time of processes on a busy host, from one end of an interval to the next.
 
-# 16 KiB at most each.
-MOST_BYTES = 2 << 20
-
-
-class PendingStacks:
-    """The sites of earlier intervals: those of processes that ended go, and the oldest where they take too much memory.
-
-    `has_ended` tells whether a process has.
+    A busy host has few idle periods, so their causes do not show the work of the CPUs. Reading the clocks costs a
+    system call per process. They are read only at the start and after a busy interval.
     """
 
-    def __init__(self, has_ended: Callable[[int], bool], most_bytes: int = MOST_BYTES) -> None:
-        self._has_ended = has_ended
-        self._sites: OrderedDict[tuple[int, ...], SavedSite] = OrderedDict()
-        self._most, self._bytes = most_bytes, 0
-
-    def with_earlier(self, stacks: StackTrace) -> StackTrace:
-        """The same with the sites of before."""
-        for site in stacks.sites:
-            self._put(site)
-        return replace(stacks, sites=list(self._sites.values()))
-
-    def drop(self, keys: Iterable[Key]) -> None:
-        """These have been named: nobody will ask for their bytes again."""
-        for key in keys:
-            if (StackKind.SLEEPER, *key) in self._sites:
-                self._drop((StackKind.SLEEPER, *key))
-
-    def forget_ended(self) -> None:
-        """Nobody will be able to name what a process did that is gone."""
-        pids = {site.pid for site in self._sites.values()}
-        ended = {pid for pid in pids if self._has_ended(pid)}
-        for place in [place for place, site in self._sites.items() if site.pid in ended]:
-            self._drop(place)
-
-    def _put(self, site: SavedSite) -> None:
-        place = (site.kind, site.tid, site.ip, site.sp, site.code)
-        if place in self._sites:
-            self._drop(place)
-        self._sites[place] = site
-        self._bytes += _size(site)
-        while self._bytes > self._most:
-            self._drop(next(iter(self._sites)))
-
-    def _drop(self, place: tuple[int, ...]) -> None:
-        self._bytes -= _size(self._sites.pop(place))
-
-
-def _size(site: SavedSite) -> int:
-    return len(site.stack) + len(site.registers) + 200
-
-
-# Which processes use the CPUs of a busy host: their clocks, read at the ends of intervals.
-#
-# A busy host has few idle periods, so the causes that end them do not say what the CPUs do. The clocks cost a system
-# call a process; they are read only where the last interval was busy (and at the first one's beginning).
-
-# From this share of all CPUs' time on the clocks are read again.
-BUSY_SHARE = 0.5
-# Processes below this share of one CPU are not named.
-_LEAST_SHARE = 0.002
-
-
-class BusyProcesses:
-    """The processes' clocks from one interval's end to the next."""
-
     def __init__(self) -> None:
-        self._clocks: dict[int, int] | None = _clocks()
+        self._clocks: dict[int, int] | None = _read_clocks()
 
-    def used(self, busy_share: float | None, window_s: float) -> dict[str, CpuUse] | None:
-        """CPU time by name in the interval that ends now; None where it was idle, or the one before it was.
+    def measure(self, busy_share: float | None, window_s: float) -> dict[str, CpuUse] | None:
+        """Return CPU time by process name in the interval that ends now; None if it or the one before was not busy.
 
-        `busy_share`: of all CPUs' time, in which they ran. powerprof itself is not in it, nor is what has ended.
+        `busy_share` is the running time of all CPUs as a share of their time. powerprof and ended processes are left
+        out.
         """
         if busy_share is None or busy_share < BUSY_SHARE:
             self._clocks = None
             return None
-        before, self._clocks = self._clocks, _clocks()
+        before, self._clocks = self._clocks, _read_clocks()
         if before is None:
             return None
-        spent = {pid: at_ns - before[pid] for pid, at_ns in self._clocks.items() if at_ns >= before.get(pid, at_ns + 1)}
         by_name: dict[str, list[int]] = {}
-        for pid, used_ns in spent.items():
-            if used_ns >= _LEAST_SHARE * window_s * 1e9 and (name := name_of(pid)) is not None:
+        for pid, clock_ns in self._clocks.items():
+            used_ns = clock_ns - before.get(pid, clock_ns + 1)
+            if used_ns >= _MIN_CPU_SHARE * window_s * 1e9 and (name := name_of(pid)) is not None:
                 by_name.setdefault(name, []).append(used_ns)
         return {name: CpuUse(len(used_ns), sum(used_ns) / 1e9) for name, used_ns in by_name.items()}
 
 
-def _clocks() -> dict[int, int]:
-    """CPU time of every process but this one, in nanoseconds."""
-    found = {pid: process_cpu_ns(pid) for pid in list_pids() if pid != os.getpid()}
-    return {pid: at_ns for pid, at_ns in found.items() if at_ns is not None}
-
-
-# What an interval needed and freed goes back to the system, so that the memory that is kept says what is in use.
-
-# include/malloc.h of glibc.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_SMALL_BYTES = 128 << 10
-_SLACK_BYTES = 1 << 20
+def _read_clocks() -> dict[int, int]:
+    """Return the CPU time of every process except this one, in nanoseconds."""
+    clocks = {pid: process_cpu_ns(pid) for pid in list_pids() if pid != os.getpid()}
+    return {pid: clock_ns for pid, clock_ns in clocks.items() if clock_ns is not None}
 
 
 def limit_heap() -> None:
-    """From now on: one arena for all threads, and big blocks of their own.
+    """Keep the heap small from now on: one arena for all threads, and a separate mapping for each large block.
 
-    Glibc gives each thread an arena that never shrinks below what it once held, and raises the size from which a block
-    is mapped apart, and the size of what it keeps, with each block that is freed. Does nothing with another C library.
-    What is there stays: Python's collector need not look at it again and again.
+    By default glibc has an arena per thread that never shrinks, and raises both thresholds with each freed block.
+    Present objects are frozen, so that Python's collector does not visit them again. Other C libraries are left alone.
     """
     gc.collect()
     gc.freeze()
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        for name, value in ((_M_ARENA_MAX, 1), (_M_MMAP_THRESHOLD, _SMALL_BYTES), (_M_TRIM_THRESHOLD, _SMALL_BYTES)):
-            mallopt(name, value)
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BLOCK_BYTES)
+        mallopt(_M_TRIM_THRESHOLD, _LARGE_BLOCK_BYTES)
 
 
 class HeapTrimmer:
-    """Gives back what lies free between what is in use, where memory has grown: looking for it takes half a
-    millisecond."""
+    """Gives free heap memory back to the kernel after growth. A trim takes half a millisecond."""
 
     def __init__(self) -> None:
-        self._call = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        self._least = _resident_bytes()
+        self._malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        self._least_bytes = _read_resident_bytes()
 
-    def resident_bytes(self) -> int:
-        """The memory that this process holds between two intervals."""
-        resident = _resident_bytes()
-        self._least = min(self._least, resident)
-        if self._call is not None and resident - self._least > _SLACK_BYTES:
-            self._call(ctypes.c_size_t(0))
-            resident = self._least = _resident_bytes()
+    def trim(self) -> int:
+        """Return the resident memory of this process in bytes, after a trim if it has grown."""
+        resident = _read_resident_bytes()
+        self._least_bytes = min(self._least_bytes, resident)
+        if self._malloc_trim is not None and resident - self._least_bytes > _MAX_GROWTH_BYTES:
+            self._malloc_trim(ctypes.c_size_t(0))
+            resident = self._least_bytes = _read_resident_bytes()
         return resident
 
 
-def _resident_bytes() -> int:
+def _read_resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# What the monitor itself uses: its CPU time, and that of its BPF programs.
-
-# Reading the clock twice for each run of a program costs as much again as the cheap ones do, and only CAP_SYS_ADMIN may
-# switch it on. So it runs for the first intervals, and what a context switch cost in the last of them stands for later.
-COUNTED_INTERVALS = 4
-
-
-def _cpu_s() -> float:
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+def _read_cpu_s() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 class OwnCpuTime:
-    """CPU time from interval to interval. What came before `begin` is in none."""
+    """The CPU time of powerprof and of its BPF programs per interval."""
 
     def __init__(self, program: LoadedProgram) -> None:
-        """While there still is the privilege to switch the programs' clock on."""
+        """Turn on the kernel's run-time clock of BPF programs, before the privilege for it is dropped."""
         self._program = program
         program.count_run_time()
-        self.begin()
+        self.restart()
 
-    def begin(self) -> None:
-        """All is loaded."""
-        self._cpu_s, self._switches = _cpu_s(), read_stat().context_switches_count
-        self._number, self._per_switch_s = 0, 0.0
+    def restart(self) -> None:
+        """Begin the first interval. Earlier CPU time does not count."""
+        self._cpu_s, self._switches = _read_cpu_s(), read_stat().context_switches_count
+        self._intervals_count, self._per_switch_s = 0, 0.0
 
-    def cpu_since(self) -> float:
-        """Seconds since the call before."""
-        now_s = _cpu_s()
-        used, self._cpu_s = now_s - self._cpu_s, now_s
-        return used
+    def take_cpu_s(self) -> float:
+        """Return the CPU seconds since the last call."""
+        before_s, self._cpu_s = self._cpu_s, _read_cpu_s()
+        return self._cpu_s - before_s
 
-    def bpf_of(self, counted_s: float | None, switches_count: int) -> float | None:
-        """Seconds in an interval's BPF programs: `counted_s` while the kernel counts them, an estimate afterwards.
+    def take_bpf_s(self, counted_s: float | None, switches_count: int) -> float | None:
+        """Return the seconds in BPF programs in an interval: counted at first, estimated later.
 
-        `switches_count`: the host's context switches since boot, at the interval's end.
+        `counted_s` is the kernel's count, None if it has none. `switches_count` is the host's context switches since
+        boot at the end of the interval.
         """
         if counted_s is None:
             return None
         switches, self._switches = switches_count - self._switches, switches_count
-        self._number += 1
-        if self._number > COUNTED_INTERVALS:
+        self._intervals_count += 1
+        if self._intervals_count > COUNTED_INTERVALS:
             return self._per_switch_s * switches
         self._per_switch_s = counted_s / max(1, switches)
-        if self._number == COUNTED_INTERVALS:
+        if self._intervals_count == COUNTED_INTERVALS:
             self._program.stop_counting()
         return counted_s
 
 
-# A change that is worth asking the servers for: so many times the usual rate, and more than a tick's noise.
-_SUDDENLY, _AT_LEAST_HZ = 2.0, 15.0
-# The share of a new rate in what is usual.
-_SMOOTH = 0.2
-# Of stacks that were named, the latest: those of hundreds of threads in dozens of places.
-_STACKS = 4000
-# Of threads whose names were looked up, the latest.
-_THREADS = 1000
-# What is remembered of programs and threads grows with each that ever ran: cleared from time to time.
-_FORGET_EVERY_S = 3600.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class MonitorPlan:
-    """What to watch, and how often to say so. `ask_servers`: database servers of the target are asked for their state
-    every `ask_every_s`, by their own sockets or by the option files in `accounts`. `keep_newest`: `HostMonitor.newest`
-    will be called, and intervals say which processes used busy CPUs. `statements`: those of this server (a process id
-    or name, or a socket's path) are measured one by one."""
+    """The choices of a monitor.
+
+    Attributes:
+        ask_servers: Whether the database servers of the target are queried.
+        accounts: Option files with accounts of servers. Other servers are queried as the system user.
+        settle: Whether capabilities are dropped after loading.
+        keep_newest: Whether `HostMonitor.newest` is called, and intervals have the CPU time of processes.
+        statements: A server whose statements are measured: a process id or name, or a socket path.
+    """
 
     target: Target
     interval_s: float = 5.0
@@ -294,24 +230,28 @@ class MonitorPlan:
 
 
 class HostMonitor(Closeable):
-    """Measures interval after interval while its context is open."""
+    """A context that measures one interval after another."""
 
     def __init__(self, plan: MonitorPlan, say: Say) -> None:
         self._plan, self._say, self._target = plan, say, plan.target
         self._stack = ExitStack()
-        self._servers = WatchedServers(
-            None if plan.target.system else plan.target.pids, plan.ask_every_s, plan.accounts
-        )
+        pids = None if plan.target.system else plan.target.pids
+        self._servers = WatchedServers(pids, plan.ask_every_s, plan.accounts)
         self._suspended = SuspendClock()
         self._usual_hz: float | None = None
         self._host_set: Sequence[tuple[str, str]] = ()
         self._tasks: OrderedDict[int, Task] = OrderedDict()
-        self._purse = naming.TimeBudget()
-        self._remember()
+        self._naming_budget = naming.TimeBudget()
+        self._clear_caches()
         self._newest: tuple[Capture, Attribution, SiteStacks] | None = None
 
     def _open(self) -> None:
-        """Raises CapabilityError where this host cannot be traced, PowerprofError where the target has gone."""
+        """Load the tracer and begin the first interval.
+
+        Raises:
+            CapabilityError: This host cannot be traced.
+            PowerprofError: The target has ended.
+        """
         from powerprof.host.describe import host_record
 
         plan, stack = self._plan, self._stack
@@ -328,75 +268,76 @@ class HostMonitor(Closeable):
             self._served = stack.enter_context(ServedServer(plan.statements, ask=plan.ask_servers))
         caller.drop_privileges(plan.settle, plan.energy.source)
         limit_heap()
-        self._trim = HeapTrimmer()
-        self._begin()
-        stack.callback(self._end)
-        # What loading took is in no interval.
-        self._own.begin()
+        self._heap = HeapTrimmer()
+        self._start_tracing()
+        stack.callback(self._stop_tracing)
+        # The time of loading counts in no interval.
+        self._own.restart()
         self._suspended.since_s()
-        self._pace = IntervalClock(plan.interval_s, time.monotonic())
+        self._clock = IntervalClock(plan.interval_s, time.monotonic())
         self._busy = BusyProcesses() if plan.keep_newest else None
 
     def close(self) -> None:
         self._stack.close()
 
-    def _begin(self) -> None:
-        """Begin to trace, on the CPUs that are online now."""
+    def _start_tracing(self) -> None:
+        """Trace the CPUs that are online now."""
         self._cpus, self._ahead_count = online_cpus(), 0
         self._monitor = monitor.TraceMonitor(self._tracer).__enter__()
         self._metered_s = time.monotonic()
         if self._energy.meters is not None:
             self._energy.meters.sample()
 
-    def _end(self) -> None:
+    def _stop_tracing(self) -> None:
+        # A change of the CPUs replaces the monitor.
         self._monitor.close()
 
     def intervals(self) -> Iterator[LiveInterval]:
-        """One interval after the other, until an interrupt, which is raised."""
+        """Yield intervals until a signal raises Interrupted."""
         while True:
             yield self.next()
 
     def next(self) -> LiveInterval:
-        """The next interval: from the end of the last one to now. Raises Interrupted where a signal cuts it short."""
-        # Here, where nothing of the interval before is in use any more: so much it holds while it waits.
-        memory_bytes = self._trim.resident_bytes()
-        self._find_target()
+        """Wait for the end of the next interval and return it. Raise Interrupted on a signal."""
+        # Nothing of the last interval is in use now, so this is the memory of the monitor while it waits.
+        memory_bytes = self._heap.trim()
+        self._refresh_target()
         if self._plan.ask_servers:
-            self._servers.before()
-            self._looks.judge(self._servers.asked_pids)
-        # It wakes only where a buffer or a table fills or a meter's counter would wrap.
+            self._servers.begin_window()
+            self._looks.judge(self._servers.queried_pids)
         if self._served is not None:
             self._served.begin()
+        # The process wakes only if a buffer or table fills, or a meter's counter would wrap.
         now_s = time.monotonic()
-        wait_and_read((self._tracer, EnergySampler(self._energy.meters)), self._pace.next_end_s(now_s) - now_s)
+        wait_and_read((self._tracer, EnergySampler(self._energy.meters)), self._clock.next_end_s(now_s) - now_s)
         if self._served is not None:
             self._served.end()
         window = self._monitor.read()
-        # What it takes to name and to blame, a second where programs are new, is the next interval's.
+        # Read the time before naming and blaming, which take up to a second if programs are new.
         ended_at = format_now(_age_s(window))
         window = self._with_energy(window)
-        stacks = self._pending.with_earlier(self._looks.collect())
-        places = naming.rank_sites(window.trace.causes)
-        self._purse.earn(window.window_s)
-        unknown = self._unknown(places)
-        if sum(places[place] for place in unknown) > naming.MUCH * int(window.trace.causes["count"].sum()):
-            self._purse.wake()
-        naming.snapshot_processes(self._looks, unknown, self._purse)
+        stacks = self._pending.add_earlier(self._looks.collect())
+        sites = naming.rank_sites(window.trace.causes)
+        self._naming_budget.earn(window.window_s)
+        unnamed = self._list_unnamed(sites)
+        if sum(sites[site] for site in unnamed) > naming.HOT_SHARE * int(window.trace.causes["count"].sum()):
+            self._naming_budget.resume()
+        naming.snapshot_processes(self._looks, unnamed, self._naming_budget)
         interrupts = self._interrupts.of(window.trace.causes)
         context = CaptureContext(
             self._target, self._host, interrupts, self._looks.members.notes(), self._units, self._look_up
         )
         capture = build_capture(context, window, stacks, self._energy, self._servers.thread_names())
-        record = self._analyse(capture, places)
+        record = self._blame(capture, sites)
         online = online_cpus()
         interval = build_interval(
             record,
-            _span(window),
+            _measure_counters(window),
             ended_at=ended_at,
             processes={task.pid: task.process for task in capture.tasks if task.pid is not None},
-            host_domains=self._host_domains(record),
-            own_cpu_s=self._own.cpu_since(),
-            own_bpf_s=self._own.bpf_of(window.trace.run_time_s, self._monitor.switches_count),
+            host_domains=self._choose_host_domains(record),
+            own_cpu_s=self._own.take_cpu_s(),
+            own_bpf_s=self._own.take_bpf_s(window.trace.run_time_s, self._monitor.switches_count),
             own_memory_bytes=memory_bytes,
             suspended_s=self._suspended.since_s(),
             ahead_count=self._ahead_count,
@@ -404,19 +345,19 @@ class HostMonitor(Closeable):
         self._ahead_count = interval.ahead_count
         if self._busy is not None:
             share = None if interval.c0_percent is None else interval.c0_percent / 100.0
-            interval = msgspec.structs.replace(interval, used=self._busy.used(share, interval.window_s))
+            interval = msgspec.structs.replace(interval, used=self._busy.measure(share, interval.window_s))
         if self._served is not None:
             interval = self._with_statements(interval, self._served, window)
-        # Of CPUs that went, their counters tell; without a cpuidle driver nothing else does.
+        # The counters already have a note on removed CPUs. Without a cpuidle driver there are no counters.
         changed = set(online) - set(self._cpus) if _has_counters(window) else set(online) ^ set(self._cpus)
         if changed:
             interval = msgspec.structs.replace(interval, notes=(*interval.notes, format_changed_cpus(sorted(changed))))
         if self._plan.ask_servers:
-            servers, findings = self._servers.after(record)
+            servers, findings = self._servers.end_window(record)
             notes = (*interval.notes, *self._servers.notes)
             interval = msgspec.structs.replace(interval, servers=servers, findings=findings, notes=notes)
-            self._hurry(interval)
-        self._follow(stacks, online)
+            self._react_to_rate(interval)
+        self._adapt(stacks, online)
         return interval
 
     def _with_statements(self, interval: LiveInterval, served: ServedServer, window: TracedWindow) -> LiveInterval:
@@ -436,105 +377,108 @@ class HostMonitor(Closeable):
         readings = meters.readings(began_s, self._metered_s)
         return replace(window, residency=msgspec.structs.replace(window.residency, energy=readings))
 
-    def _unknown(self, places: Iterable[naming.ProcessSite]) -> list[naming.ProcessSite]:
-        """Those without a name, and those of processes that were not looked at."""
+    def _list_unnamed(self, sites: Iterable[naming.ProcessSite]) -> list[naming.ProcessSite]:
+        """Return the sites without a name, and those of processes without a snapshot."""
         images = self._looks.members.images
         return [
             (pid, key)
-            for pid, key in places
+            for pid, key in sites
             if pid not in images or self._memo.get((StackKind.SLEEPER, pid, images[pid][0].started_ticks, key)) is None
         ]
 
-    def _analyse(self, capture: Capture, places: Iterable[naming.ProcessSite]) -> Attribution:
+    def _blame(self, capture: Capture, sites: Iterable[naming.ProcessSite]) -> Attribution:
         stacks = SiteStacks(capture, self._store, self._memo)
-        naming.name_stacks(stacks, places, self._store, self._purse)
-        unnamed = set(self._unknown(places))
-        self._pending.drop(key for pid, key in places if (pid, key) not in unnamed)
-        self._pending.forget_ended()
+        naming.name_stacks(stacks, sites, self._store, self._naming_budget)
+        unnamed = set(self._list_unnamed(sites))
+        self._pending.drop_named(key for pid, key in sites if (pid, key) not in unnamed)
+        self._pending.drop_ended()
         record = blame.build_attribution(capture, stacks)
         if self._plan.keep_newest:
             self._newest = capture, record, stacks
         return record
 
     def newest(self) -> tuple[Capture, Attribution] | None:
-        """What came last, to be saved: the capture has the names of its stacks, whose bytes may be gone."""
+        """Return the newest capture and attribution, to be saved.
+
+        The capture has the names of its stacks, because their bytes may be dropped.
+        """
         if self._newest is None:
             return None
         capture, record, stacks = self._newest
         return msgspec.structs.replace(capture, named=stacks.export_names()), record
 
     def _look_up(self, tid: int, pid: int | None, comm: str, is_kernel: bool | None) -> Task:
-        """As `look_up`, of threads that are known from memory: their names seldom change."""
-        known = self._tasks.get(tid)
-        if known is None or (pid is not None and known.pid != pid) or (comm and known.comm != comm):
-            known = look_up(tid, pid, comm, is_kernel)
-            if not known.is_kernel and known.pid is not None:
-                known = msgspec.structs.replace(known, unit=self._units.of(known.pid))
-            self._tasks[tid] = known
-        # Threads that live for an instant would stand beside those that are asked for again and again.
+        """Return the task of a thread, from the cache unless its process or name has changed."""
+        task = self._tasks.get(tid)
+        if task is None or (pid is not None and task.pid != pid) or (comm and task.comm != comm):
+            task = look_up(tid, pid, comm, is_kernel)
+            if not task.is_kernel and task.pid is not None:
+                task = msgspec.structs.replace(task, unit=self._units.of(task.pid))
+            self._tasks[tid] = task
+        # Evict the least recently used, so that short-lived threads do not displace the regular ones.
         self._tasks.move_to_end(tid)
-        if len(self._tasks) > _THREADS:
+        if len(self._tasks) > _MAX_THREADS:
             self._tasks.popitem(last=False)
-        return known
+        return task
 
-    def _find_target(self) -> None:
-        found = refresh_target(self._target)
-        if found is not self._target:
-            self._target = found
-            self._looks.members.follow(found)
-            self._servers.only(found.pids)
+    def _refresh_target(self) -> None:
+        target = refresh_target(self._target)
+        if target is not self._target:
+            self._target = target
+            self._looks.members.follow(target)
+            self._servers.restrict_to(target.pids)
 
-    def _follow(self, stacks: StackTrace, online: list[int]) -> None:
-        """What changed around us: CPUs, programs that are gone, more stacks than the kernel keeps."""
+    def _adapt(self, stacks: StackTrace, online: list[int]) -> None:
+        """Adapt to changed CPUs, full caches and stacks that the kernel did not send."""
         if online != self._cpus:
-            self._end()
-            self._begin()
-        if time.monotonic() - self._remembered_s > _FORGET_EVERY_S:
-            self._remember()
+            self._stop_tracing()
+            self._start_tracing()
+        if time.monotonic() - self._cleared_s > _CLEAR_CACHES_S:
+            self._clear_caches()
             self._looks.reset()
         elif stacks.unsent_count or stacks.lost_count:
             self._looks.send_again()
 
-    def _remember(self) -> None:
-        self._store, self._memo = TableStore(), StackMemo(_STACKS)
-        self._pending = PendingStacks(lambda pid: process_cpu_ns(pid) is None)
+    def _clear_caches(self) -> None:
+        self._store, self._memo = TableStore(), StackMemo(_MAX_STACKS)
+        self._pending = naming.PendingStacks(lambda pid: process_cpu_ns(pid) is None)
         self._interrupts, self._units = InterruptNames(), Units()
-        self._remembered_s = time.monotonic()
+        self._cleared_s = time.monotonic()
         self._tasks.clear()
 
-    def _host_domains(self, record: Attribution) -> Sequence[tuple[str, str]]:
-        """The set of meters that stands for the host: chosen once, so that its sum is of the same domains always."""
+    def _choose_host_domains(self, record: Attribution) -> Sequence[tuple[str, str]]:
+        """Return the domains of the host's sum. They are chosen once, so that all intervals sum the same domains."""
         if not self._host_set:
             meter = host_meters([record.energy])
             self._host_set = [] if meter is None else [(meter.source, domain) for domain in meter.domains]
         return self._host_set
 
-    def _hurry(self, interval: LiveInterval) -> None:
-        """A storm is reported within two intervals: servers are asked as soon as the host wakes far more than usual."""
+    def _react_to_rate(self, interval: LiveInterval) -> None:
+        """Query the servers early if the rate of idle exits jumps, so that a storm is reported within two intervals."""
         hz = interval.exits_hz
         if hz is None:
             return
         usual = self._usual_hz
-        if usual is not None and (hz > _SUDDENLY * usual + _AT_LEAST_HZ or usual > _SUDDENLY * hz + _AT_LEAST_HZ):
-            self._servers.hurry()
+        if usual is not None and (hz > _RATE_JUMP * usual + _MIN_JUMP_HZ or usual > _RATE_JUMP * hz + _MIN_JUMP_HZ):
+            self._servers.query_early()
             self._usual_hz = hz
         else:
-            self._usual_hz = hz if usual is None else usual + _SMOOTH * (hz - usual)
+            self._usual_hz = hz if usual is None else usual + _RATE_WEIGHT * (hz - usual)
 
 
 def _age_s(window: TracedWindow) -> float:
-    """How long ago the counters were read that end a window."""
+    """Return the seconds since the last reading of the counters of a window."""
     ends_ns = [edge.end_ns for edge in window.edges.values()]
     return (kernel_ns() - max(ends_ns)) / 1e9 if ends_ns else 0.0
 
 
 def _has_counters(window: TracedWindow) -> bool:
-    """Did the kernel's cpuidle driver count in it?"""
+    """Return whether a cpuidle driver counted in the window."""
     return window.counters is not None and bool(window.counters[1].cpus)
 
 
-def _span(window: TracedWindow) -> Span:
-    """The kernel's own counters over the interval; without a cpuidle driver, what was traced of idle time."""
+def _measure_counters(window: TracedWindow) -> Span:
+    """Return the kernel's counters of the interval, or the traced idle time without a cpuidle driver."""
     if window.counters is not None and _has_counters(window):
         return measure_span(*window.counters)
     states = {(-1, state.name): state.time_us / 1e6 for state in window.residency.states}

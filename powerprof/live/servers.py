@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks the database servers of a monitored host, seldom: their part in replication, and what `diagnose` finds."""
+"""The database servers of a monitored host: their role in replication, and the findings of `diagnose`."""
 
 from __future__ import annotations
 
 import stat
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,38 +29,35 @@ from powerprof.system.reader_process import shared
 if TYPE_CHECKING:
     from powerprof.database.clients.base import Sql
 
-
-# Database servers that are queried without being named: those that no other account started.
-#
-# Any account may run a program called mariadbd and choose its answers: its findings would be alerts by that account. A
-# server is queried if its process, program and sockets belong to root, to us, or to the account of the server's
-# package.
+# Names of threads seldom change, and each query wakes the server.
+ASK_EVERY_S = 60.0
+# Servers beyond this number are not queried.
+_MAX_SERVERS = 64
+# The time for one end of a window: connecting (3 s), queries (6 s) and the samples between them.
+_TIMEOUT_S = 12.0
+# Early queries that may be saved; each regular one earns one. If rates jump all the time, early queries show nothing.
+_MAX_EARLY = 3
 
 
 def owner_of_server(pid: int) -> ProcessOwner:
-    """Return the account and program of a server, and the reason not to query it unless it is named, if any."""
+    """Return the account and program of a server, and the reason not to query it unless it is named, if any.
+
+    Any account may run a program called mariadbd and choose its answers, which would become alerts of this host. A
+    server is queried only if its process, program and sockets belong to root, to this process's account, or to the
+    account of the server's package.
+    """
     owner = owner_of(pid)
-    for place in list_listening_sockets(pid) if owner.distrust is None else ():
-        info = shared().status(place, follow=False)
+    for path in list_listening_sockets(pid) if owner.distrust is None else ():
+        info = shared().status(path, follow=False)
         if info is not None and not (stat.S_ISSOCK(info.mode) and is_server_account(pid, info.uid)):
             return replace(owner, distrust=f"its socket belongs to {account_name(info.uid)}")
     return owner
 
 
-# Names of threads seldom change; asking for them wakes the server.
-ASK_EVERY_S = 60.0
-# More servers on one host are watched, and not asked.
-_MOST = 64
-# For all that a server is asked at one end of a window: connecting (3 s), its questions (6 s), the samples between.
-_DEADLINE_S = 12.0
-# Looks out of turn that may be put by: a regular one earns one. Where rates jump all the time, a look is worth nothing.
-_MOST_HURRIES = 3
-
-
 class _QueriedServer:
-    """One server process: what it reported last, and the findings that hold.
+    """A server process with its last state and findings.
 
-    It is connected to for one look at a time: a restart between two looks is nothing special.
+    Each look has its own connection, so a restart between two looks needs no handling.
     """
 
     def __init__(self, pid: int, account: Path | None = None) -> None:
@@ -81,23 +78,23 @@ class _QueriedServer:
                 self.connection.__exit__(None, None, None)
         self.connection = self.asked = None
 
-    def before(self) -> None:
-        """Connect, and ask what needs two readings."""
+    def begin_window(self) -> None:
+        """Connect, and take the first of two readings."""
         if self.account is not None:
-            self.connection = _by_account(self.account)[0]
+            self.connection = _connect_by_account(self.account)[0]
         else:
-            entered = log_in_locally(self.pid)
-            self.connection = None if entered is None else entered[1]
+            login = log_in_locally(self.pid)
+            self.connection = None if login is None else login[1]
         if self.connection is None:
-            self.down()
+            self.set_down()
             return
         self.notes = []
         self.asked = ServerReadings(self.connection, self.notes, self.pid)
         self.asked.read_before()
         self.thread_names = dict(self.asked.read_thread_names())
 
-    def down(self) -> None:
-        """It does not answer: what was found before may not hold."""
+    def set_down(self) -> None:
+        """Close the connection, and drop the state and the findings."""
         self.close()
         self.findings, self.queries = (), None
         self.state = self._down_state()
@@ -105,8 +102,8 @@ class _QueriedServer:
     def _down_state(self) -> ServerState:
         return ServerState(name=self.name, up=False, account=self.owner.account, program=self.owner.program)
 
-    def after(self, record: Attribution) -> None:
-        """Ask again and judge; the window between is the traced one."""
+    def end_window(self, record: Attribution) -> None:
+        """Take the second reading and diagnose the traced window between the two."""
         from powerprof.database.clients.given import read_version
 
         if self.asked is None:
@@ -114,8 +111,10 @@ class _QueriedServer:
         self.asked.read_after()
         version = read_version(self.connection) if self.connection is not None else self.label
         subject = Subject(self.pid, self.label, self.connection, version, None)
-        evidence = build_evidence(subject, self.asked, _of_process(record, self.pid), record.window_s, self.notes)
-        self.state = self._state_of(evidence)
+        evidence = build_evidence(
+            subject, self.asked, _restrict_to_process(record, self.pid), record.window_s, self.notes
+        )
+        self.state = self._state_from(evidence)
         self.findings = tuple(
             LiveFinding(
                 rule=finding.rule,
@@ -132,14 +131,12 @@ class _QueriedServer:
         )
         self.close()
 
-    def _state_of(self, evidence: Evidence) -> ServerState:
+    def _state_from(self, evidence: Evidence) -> ServerState:
         statuses = [channel.status for channel in evidence.channels_after]
-        # A server without a port, as tests and containers have them, is identified by its process.
+        # A server without a port, as in tests and containers, is identified by its process.
         port = evidence.variables.get("port")
         self.name = f"{self.label}:{port}" if port not in (None, "", "0") else f"{self.label}:pid-{self.pid}"
-        queries = evidence.status_after.get("Questions")
-        moved = None if queries is None or self.queries is None else max(0, queries - self.queries)
-        self.queries = queries
+        before, self.queries = self.queries, evidence.status_after.get("Questions")
         lags = [status.seconds_behind for status in statuses if status.seconds_behind is not None]
         return ServerState(
             name=self.name,
@@ -149,25 +146,28 @@ class _QueriedServer:
             role="replica" if statuses else "primary" if evidence.replicas else "standalone",
             replication_healthy=all(_is_healthy(status) for status in statuses) if statuses else None,
             lag_s=float(max(lags)) if lags else None,
-            queries_count=moved,
+            queries_count=None if self.queries is None or before is None else max(0, self.queries - before),
         )
 
 
 class WatchedServers:
-    """The servers of this host, found again as they come and go; a context manager that closes their connections."""
+    """The database servers of this host, found again when they restart."""
 
     def __init__(
         self, pids: Sequence[int] | None, ask_every_s: float = ASK_EVERY_S, accounts: Sequence[Path] = ()
     ) -> None:
-        """`accounts`: option files that name servers and who may ask them; others are asked as the system's user."""
-        self._only = None if pids is None else set(pids)
+        """Watch the servers among `pids`, or all servers.
+
+        `accounts` are option files that name servers and their accounts. Other servers are queried as the system user.
+        """
+        self._pids = None if pids is None else set(pids)
         self._accounts = tuple(accounts)
         self._every_s = ask_every_s
         self._servers: dict[int, _QueriedServer] = {}
-        self._asked_s = float("-inf")
-        self._asking = False
-        self._hurries = _MOST_HURRIES
-        # What is to be known of servers that are not asked.
+        self._queried_s = float("-inf")
+        self._is_querying = False
+        self._early_left = _MAX_EARLY
+        # Notes on servers that are not queried.
         self.notes: tuple[str, ...] = ()
 
     def close(self) -> None:
@@ -177,33 +177,33 @@ class WatchedServers:
         self._servers.clear()
 
     @property
-    def asked_pids(self) -> set[int]:
-        """The servers that are judged at the end of this window."""
+    def queried_pids(self) -> set[int]:
+        """Return the pids of the servers to diagnose at the end of this window."""
         return {pid for pid, server in self._servers.items() if server.asked is not None}
 
     def thread_names(self) -> dict[int, str]:
-        """performance_schema's names, as they were when last asked."""
+        """Return performance_schema's names by thread id, as of the last look."""
         return {tid: name for server in self._servers.values() for tid, name in server.thread_names.items()}
 
-    def before(self) -> None:
-        """A window is near: look who is there, and ask where the time has come."""
+    def begin_window(self) -> None:
+        """Find the servers and take their first reading, if it is time to query them."""
         now_s = time.monotonic()
-        self._asking = now_s - self._asked_s >= self._every_s
-        if not self._asking:
+        self._is_querying = now_s - self._queried_s >= self._every_s
+        if not self._is_querying:
             return
-        if now_s - self._asked_s < float("inf"):
-            self._hurries = min(_MOST_HURRIES, self._hurries + 1)
-        self._asked_s = now_s
+        if now_s - self._queried_s < float("inf"):
+            self._early_left = min(_MAX_EARLY, self._early_left + 1)
+        self._queried_s = now_s
         self._find()
-        self._each(lambda server: server.before)
+        self._query_each(lambda server: server.begin_window)
 
-    def after(self, record: Attribution) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
-        """A window has ended: the second questions, and what holds now."""
-        if self._asking:
-            self._each(lambda server: partial(server.after, record))
+    def end_window(self, record: Attribution) -> tuple[tuple[ServerState, ...], tuple[LiveFinding, ...]]:
+        """Take the second reading if there was a first. Return the states of all servers and their findings."""
+        if self._is_querying:
+            self._query_each(lambda server: partial(server.end_window, record))
         else:
             for server in self._servers.values():
-                # No statement is counted twice.
+                # The count belongs to an earlier interval.
                 server.state = msgspec.structs.replace(server.state, queries_count=None)
         states = [server.state for server in self._servers.values()]
         findings: dict[tuple[str, str], LiveFinding] = {}
@@ -212,96 +212,98 @@ class WatchedServers:
                 findings.setdefault((finding.rule, finding.server), finding)
         return tuple(states), tuple(findings.values())
 
-    def only(self, pids: Sequence[int]) -> None:
-        """From now on these processes are asked, and at the next window."""
-        self._only = set(pids)
-        self._asked_s = float("-inf")
+    def restrict_to(self, pids: Sequence[int]) -> None:
+        """Watch only the servers among `pids` from now on, and query them at the next window."""
+        self._pids = set(pids)
+        self._queried_s = float("-inf")
 
-    def hurry(self) -> None:
-        """Ask at the next window whatever the time: something has changed. No more often than regular looks earn."""
-        if self._hurries > 0:
-            self._hurries -= 1
-            self._asked_s = float("-inf")
+    def query_early(self) -> None:
+        """Query the servers at the next window, unless too many early queries were made."""
+        if self._early_left > 0:
+            self._early_left -= 1
+            self._queried_s = float("-inf")
 
     def _find(self) -> None:
-        here = [
-            pid for pid in list_pids() if (self._only is None or pid in self._only) and is_server_name(name_of(pid))
+        pids = [
+            pid for pid in list_pids() if (self._pids is None or pid in self._pids) and is_server_name(name_of(pid))
         ]
-        for pid in set(self._servers) - set(here):
+        for pid in set(self._servers) - set(pids):
             self._servers.pop(pid).close()
-        known_accounts = {server.account for server in self._servers.values()}
-        self._let_in([account for account in self._accounts if account not in known_accounts])
+        present = {server.account for server in self._servers.values()}
+        self._find_by_account([account for account in self._accounts if account not in present])
         # A server that the user names is queried whatever its account is.
-        unnamed = here if self._only is None else []
-        strange = {pid: why for pid in unnamed if (why := owner_of_server(pid).distrust) is not None}
-        for pid in [pid for pid, server in self._servers.items() if pid in strange and server.account is None]:
+        unnamed = pids if self._pids is None else []
+        distrusted = {pid: reason for pid in unnamed if (reason := owner_of_server(pid).distrust) is not None}
+        for pid in [pid for pid, server in self._servers.items() if pid in distrusted and server.account is None]:
             self._servers.pop(pid).close()
-        known = [pid for pid in here if pid not in strange]
-        for pid in known[:_MOST]:
+        trusted = [pid for pid in pids if pid not in distrusted]
+        for pid in trusted[:_MAX_SERVERS]:
             if pid not in self._servers:
                 self._servers[pid] = _QueriedServer(pid)
-        self.notes = _not_asked(strange, known)
+        self.notes = _list_unqueried(distrusted, trusted)
 
-    def _let_in(self, accounts: Sequence[Path]) -> None:
-        """The servers that option files name, side by side; one that is not there now is looked for the next time."""
-        found: dict[Path, int] = {}
+    def _find_by_account(self, accounts: Sequence[Path]) -> None:
+        """Find the servers of option files, in parallel. A server that is away is tried again at the next look."""
+        pids: dict[Path, int] = {}
 
         def look(account: Path) -> None:
-            connection, pid = _by_account(account)
+            connection, pid = _connect_by_account(account)
             if connection is not None:
                 connection.__exit__(None, None, None)
             if pid is not None:
-                found[account] = pid
+                pids[account] = pid
 
-        threads = [threading.Thread(target=look, args=(account,), name="ask", daemon=True) for account in accounts]
-        for thread in threads:
-            thread.start()
-        end_s = time.monotonic() + _DEADLINE_S
-        for thread in threads:
-            thread.join(max(0.0, end_s - time.monotonic()))
+        _join([_start(partial(look, account)) for account in accounts])
         for account in accounts:
-            if (pid := found.get(account)) is not None:
+            if (pid := pids.get(account)) is not None:
                 self._servers[pid] = _QueriedServer(pid, account)
 
-    def _each(self, ask: Callable[[_QueriedServer], Callable[[], None]]) -> None:
-        """All servers side by side; one that has not answered at the deadline is down, whatever it waits for."""
-        asked = [(pid, server, self._asking_thread(server, ask(server))) for pid, server in self._servers.items()]
-        end_s = time.monotonic() + _DEADLINE_S
-        for pid, server, thread in asked:
-            thread.join(max(0.0, end_s - time.monotonic()))
+    def _query_each(self, query_of: Callable[[_QueriedServer], Callable[[], None]]) -> None:
+        """Query all servers in parallel. A server without an answer at the deadline is down."""
+
+        def query(server: _QueriedServer) -> None:
+            # A server that ends during the query is down. The monitor keeps running.
+            try:
+                query_of(server)()
+            except (PowerprofError, OSError):
+                server.set_down()
+
+        threads = {pid: _start(partial(query, server)) for pid, server in self._servers.items()}
+        _join(threads.values())
+        for pid, thread in threads.items():
             if thread.is_alive():
-                # Its thread has the old one, which nobody looks at any more.
-                self._servers[pid] = _QueriedServer(pid, server.account)
-
-    def _asking_thread(self, server: _QueriedServer, ask: Callable[[], None]) -> threading.Thread:
-        thread = threading.Thread(target=self._or_drop, args=(server, ask), name="ask", daemon=True)
-        thread.start()
-        return thread
-
-    @staticmethod
-    def _or_drop(server: _QueriedServer, ask: Callable[[], None]) -> None:
-        """A server that goes away meanwhile is down, and nothing else: the monitor goes on."""
-        try:
-            ask()
-        except (PowerprofError, OSError):
-            server.down()
+                # The thread keeps the old object, which is no longer used.
+                self._servers[pid] = _QueriedServer(pid, self._servers[pid].account)
 
 
-def _not_asked(strange: Mapping[int, str], known: Sequence[int]) -> tuple[str, ...]:
+def _start(query: Callable[[], None]) -> threading.Thread:
+    thread = threading.Thread(target=query, name="ask", daemon=True)
+    thread.start()
+    return thread
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for all threads until the common deadline."""
+    end_s = time.monotonic() + _TIMEOUT_S
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+
+
+def _list_unqueried(distrusted: Mapping[int, str], trusted: Sequence[int]) -> tuple[str, ...]:
     notes = []
-    if strange:
-        pid, why = next(iter(strange.items()))
+    if distrusted:
+        pid, reason = next(iter(distrusted.items()))
         notes.append(
-            f"{len(strange):,} processes called a database server are not asked, such as {pid} ({why}): any account "
-            "can run one; name it by --pid to have it asked"
+            f"{len(distrusted):,} processes called a database server are not asked, such as {pid} ({reason}): any "
+            "account can run one; name it by --pid to have it asked"
         )
-    if len(known) > _MOST:
-        notes.append(f"{len(known) - _MOST:,} servers are not asked: more than {_MOST} on one host")
+    if len(trusted) > _MAX_SERVERS:
+        notes.append(f"{len(trusted) - _MAX_SERVERS:,} servers are not asked: more than {_MAX_SERVERS} on one host")
     return tuple(notes)
 
 
-def _by_account(account: Path) -> tuple[Sql | None, int | None]:
-    """A connection by an option file, and the server's process; (None, None) where it cannot be had."""
+def _connect_by_account(account: Path) -> tuple[Sql | None, int | None]:
+    """Return a connection by an option file and the server's pid; (None, None) if the server is not reached."""
     from powerprof.database.clients import sql
     from powerprof.database.clients.given import given_server
 
@@ -312,12 +314,12 @@ def _by_account(account: Path) -> tuple[Sql | None, int | None]:
         return None, None
 
 
-def _of_process(record: Attribution, pid: int) -> Attribution:
-    """What of it is one process's."""
+def _restrict_to_process(record: Attribution, pid: int) -> Attribution:
+    """Keep only the wake-ups of one process."""
     return msgspec.structs.replace(
         record,
         wakeups=[wakeup for wakeup in record.wakeups if wakeup.thread.pid == pid],
-        wakings_without_exit=[wakeup for wakeup in record.wakings_without_exit if wakeup.thread.pid == pid],
+        wakings_without_exit=[waking for waking in record.wakings_without_exit if waking.thread.pid == pid],
     )
 
 

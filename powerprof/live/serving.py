@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Answer GET /metrics on a TCP port or a unix socket.
 
-Anybody who reaches the address may connect, so all work for connections is bounded: their number, the time for a
-request and for its answer, and the CPU time. One thread serves all of them; without connections it never wakes.
+Any process that reaches the address may connect. So all work for connections is bounded: their number, the time for a
+request and for its answer, and the CPU time. One thread serves all connections; without them it never wakes.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from powerprof.system.errors import PowerprofError, UsageError
 from powerprof.system.folders import Folder
 
 DEFAULT = "127.0.0.1:9477"
-# A request, and then its answer, must pass within this time.
-_PATIENCE_S = 10.0
-# Connections without an answer. If there are more, the peer with the most loses its oldest one.
-_MOST_WAITING = 128
-# Answers at one time. If there are more, one that lasts longer than _YIELD_S is broken off.
-_AT_ONCE, _YIELD_S = 32, 0.25
+# The time for a request, and then for its answer.
+_TIMEOUT_S = 10.0
+# Connections without an answer. Beyond the limit, the peer with the most connections loses its oldest one.
+_MAX_WAITING = 128
+# Answers at one time. Beyond the limit, the oldest one is aborted after _MIN_ANSWER_S.
+_MAX_ANSWERING, _MIN_ANSWER_S = 32, 0.25
 _BACKLOG = 512
-_MOST_HEAD = 16 << 10
-_END = b"\r\n\r\n"
-# Connections are accepted so slowly that this many times their CPU time passes: they take a third of a CPU at most.
-_REST = 3
-# A wrong password is answered no sooner than this.
-_REFUSE_S = 0.5
+_MAX_HEAD = 16 << 10
+_HEAD_END = b"\r\n\r\n"
+# The pause after accepting a connection, as a multiple of its CPU time. It limits accepting to about 1/3 of a CPU.
+_PAUSE_RATIO = 3
+# A refusal is delayed by this time.
+_REFUSAL_DELAY_S = 0.5
 _UNIX = "unix:"
 _SOCKET_MODE = 0o660
 
@@ -54,7 +54,7 @@ _MISDIRECTED = (
 
 
 def parse_address(text: str) -> tuple[str, int] | Path:
-    """`HOST:PORT`, `[V6]:PORT` or `unix:PATH`. Raises UsageError."""
+    """Return the address of `HOST:PORT`, `[V6]:PORT` or `unix:PATH`. Raise UsageError."""
     if text.startswith(_UNIX):
         path = Path(text.removeprefix(_UNIX))
         if not path.is_absolute():
@@ -71,7 +71,7 @@ def parse_address(text: str) -> tuple[str, int] | Path:
 
 
 def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure: bool) -> None:
-    """Refuse to show this host's processes to a network without any protection. Raises UsageError."""
+    """Raise UsageError if a network could read the metrics without TLS or a password."""
     if isinstance(address, Path) or ipaddress.ip_address(address[0]).is_loopback or insecure:
         return
     if config.tls_server_config is None and not config.basic_auth_users:
@@ -82,12 +82,13 @@ def check_exposure(address: tuple[str, int] | Path, config: WebConfig, insecure:
 
 
 class MetricsServer(Closeable):
-    """Serves `answer` while the context is open. Raises PowerprofError if it cannot listen on the address."""
+    """A context that serves pages of metrics in one thread."""
 
     def __init__(self, address: tuple[str, int] | Path, answer: Answer, config: WebConfig | None = None) -> None:
+        """Listen on the address. Raise PowerprofError if that fails. `answer` makes a page for an Accept header."""
         config = config or WebConfig()
         self._tls = make_tls_context(config.tls_server_config) if config.tls_server_config else None
-        self._place: _SocketPlace | None = None
+        self._socket_file: _SocketFile | None = None
         is_local = not isinstance(address, Path) and ipaddress.ip_address(address[0]).is_loopback
         is_open = self._tls is None and not config.basic_auth_users
         self._pages = _Pages(answer, Authenticator(config.basic_auth_users), check_host=is_local and is_open)
@@ -97,16 +98,16 @@ class MetricsServer(Closeable):
         self._socket = socket.socket(family)
         try:
             if isinstance(address, Path):
-                self._place = _SocketPlace(address)
-                self._place.bind(self._socket)
+                self._socket_file = _SocketFile(address)
+                self._socket_file.bind(self._socket)
             else:
                 self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 self._socket.bind(address)
             self._socket.listen(_BACKLOG)
         except (OSError, PowerprofError) as error:
             self._socket.close()
-            if self._place is not None:
-                self._place.close()
+            if self._socket_file is not None:
+                self._socket_file.close()
             if isinstance(error, PowerprofError):
                 raise
             name = str(address) if isinstance(address, Path) else f"{address[0]}:{address[1]}"
@@ -114,18 +115,18 @@ class MetricsServer(Closeable):
                 f"cannot listen on {name} ({(error.strerror or str(error)).lower()})", "--listen takes another address"
             ) from error
         self._socket.setblocking(False)
-        self._thread = threading.Thread(target=self._run, name="metrics", daemon=True)
+        self._thread = threading.Thread(target=self._run_loop, name="metrics", daemon=True)
         self._started = threading.Event()
         self._accepting: asyncio.Task[None] | None = None
-        # The peers of the connections without an answer, the oldest first; since when the others are answered.
+        # The peer of each connection without an answer, and the time at which each answer began. The oldest is first.
         self._waiting: dict[asyncio.Task[None], str] = {}
         self._answering: dict[asyncio.Task[None], float] = {}
         self._turn = asyncio.Lock()
 
     @property
     def port(self) -> int | None:
-        """The port, chosen by the kernel if the address has port 0."""
-        return None if self._place else int(self._socket.getsockname()[1])
+        """Return the port, chosen by the kernel if the address has port 0."""
+        return None if self._socket_file else int(self._socket.getsockname()[1])
 
     def _open(self) -> None:
         self._thread.start()
@@ -135,12 +136,12 @@ class MetricsServer(Closeable):
         if self._accepting is not None:
             with suppress(RuntimeError):  # the loop has ended
                 self._accepting.get_loop().call_soon_threadsafe(self._accepting.cancel)
-            self._thread.join(_PATIENCE_S)
+            self._thread.join(_TIMEOUT_S)
         self._socket.close()
-        if self._place is not None:
-            self._place.clear_away()
+        if self._socket_file is not None:
+            self._socket_file.remove()
 
-    def _run(self) -> None:
+    def _run_loop(self) -> None:
         try:
             asyncio.run(self._serve())
         finally:
@@ -148,7 +149,7 @@ class MetricsServer(Closeable):
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
-        # A peer that breaks off is not an error.
+        # A peer that disconnects is not an error.
         loop.set_exception_handler(lambda loop, context: None)
         self._accepting = loop.create_task(self._accept())
         self._started.set()
@@ -162,22 +163,22 @@ class MetricsServer(Closeable):
             try:
                 connection, _ = await loop.sock_accept(self._socket)
                 peer = _peer_of(connection)
-            except OSError:  # no descriptor is free, or the peer has left
+            except OSError:  # all descriptors are in use, or the peer has disconnected
                 self._end_oldest()
-                await asyncio.sleep(_YIELD_S)
+                await asyncio.sleep(_MIN_ANSWER_S)
                 continue
-            if len(self._waiting) >= _MOST_WAITING:
+            if len(self._waiting) >= _MAX_WAITING:
                 self._end_oldest()
-            task = loop.create_task(self._talk(connection, peer))
+            task = loop.create_task(self._handle(connection, peer))
             self._waiting[task] = peer
-            task.add_done_callback(self._forget)
+            task.add_done_callback(self._remove)
             now_s, cpu_s = time.monotonic(), time.thread_time()
-            debt_s = max(0.0, debt_s + _REST * (cpu_s - used_s) - (now_s - since_s))
+            debt_s = max(0.0, debt_s + _PAUSE_RATIO * (cpu_s - used_s) - (now_s - since_s))
             since_s, used_s = now_s, cpu_s
-            # Also without a debt the other connections go on first.
+            # Even a pause of 0 s lets the other connections run first.
             await asyncio.sleep(debt_s)
 
-    def _forget(self, task: asyncio.Task[None]) -> None:
+    def _remove(self, task: asyncio.Task[None]) -> None:
         self._waiting.pop(task, None)
         self._answering.pop(task, None)
         if not task.cancelled():
@@ -192,35 +193,35 @@ class MetricsServer(Closeable):
             del self._waiting[oldest]
             oldest.cancel()
 
-    async def _talk(self, connection: socket.socket, peer: str) -> None:
+    async def _handle(self, connection: socket.socket, peer: str) -> None:
         """Read one request and answer it."""
         loop = asyncio.get_running_loop()
-        reader = asyncio.StreamReader(_MOST_HEAD)
+        reader = asyncio.StreamReader(_MAX_HEAD)
         protocol = asyncio.StreamReaderProtocol(reader)
-        times = {"ssl_handshake_timeout": _PATIENCE_S, "ssl_shutdown_timeout": _PATIENCE_S} if self._tls else {}
-        async with asyncio.timeout(_PATIENCE_S):
+        times = {"ssl_handshake_timeout": _TIMEOUT_S, "ssl_shutdown_timeout": _TIMEOUT_S} if self._tls else {}
+        async with asyncio.timeout(_TIMEOUT_S):
             transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=self._tls, **times)
         try:
-            async with asyncio.timeout(_PATIENCE_S):
-                head = await reader.readuntil(_END)
-                request = _PageRequest.parse(head)
+            async with asyncio.timeout(_TIMEOUT_S):
+                head = await reader.readuntil(_HEAD_END)
+                request = _Request.parse(head)
                 refusal = await self._pages.refuse(request, peer)
             await self._wait_for_turn()
             reply = self._pages.answer(request) if refusal is None else refusal
             writer = asyncio.StreamWriter(transport, protocol, reader, loop)
-            writer.write(reply if request.method != "HEAD" else reply.partition(_END)[0] + _END)
+            writer.write(reply if request.method != "HEAD" else reply.partition(_HEAD_END)[0] + _HEAD_END)
             writer.close()
-            async with asyncio.timeout(_PATIENCE_S):
+            async with asyncio.timeout(_TIMEOUT_S):
                 await writer.wait_closed()
         finally:
             transport.abort()
 
     async def _wait_for_turn(self) -> None:
-        """Wait until fewer than _AT_ONCE connections are answered: break off the oldest one after _YIELD_S."""
+        """Wait for a free place among the answers, and abort the oldest answer after _MIN_ANSWER_S."""
         async with self._turn:
-            while len(self._answering) >= _AT_ONCE:
+            while len(self._answering) >= _MAX_ANSWERING:
                 oldest, since_s = next(iter(self._answering.items()))
-                left_s = since_s + _YIELD_S - time.monotonic()
+                left_s = since_s + _MIN_ANSWER_S - time.monotonic()
                 if left_s <= 0:
                     del self._answering[oldest]
                     oldest.cancel()
@@ -233,13 +234,13 @@ class MetricsServer(Closeable):
 
 
 def _peer_of(connection: socket.socket) -> str:
-    """Return who shares a limit: an account of this host, an IPv4 address, an IPv6 network, or this host."""
+    """Return the key of a limit: an account of this host, an IPv4 address, an IPv6 network, or this host."""
     if connection.family == socket.AF_UNIX:
         size = struct.calcsize("3i")
         return f"uid {struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))[1]}"
     try:
         address = ipaddress.ip_address(connection.getpeername()[0].partition("%")[0])
-    except OSError:  # it has left
+    except OSError:  # the peer has disconnected
         return ""
     if isinstance(address, ipaddress.IPv6Address):
         address = address.ipv4_mapped or address
@@ -250,16 +251,16 @@ def _peer_of(connection: socket.socket) -> str:
 
 
 @dataclass(frozen=True)
-class _PageRequest:
-    """The head of a request. `headers`: names in lower case, each with its values."""
+class _Request:
+    """The head of a request. `headers` has lower-case names, each with its values."""
 
     method: str
     path: str
     headers: dict[str, list[str]]
 
     @classmethod
-    def parse(cls, head: bytes) -> _PageRequest:
-        """Return the request. The method is empty if the first line is not that of HTTP/1."""
+    def parse(cls, head: bytes) -> _Request:
+        """Return the request. The method is empty if it is not HTTP/1."""
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, version = first.split(" ") if first.count(" ") == 2 else ("", "", "")
         headers: dict[str, list[str]] = {}
@@ -274,46 +275,46 @@ class _PageRequest:
 
 
 class _Pages:
-    """The pages and who may read them."""
+    """The pages and their access control."""
 
     def __init__(self, answer: Answer, door: Authenticator, *, check_host: bool) -> None:
         self._answer, self._door, self._checks_host = answer, door, check_host
 
-    async def refuse(self, request: _PageRequest, peer: str) -> bytes | None:
-        """Return the answer to a request that is refused; None if it may be answered."""
+    async def refuse(self, request: _Request, peer: str) -> bytes | None:
+        """Return the reply to a refused request, or None for an accepted one."""
         if not request.method:
-            return _bytes(HTTPStatus.BAD_REQUEST, b"Bad Request\n")
+            return _format_reply(HTTPStatus.BAD_REQUEST, b"Bad Request\n")
         hosts = request.headers.get("host", []) if self._checks_host else []
         if foreign := [host for host in hosts if not names_this_host(host)]:
             text = _MISDIRECTED.format(host=ascii(foreign[0][:100]))
-            return _bytes(HTTPStatus.MISDIRECTED_REQUEST, text.encode())
+            return _format_reply(HTTPStatus.MISDIRECTED_REQUEST, text.encode())
         admission = await self._door.admit(request.header("authorization"), peer)
         if admission is not Admission.ADMITTED:
-            await asyncio.sleep(_REFUSE_S)
+            await asyncio.sleep(_REFUSAL_DELAY_S)
         if admission is Admission.LATER:
-            return _bytes(HTTPStatus.TOO_MANY_REQUESTS, b"Too Many Requests\n", headers=["Retry-After: 5"])
+            return _format_reply(HTTPStatus.TOO_MANY_REQUESTS, b"Too Many Requests\n", headers=["Retry-After: 5"])
         if admission is Admission.REFUSED:
             realm = 'WWW-Authenticate: Basic realm="powerprof"'
-            return _bytes(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=[realm])
+            return _format_reply(HTTPStatus.UNAUTHORIZED, b"Unauthorized\n", headers=[realm])
         if request.method not in ("GET", "HEAD"):
-            return _bytes(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", headers=["Allow: GET, HEAD"])
+            return _format_reply(HTTPStatus.METHOD_NOT_ALLOWED, b"Method Not Allowed\n", headers=["Allow: GET, HEAD"])
         return None
 
-    def answer(self, request: _PageRequest) -> bytes:
+    def answer(self, request: _Request) -> bytes:
         """Return the page with its head."""
         if request.method == "HEAD" and request.path == "/metrics":
-            # A reader of the head alone has not read the figures: new rows count from the first reading.
-            return _bytes(HTTPStatus.OK, b"")
+            # A HEAD request does not read the figures. New series count from their first reading.
+            return _format_reply(HTTPStatus.OK, b"")
         if request.path == "/metrics":
-            return _bytes(HTTPStatus.OK, *self._answer(request.header("accept") or ""))
+            return _format_reply(HTTPStatus.OK, *self._answer(request.header("accept") or ""))
         if request.path == "/":
-            return _bytes(HTTPStatus.OK, _PAGE, "text/html; charset=utf-8")
+            return _format_reply(HTTPStatus.OK, _PAGE, "text/html; charset=utf-8")
         if request.path == "/-/healthy":
-            return _bytes(HTTPStatus.OK, b"powerprof is healthy\n")
-        return _bytes(HTTPStatus.NOT_FOUND, b"Not Found\n")
+            return _format_reply(HTTPStatus.OK, b"powerprof is healthy\n")
+        return _format_reply(HTTPStatus.NOT_FOUND, b"Not Found\n")
 
 
-def _bytes(status: HTTPStatus, body: bytes, kind: str = "text/plain", headers: Sequence[str] = ()) -> bytes:
+def _format_reply(status: HTTPStatus, body: bytes, kind: str = "text/plain", headers: Sequence[str] = ()) -> bytes:
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
         "Server: powerprof",
@@ -328,7 +329,7 @@ def _bytes(status: HTTPStatus, body: bytes, kind: str = "text/plain", headers: S
 def names_this_host(host: str) -> bool:
     """Return whether a Host header has an address, localhost or the name of this host.
 
-    A page in a browser can give its own name the address 127.0.0.1 and then read what listens there (DNS rebinding).
+    A page in a browser can map its own name to 127.0.0.1 and read local servers by that name (DNS rebinding).
     """
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     own = socket.gethostname().lower()
@@ -341,44 +342,48 @@ def names_this_host(host: str) -> bool:
     return True
 
 
-class _SocketPlace:
-    """Where a unix socket is made: a name in a folder that is held open, with the rights of who typed the command.
+class _SocketFile:
+    """The file of a unix socket: a name in an open folder, used with the rights of the calling user.
 
-    By its path, the folder could become another one between two steps: root would remove and make sockets where a
-    caller under sudo may not.
+    The folder stays open because a path could be changed to another folder between two steps. Root would then remove
+    or make files that the caller of sudo may not.
     """
 
     def __init__(self, path: Path) -> None:
-        """Takes away a socket that an earlier process left; nothing else, and none that answers. Raises OSError,
-        PowerprofError."""
+        """Open the folder, and remove a socket that an earlier process left.
+
+        Raises:
+            OSError: The folder or the socket is not accessible.
+            PowerprofError: Another file has this name, or another process listens.
+        """
         self._path, self._name = path, path.name
         self._made: tuple[int, int] | None = None
         with as_caller():
             self._folder = Folder.open(path.parent)
             try:
-                self._clear()
+                self._remove_stale()
             except BaseException:
                 self.close()
                 raise
 
     @property
-    def _here(self) -> str:
-        """The name by the descriptor, also where the path is longer than an address may be (108 bytes)."""
+    def _short_path(self) -> str:
+        """Return a short path by the descriptor: the address of a socket has at most 108 bytes."""
         return f"/proc/self/fd/{self._folder.handle}/{self._name}"
 
     def bind(self, unbound: socket.socket) -> None:
-        """Make it, never with another mode than its own. Raises OSError."""
+        """Make the socket file with its final mode. Raise OSError."""
         before = os.umask(0o777 & ~_SOCKET_MODE)
         try:
             with as_caller():
-                unbound.bind(self._here)
+                unbound.bind(self._short_path)
                 info = self._folder.stat(self._name)
                 self._made = info.st_dev, info.st_ino
         finally:
             os.umask(before)
 
-    def clear_away(self) -> None:
-        """Remove it where it is still the one that was made."""
+    def remove(self) -> None:
+        """Remove the file if it is still the one that was made, and close the folder."""
         with suppress(OSError, PowerprofError), as_caller():
             info = self._folder.stat(self._name)
             if (info.st_dev, info.st_ino) == self._made:
@@ -386,12 +391,12 @@ class _SocketPlace:
         self.close()
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the folder."""
         if self._folder.handle >= 0:
             os.close(self._folder.handle)
             self._folder.handle = -1
 
-    def _clear(self) -> None:
+    def _remove_stale(self) -> None:
         try:
             mode = self._folder.stat(self._name).st_mode
         except FileNotFoundError:
@@ -402,7 +407,7 @@ class _SocketPlace:
                 "name another path with --listen unix:PATH",
             )
         with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
-            probe.connect(self._here)
+            probe.connect(self._short_path)
             raise PowerprofError(
                 f"cannot listen on {self._path} (another process does)",
                 "end that one, or name another path with --listen unix:PATH",

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may read the metrics, by the file that Prometheus' own exporters take (`--web.config.file`): TLS and basic auth.
+"""Access to the metrics: TLS and basic authentication, by the file of Prometheus' exporters (`--web.config.file`).
 
-https://prometheus.io/docs/prometheus/latest/configuration/https/ — `tls_server_config` and `basic_auth_users`. What
-that page knows and this does not is refused by name: a protection that is asked for and absent is worse than none.
+https://prometheus.io/docs/prometheus/latest/configuration/https/ describes `tls_server_config` and `basic_auth_users`.
+Other fields of that page are refused by name: ignoring a requested protection is worse than having none.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ from powerprof.system import files
 from powerprof.system.caller import as_caller
 from powerprof.system.errors import DataError
 
-_MOST_BYTES = 64 << 10
+_MAX_BYTES = 64 << 10
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _BCRYPT = re.compile(r"\$2[aby]\$\d\d\$[./A-Za-z0-9]{53}")
-_BCRYPT_READS = 72
-# The hash of no password, by cost.
-_NOBODY = "$2b${}$" + "." * 21 + "O" + "." * 31
-# Checks that wait, of one peer and of all; then a pause of this many times the last one; and remembered refusals.
-_MOST_OF_PEER, _MOST_CHECKS = 4, 32
-_REST = 12
-_MOST_REFUSED = 1000
-# Names of fields. Other words of the file are not printed.
+_BCRYPT_MAX_BYTES = 72
+# A hash of a given cost that no password matches.
+_UNMATCHED = "$2b${}$" + "." * 21 + "O" + "." * 31
+# Waiting checks of one peer and of all peers.
+_MAX_CHECKS_OF_PEER, _MAX_CHECKS = 4, 32
+# The pause after a check, as a multiple of its time.
+_PAUSE_RATIO = 12
+# Remembered wrong passwords.
+_MAX_REFUSED = 1000
+# Any quoted word except a field name. Such words of the file are not printed.
 _FIELD = re.compile(r"`(?![a-z_.]{1,40}`)[^`]*`")
 
 
 class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`tls_server_config`."""
+    """The part `tls_server_config`."""
 
     cert_file: str
     key_file: str
@@ -52,21 +54,21 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class WebConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file's two parts."""
+    """The two parts of the file."""
 
     tls_server_config: Tls | None = None
     basic_auth_users: dict[str, str] = {}
 
 
 def load_web_config(path: Path) -> WebConfig:
-    """Read the file; the names of files in it are relative to it. Raises DataError."""
+    """Read the file, with its relative paths resolved. Raise DataError."""
     import yaml
 
-    # Under sudo with the rights of the caller, who could otherwise read other files by the errors.
+    # Use the rights of the caller of sudo. Errors could otherwise show parts of files that the caller may not read.
     with as_caller():
         text = files.read_outside_text(path)
-    if len(text) > _MOST_BYTES:
-        raise DataError(path, f"more than {_MOST_BYTES} bytes")
+    if len(text) > _MAX_BYTES:
+        raise DataError(path, f"more than {_MAX_BYTES} bytes")
     try:
         config = msgspec.convert(yaml.safe_load(text) or {}, WebConfig)
     except msgspec.ValidationError as error:
@@ -86,9 +88,9 @@ def load_web_config(path: Path) -> WebConfig:
         raise DataError(path, "client_auth_type is neither NoClientCert nor RequireAndVerifyClientCert")
     if tls.client_auth_type != "NoClientCert" and not tls.client_ca_file:
         raise DataError(path, "client_auth_type asks for certificates, and no client_ca_file says whose")
-    where = path.parent
+    folder = path.parent
     names = {
-        name: str(where / value)
+        name: str(folder / value)
         for name in ("cert_file", "key_file", "client_ca_file")
         if (value := getattr(tls, name))
     }
@@ -96,7 +98,7 @@ def load_web_config(path: Path) -> WebConfig:
 
 
 def make_tls_context(tls: Tls) -> ssl.SSLContext:
-    """What the server speaks. Raises DataError where a certificate or key is no use."""
+    """Return the TLS settings of the server. Raise DataError for an unusable certificate or key."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[tls.min_version]
     try:
@@ -111,7 +113,7 @@ def make_tls_context(tls: Tls) -> ssl.SSLContext:
 
 
 class Admission(Enum):
-    """Whether a request is admitted. LATER: too many passwords are being checked."""
+    """The answer to a request for access. LATER means that too many passwords are being checked."""
 
     ADMITTED = auto()
     REFUSED = auto()
@@ -119,10 +121,10 @@ class Admission(Enum):
 
 
 class Authenticator:
-    """Checks `Authorization: Basic`. Passwords are unknown input: the work for wrong ones is bounded.
+    """A checker of `Authorization: Basic` headers that bounds the work for wrong passwords.
 
-    bcrypt is slow by design. One check runs at a time, with a pause after it, and its result is remembered by a keyed
-    hash. A check takes the same work for every name, known or unknown.
+    bcrypt is slow by design. One check runs at a time, followed by a pause, and its result is kept by a keyed hash. A
+    check takes the same work for every name, known or unknown.
     """
 
     def __init__(self, users: Mapping[str, str]) -> None:
@@ -137,7 +139,7 @@ class Authenticator:
         self._checks: set[asyncio.Task[Admission]] = set()
 
     async def admit(self, header: str | None, peer: str) -> Admission:
-        """Return whether this header has the name and password of a user, or there are no users."""
+        """Check the header of a request. Everyone is admitted if there are no users."""
         if not self._users:
             return Admission.ADMITTED
         credentials = _credentials(header)
@@ -146,18 +148,18 @@ class Authenticator:
         user, password = credentials
         message = f"{len(user)}:{user}:".encode() + password
         digest = hmac.digest(self._key, message, hashlib.sha256)
-        if known := self._known(digest):
-            return known
-        if self._pending[peer] >= _MOST_OF_PEER or self._pending.total() >= _MOST_CHECKS:
+        if result := self._earlier_result(digest):
+            return result
+        if self._pending[peer] >= _MAX_CHECKS_OF_PEER or self._pending.total() >= _MAX_CHECKS:
             return Admission.LATER
-        # A check goes on if its connection ends: otherwise the next one would run beside it.
+        # A check continues after its connection ends. Otherwise the next one would run at the same time.
         self._pending[peer] += 1
         check = asyncio.create_task(self._check_in_turn(digest, user, password, peer))
         self._checks.add(check)
         check.add_done_callback(self._checks.discard)
         return await asyncio.shield(check)
 
-    def _known(self, digest: bytes) -> Admission | None:
+    def _earlier_result(self, digest: bytes) -> Admission | None:
         if digest in self._admitted:
             return Admission.ADMITTED
         return Admission.REFUSED if digest in self._refused else None
@@ -165,12 +167,12 @@ class Authenticator:
     async def _check_in_turn(self, digest: bytes, user: str, password: bytes, peer: str) -> Admission:
         try:
             async with self._turn:
-                if known := self._known(digest):
-                    return known
+                if result := self._earlier_result(digest):
+                    return result
                 await asyncio.sleep(max(0.0, self._next_s - time.monotonic()))
                 began_s = time.monotonic()
                 is_right = await asyncio.to_thread(self._matches, user, password)
-                self._next_s = time.monotonic() + _REST * (time.monotonic() - began_s)
+                self._next_s = time.monotonic() + _PAUSE_RATIO * (time.monotonic() - began_s)
         finally:
             self._pending[peer] -= 1
             if not self._pending[peer]:
@@ -178,20 +180,23 @@ class Authenticator:
         if is_right:
             self._admitted.add(digest)
             return Admission.ADMITTED
-        if len(self._refused) >= _MOST_REFUSED:
+        if len(self._refused) >= _MAX_REFUSED:
             del self._refused[next(iter(self._refused))]
         self._refused[digest] = None
         return Admission.REFUSED
 
     def _matches(self, user: str, password: bytes) -> bool:
-        """Run bcrypt once for each cost that a user has."""
+        """Run bcrypt once for each cost among the hashes of all users."""
         hashed = self._users.get(user, "")
-        results = [_check(password, hashed if hashed[4:6] == cost else _NOBODY.format(cost)) for cost in self._costs]
+        results = [
+            _check_password(password, hashed if hashed[4:6] == cost else _UNMATCHED.format(cost))
+            for cost in self._costs
+        ]
         return bool(hashed) and any(results)
 
 
 def _credentials(header: str | None) -> tuple[str, bytes] | None:
-    """Return the name, and as much of the password as bcrypt reads."""
+    """Return the name, and the bytes of the password that bcrypt reads; None for an invalid header."""
     kind, _, value = (header or "").partition(" ")
     if kind.lower() != "basic":
         return None
@@ -199,10 +204,10 @@ def _credentials(header: str | None) -> tuple[str, bytes] | None:
         user, colon, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
     except (binascii.Error, ValueError):
         return None
-    return (user, password.encode()[:_BCRYPT_READS]) if colon else None
+    return (user, password.encode()[:_BCRYPT_MAX_BYTES]) if colon else None
 
 
-def _check(password: bytes, hashed: str) -> bool:
+def _check_password(password: bytes, hashed: str) -> bool:
     import bcrypt
 
     try:

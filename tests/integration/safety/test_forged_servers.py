@@ -63,7 +63,7 @@ def silent(path: Path, folder: Path, *, uid: int = 0) -> Iterator[int]:
 
 
 def found(servers: WatchedServers) -> set[int]:
-    servers.before()
+    servers.begin_window()
     return set(servers._servers)
 
 

@@ -36,34 +36,34 @@ def test_the_clock_runs_for_some_intervals_only(tmp_path: Path, monkeypatch: pyt
     for number in range(1, COUNTED_INTERVALS + 1):
         assert program.counting
         switches += 1000
-        assert own.bpf_of(0.001 * number, switches) == 0.001 * number
+        assert own.take_bpf_s(0.001 * number, switches) == 0.001 * number
     assert not program.counting
     # The kernel counts nothing any more: half as many switches as in the last interval that it counted.
-    assert own.bpf_of(0.0, switches + 500) == pytest.approx(0.0005 * COUNTED_INTERVALS)
+    assert own.take_bpf_s(0.0, switches + 500) == pytest.approx(0.0005 * COUNTED_INTERVALS)
 
 
 def test_a_kernel_that_does_not_tell(tmp_path: Path) -> None:
-    assert OwnCpuTime(cast(LoadedProgram, Program())).bpf_of(None, 1000) is None
+    assert OwnCpuTime(cast(LoadedProgram, Program())).take_bpf_s(None, 1000) is None
 
 
 _HOLDS_AND_FREES = """
 from powerprof.live.monitor import HeapTrimmer
 trim = HeapTrimmer()
-before = trim.resident_bytes()
+before = trim.trim()
 held = bytearray(b"x") * (64 << 20)
-assert trim.resident_bytes() - before > 50 << 20
+assert trim.trim() - before > 50 << 20
 del held
-assert trim.resident_bytes() - before < 20 << 20
+assert trim.trim() - before < 20 << 20
 blocks = [bytes([number % 255 + 1]) * 100_000 for number in range(600)]
-full = trim.resident_bytes()
+full = trim.trim()
 assert full - before > 20 << 20
 kept = blocks[-1]
 del blocks
 # It lies between what is in use: glibc alone keeps it.
 again = bytearray(b"x") * (70 << 20)
-trim.resident_bytes()
+trim.trim()
 del again
-assert full - trim.resident_bytes() > 20 << 20
+assert full - trim.trim() > 20 << 20
 assert len(kept) == 100_000
 """
 

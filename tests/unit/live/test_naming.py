@@ -120,7 +120,7 @@ def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.Monke
     for _ in range(2):
         stacks = this_process(memo)
         name_stacks(stacks, [good, bad, next_one], store, purse)
-        purse.rests_until_s = 0.0
+        purse.paused_until_s = 0.0
     found = [stacks.find(StackKind.SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
     assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
 
@@ -137,13 +137,13 @@ def test_without_time_nothing_is_named() -> None:
 def test_what_comes_soon_after_is_named_together() -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     name_stacks(this_process(memo), [newborn("usleep")], store, purse)
-    assert time.monotonic() < purse.rests_until_s < time.monotonic() + 31
+    assert time.monotonic() < purse.paused_until_s < time.monotonic() + 31
     left_s, later = purse.left_s, newborn("getpid", tid=2)
     stacks = this_process(memo)
     name_stacks(stacks, [later], store, purse)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].module == LEFT_OUT
     assert purse.left_s == left_s
-    purse.wake()
+    purse.resume()
     stacks = this_process(memo)
     name_stacks(stacks, [later], store, purse)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].function == "getpid"

@@ -37,10 +37,10 @@ def test_clocks_are_read_while_the_cpus_are_busy(monkeypatch: pytest.MonkeyPatch
             {1: 4 * second},
         ]
     )
-    monkeypatch.setattr(monitor, "_clocks", lambda: next(readings))
+    monkeypatch.setattr(monitor, "_read_clocks", lambda: next(readings))
     monkeypatch.setattr(monitor, "name_of", {1: "cc1", 2: "sshd", 3: "cc1", 4: "new"}.get)
     look = BusyProcesses()
-    assert look.used(0.8, 5.0) == {"cc1": CpuUse(2, 3.0)}
-    assert look.used(0.1, 5.0) is None  # idle: no clock is read
-    assert look.used(0.9, 5.0) is None  # nothing to compare with
-    assert look.used(0.9, 5.0) == {"cc1": CpuUse(1, 1.0)}
+    assert look.measure(0.8, 5.0) == {"cc1": CpuUse(2, 3.0)}
+    assert look.measure(0.1, 5.0) is None  # idle: no clock is read
+    assert look.measure(0.9, 5.0) is None  # nothing to compare with
+    assert look.measure(0.9, 5.0) == {"cc1": CpuUse(1, 1.0)}

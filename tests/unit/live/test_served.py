@@ -24,7 +24,7 @@ Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def shared(top: int = 20) -> SharedTotals:
-    return SharedTotals(Totals(statements=StatementTotals.of(top)), {"version": "1"})
+    return SharedTotals(Totals(statements=StatementTotals(Ranking(top))), {"version": "1"})
 
 
 def page(shown: SharedTotals, accept: str = "") -> Found:
@@ -70,7 +70,7 @@ def test_the_increase_of_all_series_is_the_servers_whichever_come_and_go(
 
     def read() -> dict[str, tuple[float, float]]:
         seen = {id: (place.c0_s, place.joules) for id, place in totals.places().items()}
-        totals.read()
+        totals.mark_read()
         return seen
 
     before, since = read(), 0.0

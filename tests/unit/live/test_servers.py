@@ -17,10 +17,10 @@ def looks(
     monkeypatch.setattr("time.monotonic", lambda: at_s[0])
     monkeypatch.setattr(servers, "_find", lambda: found.append(at_s[0]))
     for hurry in hurried:
-        servers.before()
+        servers.begin_window()
         at_s[0] += 5.0
         if hurry:
-            servers.hurry()
+            servers.query_early()
     return len(found)
 
 

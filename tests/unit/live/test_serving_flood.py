@@ -177,7 +177,7 @@ def test_one_password_is_checked_at_a_time_with_the_same_work_for_every_name(mon
         "a": bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode(),
         "b": bcrypt.hashpw(b"x", bcrypt.gensalt(6)).decode(),
     }
-    check, costs = webconfig._check, list[str]()
+    check, costs = webconfig._check_password, list[str]()
     lock = threading.Lock()
 
     def counted(password: bytes, hashed: str) -> bool:
@@ -187,7 +187,7 @@ def test_one_password_is_checked_at_a_time_with_the_same_work_for_every_name(mon
         lock.release()
         return is_right
 
-    monkeypatch.setattr(webconfig, "_check", counted)
+    monkeypatch.setattr(webconfig, "_check_password", counted)
 
     async def admit() -> None:
         door = Authenticator(hashes)
