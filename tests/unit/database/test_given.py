@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import pytest
@@ -215,3 +216,21 @@ def test_a_folder_of_option_files_is_bounded_and_nobody_elses(tmp_path: Path) ->
     folder.chmod(0o1777)
     with pytest.raises(DataError, match="anybody may write to it"):
         given.read_option_file(path)
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
+def test_listener_of_a_port_is_found(family: socket.AddressFamily) -> None:
+    with socket.socket(family, socket.SOCK_STREAM) as channel:
+        channel.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
+        port = channel.getsockname()[1]
+        assert given._find_listener(port) is None
+        channel.listen()
+        assert given._find_listener(port) == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("program", "is_server"),
+    [("mysqld", True), ("mariadbd", True), ("mysqld-debug", True), ("mysqldump", False), ("mysqld_exporter", False)],
+)
+def test_server_is_recognised_by_its_name(program: str, is_server: bool) -> None:
+    assert given.is_server_name(program) is is_server

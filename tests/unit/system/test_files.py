@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for descriptors, of which a process with many connections has more than 1,024."""
+"""Waiting for descriptors above 1,023, as a process with many connections has them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from powerprof.system import files
 
 
 @pytest.fixture
-def far() -> Iterator[tuple[int, int]]:
-    """A pipe whose reading end has a number above what select() takes."""
+def high_pipe() -> Iterator[tuple[int, int]]:
+    """Return a pipe. The number of its reading end is above the limit of select()."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
     reading, writing = os.pipe()
@@ -29,14 +29,14 @@ def far() -> Iterator[tuple[int, int]]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_descriptor_above_1023_is_waited_for(far: tuple[int, int]) -> None:
-    reading, writing = far
+def test_descriptors_above_1023_can_be_polled(high_pipe: tuple[int, int]) -> None:
+    reading, writing = high_pipe
     assert files.readable([reading], 0.0) == []
     os.write(writing, b"x")
     assert files.readable([reading]) == [reading]
 
 
-def test_an_ended_pipe_is_readable() -> None:
+def test_closed_pipe_is_readable() -> None:
     reading, writing = os.pipe()
     os.close(writing)
     assert files.readable([reading], -1.0) == [reading]

@@ -1,25 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who a thread was when it was traced, whoever has its number now."""
+"""The identity of threads: figures of /proc/PID/stat, traced threads with reused ids, ids in containers."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from powerprof.system.tasks import ENDED, Task, look_up, restore_traced
+from powerprof.system.tasks import ENDED, ProcessStat, Task, look_up, read_outer_ids, read_process_stat, restore_traced
+
+Tree = Callable[[Mapping[str, str]], Path]
+
+FIELDS = "S 1 7 7 0 -1 2097216 11 12 13 14 15 16 17 -2 20 0 1 0 4242 0 0"
 
 KERNEL, USER = 0x00208040, 0x00400000
 
 
 @pytest.fixture
-def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def procfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     return tmp_path
 
 
-def alive(proc: Path, tid: int, comm: str, flags: int = USER, tgid: int | None = None) -> None:
-    folder = proc / str(tid)
+def add_thread(procfs: Path, tid: int, comm: str, flags: int = USER, tgid: int | None = None) -> None:
+    folder = procfs / str(tid)
     folder.mkdir()
     (folder / "stat").write_text(f"{tid} ({comm}) S 1 1 1 0 -1 {flags}{' 0' * 30}")
     (folder / "comm").write_text(f"{comm}\n")
@@ -28,36 +34,72 @@ def alive(proc: Path, tid: int, comm: str, flags: int = USER, tgid: int | None =
 
 @pytest.mark.parametrize("is_kernel", [False, True])
 @pytest.mark.parametrize("tid", [77, ENDED + 5])
-def test_a_thread_that_ended_is_the_kernel_s_where_its_flags_said_so(proc: Path, tid: int, is_kernel: bool) -> None:
-    """Not by its name, which any program may choose."""
+def test_ended_thread_is_the_kernels_if_its_flags_were(procfs: Path, tid: int, is_kernel: bool) -> None:
+    """The name does not count, because any program may choose it."""
     task = look_up(tid, tid, "kworker/0:1-x", is_kernel)
     assert (task.is_kernel, task.process) == (is_kernel, "kernel" if is_kernel else "kworker/0:1-x")
 
 
-def test_of_a_thread_that_nothing_was_told_of_it_is_not_said_to_be_the_kernel_s(proc: Path) -> None:
+def test_thread_without_known_flags_is_not_the_kernels(procfs: Path) -> None:
     assert look_up(77, 77, "kworker/0:1-x") == Task(77, 77, "kworker/0:1-x", "kworker/0:1-x", False)
 
 
-def test_a_number_that_is_another_s_now_is_told_as_it_was(proc: Path) -> None:
-    alive(proc, 77, "later")
-    alive(proc, 78, "kworker/1:2", KERNEL)
+def test_reused_number_keeps_the_traced_identity(procfs: Path) -> None:
+    add_thread(procfs, 77, "later")
+    add_thread(procfs, 78, "kworker/1:2", KERNEL)
     assert look_up(77, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
     assert look_up(77, 77, "kworker/1:2", True) == Task(77, 77, "kworker/1:2", "kernel", True)
     assert look_up(78, 78, "kworker/1:2", False) == Task(78, 78, "kworker/1:2", "kworker/1:2", False)
     assert look_up(78, 78, "kworker/1:2", True) == Task(78, 78, "kworker/1:2", "kernel", True)
 
 
-def test_a_thread_that_lives_has_its_process_s_name(proc: Path) -> None:
-    alive(proc, 100, "server")
-    alive(proc, 101, "worker", tgid=100)
+def test_running_thread_has_the_name_of_its_process(procfs: Path) -> None:
+    add_thread(procfs, 100, "server")
+    add_thread(procfs, 101, "worker", tgid=100)
     assert look_up(101, 100, "worker", False) == Task(101, 100, "worker", "server", False)
     assert look_up(101) == Task(101, 100, "worker", "server", False)
 
 
-def test_of_two_that_had_one_number_each_has_its_own_name() -> None:
+def test_two_threads_with_one_number_have_their_own_names() -> None:
     last = Task(77, 77, "later", "later", False)
     assert restore_traced(last, 77, "later", False) is last
     assert restore_traced(last, 77, "earlier", False) == Task(77, 77, "earlier", "earlier", False)
     assert restore_traced(Task(101, 100, "b", "server", False), 100, "a", False) == Task(101, 100, "a", "server", False)
     assert restore_traced(Task(101, 100, "b", "server", False), 60, "a", False) == Task(101, 60, "a", "a", False)
     assert restore_traced(last, 77, "", False) is last
+
+
+@pytest.mark.parametrize("name", ["mariadbd", "a) S 9 9 (b", ")", "", "two words", "\xff\n"])
+def test_stat_fields_start_after_the_last_bracket(name: str, fake_tree: Tree) -> None:
+    fake_tree({"proc/7/stat": f"7 ({name}) {FIELDS}\n"})
+    assert read_process_stat(7) == ProcessStat(name, 2097216, 11, 15, 4242)
+
+
+@pytest.mark.parametrize("text", ["", "7", "7 (x", "7 (x) S 1 7", f"7 (x) {FIELDS}".replace("4242", "soon")])
+def test_unknown_stat_format_is_none(text: str, fake_tree: Tree) -> None:
+    fake_tree({"proc/7/stat": text})
+    assert read_process_stat(7) is None
+    assert read_process_stat(8) is None
+
+
+def test_stat_of_this_process_is_read() -> None:
+    stat = read_process_stat(os.getpid())
+    assert stat is not None and stat.started_ticks > 0 and stat.minor_faults > 0
+
+
+def add_container_thread(procfs: Path, tid: int, status: str) -> None:
+    folder = procfs / "4711/task" / str(tid)
+    folder.mkdir(parents=True)
+    (folder / "status").write_text(f"Name:\tmysqld\n{status}")
+
+
+def test_container_threads_are_found_by_their_own_ids(procfs: Path) -> None:
+    add_container_thread(procfs, 4711, "NSpid:\t4711\t1\n")
+    add_container_thread(procfs, 4730, "NSpid:\t4730\t3\t19\n")
+    assert read_outer_ids(4711) == {1: 4711, 19: 4730}
+
+
+@pytest.mark.parametrize("status", ["NSpid:\t4711\n", "", "NSpid:\tx\n"])
+def test_threads_of_this_namespace_need_no_other_ids(status: str, procfs: Path) -> None:
+    add_container_thread(procfs, 4711, status)
+    assert read_outer_ids(4711) == read_outer_ids(4712) == read_outer_ids(None) == {}

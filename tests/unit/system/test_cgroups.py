@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What control groups are called, by paths as systemd and container runtimes make them."""
+"""The names of control groups, from the paths of systemd and container runtimes."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ USER = "/user.slice/user-1001.slice/user@1001.service"
         ("/../../x.service", "x.service"),
     ],
 )
-def test_a_path_is_called_what_people_call_it(path: str, unit: str) -> None:
+def test_path_has_the_usual_name_of_its_unit(path: str, unit: str) -> None:
     assert unit_of(path, NAMED) == unit
 
 
-def test_runtimes_say_their_containers_names(tmp_path: Path) -> None:
+def test_container_names_come_from_the_runtimes(tmp_path: Path) -> None:
     logs, docker = tmp_path / "var/log/containers", tmp_path / "var/lib/docker/containers" / ID
     podman = tmp_path / "var/lib/containers/storage/overlay-containers"
     for folder in (logs, docker, podman):
@@ -98,7 +98,7 @@ def test_runtimes_say_their_containers_names(tmp_path: Path) -> None:
         ("", "/"),
     ],
 )
-def test_the_hierarchy_that_people_know_comes_first(
+def test_unified_and_systemd_hierarchies_come_first(
     text: str, path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "7").mkdir()
@@ -108,34 +108,34 @@ def test_the_hierarchy_that_people_know_comes_first(
     assert group_of(8) is None
 
 
-def test_a_process_has_a_unit_and_one_that_is_gone_has_none() -> None:
+def test_running_process_has_a_unit_and_an_ended_one_has_none() -> None:
     units = Units()
     assert isinstance(units.of(os.getpid()), str)
     assert units.of(2**22 + 1) is None
     assert units.of_group(2**40) is None
 
 
-def test_a_thousand_new_control_groups_have_the_names_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+def test_names_are_read_once_for_a_thousand_new_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    scans = []
 
     def slow() -> dict[str, str]:
-        looks.append(1)
+        scans.append(1)
         time.sleep(0.2)
         return {}
 
     monkeypatch.setattr("powerprof.system.cgroups.container_names", slow)
     units = Units()
     paths = [f"/user.slice/{number:064x}" for number in range(1000)]
-    # None of a runtime's: no names are needed.
+    # Groups without a container need no names.
     assert [units._name_of(f"/user.slice/a{number}.scope") for number in range(2)] == ["a0.scope", "a1.scope"]
-    assert looks == []
+    assert scans == []
     assert all(units._name_of(path).startswith("container ") for path in paths)
-    assert len(looks) == 1
-    # No runtime of root has a container below a user's groups.
+    assert len(scans) == 1
+    # Root's runtimes have no containers below a user's groups.
     units._next_names_s = 0.0
     units._name_of(f"{USER}/docker-{ID}.scope")
-    assert len(looks) == 1
-    # What had no name while none was looked for has one at the next look.
+    assert len(scans) == 1
+    # A group without a name gets one at the next scan.
     monkeypatch.setattr("powerprof.system.cgroups.container_names", lambda: {path[-64:]: "web" for path in paths})
     units._next_names_s = 0.0
     assert units._name_of(paths[5]) == "container web"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a command line means: on made-up process trees."""
+"""The targets of a command line, on artificial process trees."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _process(
     }
 
 
-def test_a_server_of_several_processes_is_one_target(fake_tree: Tree) -> None:
+def test_server_of_several_processes_is_one_target(fake_tree: Tree) -> None:
     fake_tree(
         {
             **_process(10, "postgres", children="11 12 "),
@@ -38,32 +38,32 @@ def test_a_server_of_several_processes_is_one_target(fake_tree: Tree) -> None:
             **_process(13, "postgres-helper", 10),
         }
     )
-    found = resolve(["postgres"])
-    assert found.pids == (10, 11, 12)
-    assert (found.label, found.roots) == ("postgres", (10,))
-    assert found.members() == [10, 11, 12]
+    target = resolve(["postgres"])
+    assert target.pids == (10, 11, 12)
+    assert (target.label, target.roots) == ("postgres", (10,))
+    assert target.members() == [10, 11, 12]
 
 
-def test_workers_that_are_born_later_belong_to_it_and_other_programs_do_not(fake_tree: Tree) -> None:
+def test_later_workers_join_the_target_but_other_programs_do_not(fake_tree: Tree) -> None:
     host = fake_tree({**_process(10, "nginx", children="11"), **_process(11, "nginx", 10)})
-    found = resolve(["nginx"])
+    target = resolve(["nginx"])
     fake_tree({**_process(14, "nginx", 10), **_process(15, "sh", 10)})
     (host / "proc/10/task/10/children").write_text("11 14 15")
-    assert found.members() == [10, 11, 14]
+    assert target.members() == [10, 11, 14]
 
 
-def test_what_a_process_of_that_name_starts_later_belongs_to_it_as_well(fake_tree: Tree) -> None:
-    """A server with a process for each request has none between two requests."""
+def test_later_child_of_a_single_process_joins_the_target(fake_tree: Tree) -> None:
+    """A server with one process per request has no worker between two requests."""
     host = fake_tree(_process(10, "forker"))
-    found = resolve(["forker"])
-    assert (found.pids, found.roots) == ((10,), (10,))
+    target = resolve(["forker"])
+    assert (target.pids, target.roots) == ((10,), (10,))
     fake_tree(_process(11, "forker", 10))
     (host / "proc/10/task/10/children").write_text("11")
-    assert found.members() == [10, 11]
+    assert target.members() == [10, 11]
     assert resolve(["10"]).roots == ()
 
 
-def test_children_that_end_while_they_are_looked_for_make_no_name_ambiguous(
+def test_children_that_end_during_the_search_do_not_make_a_name_ambiguous(
     fake_tree: Tree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_tree({**_process(10, "forker", children="11"), **_process(11, "forker", 10)})
@@ -78,50 +78,51 @@ def test_two_servers_of_one_name_are_ambiguous(fake_tree: Tree) -> None:
     assert resolve(["10,20"]).pids == (10, 20)
 
 
-def test_mysqld_finds_mariadbd_and_the_label_is_its_own_name(fake_tree: Tree) -> None:
+def test_mysqld_selects_mariadbd_and_the_label_is_the_real_name(fake_tree: Tree) -> None:
     fake_tree({**_process(10, "mariadbd"), **_process(11, "mysqld_safe")})
-    found = resolve(["mysqld"])
-    assert (found.pids, found.label) == ((10,), "mariadbd")
+    target = resolve(["mysqld"])
+    assert (target.pids, target.label) == ((10,), "mariadbd")
 
 
 @pytest.mark.parametrize(
-    ("state", "flags", "said"), [("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 0x00200000, "is a kernel thread")]
+    ("state", "flags", "message"),
+    [("Z", 0, "has ended"), ("X", 0, "has ended"), ("S", 0x00200000, "is a kernel thread")],
 )
-def test_what_has_no_stack_is_no_target(state: str, flags: int, said: str, fake_tree: Tree) -> None:
+def test_zombies_and_kernel_threads_are_refused(state: str, flags: int, message: str, fake_tree: Tree) -> None:
     fake_tree(_process(10, "thing", state=state, flags=flags))
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         resolve(["10"])
 
 
-def test_a_server_that_was_restarted_is_found_by_its_name(fake_tree: Tree) -> None:
+def test_restarted_server_is_found_by_its_name(fake_tree: Tree) -> None:
     host = fake_tree({**_process(10, "mariadbd"), **_process(11, "sh"), **_process(12, "other")})
     target = resolve(["mysqld,12"])
     assert refresh_target(target) is target
     fake_tree(_process(10, "mariadbd", state="Z"))
-    assert refresh_target(target) is target  # nobody bears the name now
+    assert refresh_target(target) is target  # No process has the name now.
     fake_tree(_process(30, "mariadbd"))
-    again = refresh_target(target)
-    assert (again.pids, again.names, again.label) == ((12, 30), ("mysqld",), target.label)
-    assert again.roots == (30,)
-    assert refresh_target(again) is again
+    new = refresh_target(target)
+    assert (new.pids, new.names, new.label) == ((12, 30), ("mysqld",), target.label)
+    assert new.roots == (30,)
+    assert refresh_target(new) is new
     fake_tree({**_process(30, "mariadbd", state="X"), **_process(40, "mariadbd"), **_process(50, "mariadbd")})
-    assert refresh_target(again) is again  # two of the name: whose successor would it be?
+    assert refresh_target(new) is new  # Two processes have the name.
     shutil.rmtree(host / "proc/50")
-    assert refresh_target(again).pids == (12, 40)
+    assert refresh_target(new).pids == (12, 40)
 
 
-def test_a_server_in_processes_is_found_again_with_its_family(fake_tree: Tree) -> None:
+def test_restarted_server_is_found_with_its_workers(fake_tree: Tree) -> None:
     fake_tree({**_process(10, "postgres", children="11"), **_process(11, "postgres", 10)})
     target = resolve(["postgres"])
     fake_tree(_process(11, "postgres", 10, state="X"))
-    assert refresh_target(target) is target  # a connection that ended
+    assert refresh_target(target) is target  # A connection ended.
     fake_tree({**_process(10, "postgres", state="X"), **_process(20, "postgres", children="21")})
     fake_tree(_process(21, "postgres", 20))
-    again = refresh_target(target)
-    assert (again.pids, again.roots) == ((20, 21), (20,))
+    new = refresh_target(target)
+    assert (new.pids, new.roots) == ((20, 21), (20,))
 
 
-def test_a_process_that_was_named_by_its_number_has_no_successor(fake_tree: Tree) -> None:
+def test_process_selected_by_number_is_not_replaced(fake_tree: Tree) -> None:
     fake_tree(_process(10, "mariadbd"))
     target = resolve(["10"])
     fake_tree({**_process(10, "mariadbd", state="X"), **_process(20, "mariadbd")})

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work in a fork: its parts survive its end, and its memory is separate."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from powerprof.system.child import SendPart, run_in_fork
+from powerprof.system.errors import Interrupted
+
+
+@pytest.fixture
+def _no_new_child() -> Iterator[None]:
+    """Check that the test leaves no child. The tests' browser may be a child of this process too."""
+    before = set(psutil.Process().children())
+    yield
+    assert set(psutil.Process().children()) <= before
+
+
+def test_parts_are_returned_complete_and_in_order() -> None:
+    parts = [b"", b"first", bytes(300_000), b"last"]
+
+    def work(send: SendPart) -> None:
+        for part in parts:
+            send(part)
+
+    result = run_in_fork(work, 30.0)
+    assert (result.parts, result.ended) == (parts, True)
+
+
+def test_memory_is_freed_and_cpu_time_is_counted() -> None:
+    before_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    def work(send: SendPart) -> None:
+        memory = bytearray(os.urandom(1 << 20) * 200)
+        end_s = time.process_time() + 0.2
+        while time.process_time() < end_s:
+            memory[0] ^= 1
+        send(str(len(memory)).encode())
+
+    result = run_in_fork(work, 60.0)
+    assert result.parts == [str(200 << 20).encode()]
+    assert result.cpu_s >= 0.2
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib < 50_000
+
+
+@pytest.mark.usefixtures("_no_new_child")
+@pytest.mark.parametrize("ending", [signal.SIGKILL, None])
+def test_parts_before_a_crash_are_returned(ending: int | None) -> None:
+    def work(send: SendPart) -> None:
+        send(b"so far")
+        if ending is None:
+            raise ValueError("not shown")
+        os.kill(os.getpid(), ending)
+
+    result = run_in_fork(work, 30.0)
+    assert (result.parts, result.ended) == ([b"so far"], False)
+
+
+@pytest.mark.usefixtures("_no_new_child")
+def test_fork_is_killed_after_the_timeout() -> None:
+    def work(send: SendPart) -> None:
+        send(b"so far")
+        time.sleep(600)
+
+    began_s = time.monotonic()
+    result = run_in_fork(work, 0.3)
+    assert (result.parts, result.ended) == ([b"so far"], False)
+    assert time.monotonic() - began_s < 60
+
+
+@pytest.mark.usefixtures("_no_new_child")
+def test_interrupt_kills_the_fork() -> None:
+    def interrupt(_number: int, _frame: object) -> None:
+        raise Interrupted("interrupted")
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(Interrupted):
+            run_in_fork(lambda _: time.sleep(600), 600.0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
