@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is served, read back by prometheus_client's own parsers in both formats."""
+"""Counters over intervals, and their pages as prometheus_client's own parsers read them."""
 
 from __future__ import annotations
 
 import msgspec
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from powerprof.live.intervals import LiveFinding, ServerState
-from powerprof.live.metrics import SharedTotals, Totals, render_metrics
+from powerprof.live.intervals import LiveFinding, RowKey, ServerState, merge_rows
+from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
+from powerprof.live.statements import format_label
 from tests.conftest import REPOSITORY
-from tests.unit.live.intervals import interval, row
+from tests.unit.live.intervals import interval, row, served, statement
 
 WHOSE = {"server": "mariadbd:3306", "account": "mysql", "program": "/usr/sbin/mariadbd"}
 OPEN = "application/openmetrics-text;version=1.0.0"
@@ -45,7 +48,7 @@ def values(text: str, of: str = "") -> dict[tuple[str, frozenset[tuple[str, str]
     }
 
 
-def test_both_formats_say_the_same() -> None:
+def test_both_formats_have_the_same_values() -> None:
     made = shared()
     text, kind = render_metrics(made)
     opened, open_kind = render_metrics(made, OPEN)
@@ -54,7 +57,7 @@ def test_both_formats_say_the_same() -> None:
     assert opened.endswith(b"# EOF\n")
 
 
-def test_the_figures() -> None:
+def test_a_page_has_the_sums_of_all_intervals() -> None:
     found = values(render_metrics(shared())[0].decode())
 
     def of(name: str, **labels: str) -> float | None:
@@ -76,7 +79,7 @@ def test_the_figures() -> None:
     assert of("powerprof_last_interval_timestamp_seconds") == 1002.25
 
 
-def test_what_has_ended_is_left_out() -> None:
+def test_ended_series_are_left_out() -> None:
     made = shared()
     made.add(interval(row("a", 1), energy=()))
     found = values(render_metrics(made)[0].decode())
@@ -87,7 +90,7 @@ def test_what_has_ended_is_left_out() -> None:
     assert "powerprof_energy_joules_total" in names
 
 
-def test_every_metric_has_a_line_in_the_reference() -> None:
+def test_every_metric_is_in_the_reference() -> None:
     text, _ = render_metrics(shared())
     page = (REPOSITORY / "docs/reference/metrics.md").read_text(encoding="utf-8")
     families = {line.split()[2] for line in text.decode().splitlines() if line.startswith("# TYPE")}
@@ -113,3 +116,253 @@ def test_figures_past_their_deadline_are_absent_and_come_back(monkeypatch: pytes
     made.add(interval(row("a", 10), ended_at="1970-01-01T00:18:20.000Z"))
     found = values(render_metrics(made)[0].decode())
     assert found[("powerprof_idle_exits_total", frozenset({("mechanism", "timer")}))] == 20
+
+
+Seen = dict[RowKey | None, int]
+
+
+def read(totals: Totals) -> Seen:
+    """What a reader of the counters sees; None stands for `other`."""
+    seen: Seen = {key: place.exits_count for key, place in totals.rows.places.items()}
+    seen[None] = totals.rows.rest.exits_count
+    totals.mark_read()
+    return seen
+
+
+def increase(before: Seen, after: Seen) -> int:
+    """What a store makes of two answers: a series that is new tells nothing of what it held before."""
+    return sum(value - before[key] for key, value in after.items() if key in before)
+
+
+def test_a_new_row_begins_at_zero() -> None:
+    totals = Totals()
+    totals.add(interval(row("sleep", 100)))
+    key = row("sleep", 0).key
+    assert read(totals) == {key: 0, None: 100}
+    totals.add(interval(row("sleep", 7), untraced=2))
+    assert read(totals) == {key: 7, None: 102}
+
+
+@example([([(1, 0)], 1), ([(1, 1), (2, 1)], 1), ([], 1), ([], 1), ([(1, 0)], 1), ([(0, 1)], 2), ([], 1)], 2)
+@given(
+    st.lists(st.tuples(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 500)), max_size=12), st.integers(1, 4))),
+    st.integers(0, 5),
+)
+def test_the_increase_of_all_series_is_that_of_the_host(
+    story: list[tuple[list[tuple[int, int]], int]], top: int
+) -> None:
+    totals = Totals(Ranking(top, 45.0))
+    before, exits_before = read(totals), 0
+    for turn, (rows, every) in enumerate(story, 1):
+        totals.add(interval(*(row(f"f{name}", count) for name, count in rows), untraced=1))
+        if turn % every == 0:
+            after, exits = read(totals), sum(totals.mechanisms.values())
+            assert len(after) <= top + 1
+            assert all(after[key] >= before[key] for key in after if key in before)
+            assert increase(before, after) == exits - exits_before
+            before, exits_before = after, exits
+
+
+def test_a_stale_row_ends_and_begins_at_zero_again() -> None:
+    totals = Totals(Ranking(stale_s=30.0))
+    for _ in range(3):
+        totals.add(interval(row("sleep", 10)))
+        totals.mark_read()
+    for _ in range(3):
+        totals.add(interval(row("other_one", 1)))
+    assert [key.function for key in totals.rows.places] == ["other_one"]
+    totals.mark_read()
+    totals.add(interval(row("sleep", 10)))
+    assert totals.rows.places[row("sleep", 0).key].exits_count == 0
+
+
+def test_a_series_that_ended_between_two_readings_continues() -> None:
+    totals = Totals(Ranking(stale_s=30.0))
+    for _ in range(3):
+        totals.add(interval(row("sleep", 10)))
+        before = read(totals)
+    for _ in range(3):
+        totals.add(interval(row("other_one", 1)))
+    assert row("sleep", 0).key not in totals.rows.places
+    totals.add(interval(row("sleep", 10)))
+    assert read(totals)[row("sleep", 0).key] == before[row("sleep", 0).key] == 20
+
+
+def test_the_most_expensive_rows_have_the_places() -> None:
+    totals = Totals(Ranking(2))
+    for _ in range(10):
+        totals.add(interval(row("a", 1000), row("b", 500), *(row(f"small{n}", 1) for n in range(50))))
+        totals.mark_read()
+    assert {key.function for key in totals.rows.places} == {"a", "b"}
+    for _ in range(40):
+        totals.add(interval(row("a", 1000), row("new", 900), row("b", 1)))
+        totals.mark_read()
+    assert {key.function for key in totals.rows.places} == {"a", "new"}
+
+
+def test_memory_is_bounded_if_rows_never_repeat() -> None:
+    totals = Totals(Ranking(5, 1e9))
+    for number in range(300):
+        totals.add(interval(*(row(f"f{number}-{n}", 1) for n in range(20))))
+    assert len(totals.rows._recent) <= 5 + 20 * 5
+
+
+def test_rows_with_the_same_names_are_merged() -> None:
+    (one,) = merge_rows([row("a", 3), row("a", 4)])
+    assert (one.exits_count, one.key.function) == (7, "a")
+
+
+def test_joules_are_summed_by_domain_and_for_the_host() -> None:
+    totals = Totals(per_cpu=False)
+    for _ in range(3):
+        totals.add(interval())
+    assert totals.joules == {("rapl", "package-0", "measured"): 90.0}
+    assert totals.host_joules == {"measured": 90.0}
+    assert totals.idle_s == {("all", "C1"): 55.5}
+
+
+def test_units_are_summed_over_their_rows() -> None:
+    totals = Totals()
+    rows = [
+        msgspec.structs.replace(row(name, 10), unit=unit) for name, unit in (("a", "x.service"), ("b", "x.service"))
+    ]
+    for _ in range(2):
+        totals.add(interval(*rows, row("tick", 5), untraced=1))
+        totals.mark_read()
+    assert {unit: place.exits_count for unit, place in totals.units.places.items()} == {"x.service": 20}
+    assert totals.units.rest.exits_count == 26 + 6
+
+
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def statement_totals(top: int = 20) -> SharedTotals:
+    return SharedTotals(Totals(statements=StatementTotals(Ranking(top))), {"version": "1"})
+
+
+def page(shown: SharedTotals, accept: str = "") -> Found:
+    return values(render_metrics(shown, accept)[0].decode(), accept)
+
+
+def by_statement(found: Found, name: str) -> dict[str, float]:
+    return {dict(labels)["statement"]: value for (own, labels), value in found.items() if own == name}
+
+
+def test_a_statement_counts_after_its_zero_was_read() -> None:
+    shown = statement_totals()
+    for _ in range(3):
+        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0, 4), statement("bb", 0.25))))
+        found = page(shown)
+    assert by_statement(found, "powerprof_statement_cpu_seconds_total") == {"aa": 2.0, "bb": 0.5, "other": 2.75}
+    assert by_statement(found, "powerprof_statement_wakeups_total") == {"aa": 8.0, "bb": 4.0, "other": 9.0}
+    assert by_statement(found, "powerprof_statement_joules_total") == {"aa": 4.0, "bb": 1.0, "other": 5.5}
+    assert by_statement(found, "powerprof_statement_info") == {"aa": 1.0, "bb": 1.0}
+    server = ("server", "mariadbd:3306")
+    assert found["powerprof_statements_measured_seconds_total", frozenset({server, ("method", "probes")})] == 30.0
+    assert found["powerprof_statements_up", frozenset({server})] == 1.0
+    assert page(shown, OPEN) == found
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.tuples(st.integers(0, 12), st.integers(0, 50)), max_size=6), st.integers(1, 4)),
+        max_size=12,
+    ),
+    st.integers(0, 5),
+)
+def test_the_increase_of_all_statements_is_that_of_the_server(
+    story: list[tuple[list[tuple[int, int]], int]], top: int
+) -> None:
+    totals = StatementTotals(Ranking(top, 45.0))
+
+    def read() -> dict[str, tuple[float, float]]:
+        seen = {id: (place.c0_s, place.joules) for id, place in totals.places().items()}
+        totals.mark_read()
+        return seen
+
+    before, since = read(), 0.0
+    totals.up = True
+    for turn, (rows, every) in enumerate(story, 1):
+        made = served(*(statement(f"{id:06x}", float(used)) for id, used in rows))
+        totals.add(made)
+        since += made.c0_s
+        assert len(totals.places()) <= top + 1
+        if turn % every == 0:
+            after = read()
+            grown = [
+                (c0_s - before[id][0], joules - before[id][1]) for id, (c0_s, joules) in after.items() if id in before
+            ]
+            assert all(c0_s >= -1e-9 and joules >= -1e-9 for c0_s, joules in grown)
+            assert sum(c0_s for c0_s, _ in grown) == pytest.approx(since)
+            assert sum(joules for _, joules in grown) == pytest.approx(2 * since)
+            before, since = after, 0.0
+
+
+def test_series_and_memory_are_bounded_if_statements_never_repeat() -> None:
+    shown = statement_totals(5)
+    totals = shown.totals.statements
+    assert totals is not None
+    for number in range(300):
+        rows = [statement(f"{number:03}{place:03}", 1.0) for place in range(20)]
+        shown.add(interval(row("a", 1), statements=served(*rows)))
+        found = page(shown)
+        assert len(by_statement(found, "powerprof_statement_cpu_seconds_total")) <= 6
+        assert len(by_statement(found, "powerprof_statement_info")) <= 5
+    assert len(totals.texts) <= 20 * 5 + 20
+
+
+def test_the_series_of_a_displaced_statement_ends() -> None:
+    shown = statement_totals(1)
+    for _ in range(3):
+        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0))))
+        page(shown)
+    for _ in range(20):
+        shown.add(interval(row("a", 1), statements=served(statement("bb", 9.0), statement("aa", 0.01))))
+        found = page(shown)
+    assert set(by_statement(found, "powerprof_statement_cpu_seconds_total")) == {"bb", "other"}
+    assert set(by_statement(found, "powerprof_statement_info")) == {"bb"}
+
+
+def test_samples_have_no_wakeups_and_an_absent_server_no_figures() -> None:
+    shown = statement_totals()
+    for _ in range(2):
+        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0))))
+        page(shown)
+    sampled = served(statement("aa", 1.0, 0), method="samples", wakeups_count=None)
+    shown.add(interval(row("a", 1), statements=sampled))
+    found = page(shown)
+    assert not by_statement(found, "powerprof_statement_wakeups_total")
+    assert by_statement(found, "powerprof_statement_cpu_seconds_total")["aa"] == 2.0
+    shown.add(interval(row("a", 1), statements=served(statement("new", 5.0))))
+    shown.add(interval(row("a", 1), statements=msgspec.structs.replace(served(), method=None)))
+    found = page(shown)
+    assert {name for name, _ in found if "statement" in name} == {
+        "powerprof_statements_up",
+        "powerprof_statements_measured_seconds_total",
+    }
+    assert found["powerprof_statements_up", frozenset({("server", "mariadbd:3306")})] == 0.0
+    shown.add(interval(row("a", 1), statements=served(statement("new", 5.0))))
+    # Nobody has seen its 0 yet.
+    assert by_statement(page(shown), "powerprof_statement_cpu_seconds_total")["new"] == 0.0
+
+
+def test_measured_and_estimated_joules_are_not_summed() -> None:
+    shown = statement_totals()
+    for kind in ("measured", "measured", "estimated", None, "measured"):
+        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0), kind=kind)))
+        found = page(shown)
+    joules = {key: value for key, value in found.items() if key[0] == "powerprof_statement_joules_total"}
+    assert {dict(labels)["kind"] for _, labels in joules} == {"measured"}
+    assert by_statement(found, "powerprof_statement_joules_total") == {"aa": 4.0, "other": 5.0}
+
+
+def test_a_hostile_text_is_a_short_printable_label() -> None:
+    hostile = 'SELECT `a"b\\c`,\n\t\x1b[31m\u202eé FROM t WHERE id = ?'
+    text = format_label(hostile)
+    assert text == 'SELECT `a"b\\c`, ?[31m?é FROM t WHERE id = ?'
+    assert len(format_label("SELECT " + "column, " * 10_000)) == 120
+    shown = statement_totals()
+    shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0, text=text))))
+    for accept in ("", OPEN):
+        info = [labels for (name, labels) in page(shown, accept) if name == "powerprof_statement_info"]
+        assert [dict(labels)["text"] for labels in info] == [text]

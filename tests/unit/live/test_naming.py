@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is named first, and what it may cost."""
+"""The order, the cost and the memory of naming stacks."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import pytest
 
 from powerprof.attribution.capture import Capture
 from powerprof.attribution.sites import LEFT_OUT, SiteStacks, StackMemo
-from powerprof.live.naming import LEAST_S, MOST_S, ProcessSite, TimeBudget, name_stacks, rank_sites
+from powerprof.live.naming import LEAST_S, MOST_S, PendingStacks, ProcessSite, TimeBudget, name_stacks, rank_sites
 from powerprof.stacks.image import snapshot
 from powerprof.stacks.store import TableStore
 from powerprof.stacks.symbols import Symbolizer
 from powerprof.tracing.bpf.shared_numbers import CODE_NEWBORN, Flag, StackKind
 from powerprof.tracing.idle_data import CAUSE, SavedSite
+from powerprof.tracing.idle_stacks import StackTrace
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
@@ -33,12 +34,12 @@ def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
     return found
 
 
-def test_sites_come_by_the_exits_of_all_their_causes() -> None:
+def test_sites_are_ranked_by_the_exits_of_all_their_causes() -> None:
     found = rank_sites(causes((1, 1, 10, 3), (2, 2, 20, 4), (1, 1, 10, 2), (3, 3, 0, 99)))
     assert list(found.items()) == [((1, (1, 10, 0, 0)), 5), ((2, (2, 20, 0, 0)), 4)]
 
 
-def test_names_are_paid_for_by_the_time_that_passes() -> None:
+def test_the_budget_grows_with_time_up_to_its_bound() -> None:
     purse = TimeBudget(share=0.001)
     assert purse.left_s == MOST_S
     with purse.spending():
@@ -53,7 +54,7 @@ def test_names_are_paid_for_by_the_time_that_passes() -> None:
     assert purse.left_s == MOST_S
 
 
-def test_who_was_dear_to_name_is_soon_forgiven() -> None:
+def test_the_debt_of_the_budget_is_bounded() -> None:
     purse = TimeBudget()
     purse.left_s = LEAST_S / 2
     with purse.spending():
@@ -75,7 +76,7 @@ def newborn(function: str, tid: int = 1) -> ProcessSite:
     return os.getpid(), (tid, address, 0x1000, CODE_NEWBORN)
 
 
-def test_stacks_are_named_apart_and_known_from_then_on() -> None:
+def test_a_fork_names_stacks_and_the_names_are_kept() -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     places = [newborn("getpid"), newborn("usleep", tid=2)]
     stacks = this_process(memo)
@@ -93,7 +94,7 @@ def test_stacks_are_named_apart_and_known_from_then_on() -> None:
     assert purse.left_s == left_s
 
 
-def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None:
+def test_an_incomplete_name_is_replaced_when_the_stack_arrives() -> None:
     memo, store = StackMemo(), TableStore()
     pid, (tid, ip, sp, _) = newborn("usleep")
     key = (tid, ip, sp, 77)
@@ -106,7 +107,7 @@ def test_a_place_whose_bytes_are_missing_is_named_again_when_they_come() -> None
     assert not this_process(memo, site).is_known(StackKind.SLEEPER, pid, key)
 
 
-def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_that_kill_their_reader_cost_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     good, bad, next_one = newborn("getpid"), newborn("usleep", tid=2), newborn("getppid", tid=3)
     real = Symbolizer.frames
@@ -125,7 +126,7 @@ def test_tables_that_break_their_reader_cost_one_place(monkeypatch: pytest.Monke
     assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
 
 
-def test_without_time_nothing_is_named() -> None:
+def test_an_empty_budget_names_no_stack() -> None:
     purse, place = TimeBudget(), newborn("usleep")
     purse.left_s = 0.001
     stacks = this_process(StackMemo())
@@ -134,7 +135,7 @@ def test_without_time_nothing_is_named() -> None:
     assert purse.left_s == 0.001
 
 
-def test_what_comes_soon_after_is_named_together() -> None:
+def test_new_stacks_wait_for_the_next_fork_unless_resumed() -> None:
     memo, store, purse = StackMemo(), TableStore(), TimeBudget()
     name_stacks(this_process(memo), [newborn("usleep")], store, purse)
     assert time.monotonic() < purse.paused_until_s < time.monotonic() + 31
@@ -147,3 +148,39 @@ def test_what_comes_soon_after_is_named_together() -> None:
     stacks = this_process(memo)
     name_stacks(stacks, [later], store, purse)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].function == "getpid"
+
+
+def site(pid: int, ip: int, size: int = 100) -> SavedSite:
+    return SavedSite(0, pid, pid + 1, StackKind.SLEEPER, ip, 0x1000, 7, b"", bytes(size))
+
+
+def trace(*sites: SavedSite) -> StackTrace:
+    return StackTrace(list(sites), [], {}, [], 0, 0, 0, 0, 0, 0, True)
+
+
+def kept(pending: PendingStacks) -> list[tuple[int, int]]:
+    return [(one.pid, one.ip) for one in pending.add_earlier(trace()).sites]
+
+
+def test_earlier_stacks_are_kept_until_they_are_named() -> None:
+    pending = PendingStacks(lambda _: False)
+    pending.add_earlier(trace(site(10, 1), site(20, 2)))
+    assert [one.ip for one in pending.add_earlier(trace(site(10, 3))).sites] == [1, 2, 3]
+    pending.drop_named([(11, 1, 0x1000, 7)])
+    assert kept(pending) == [(20, 2), (10, 3)]
+
+
+def test_the_oldest_stacks_are_dropped_at_the_memory_limit() -> None:
+    pending = PendingStacks(lambda _: False, most_bytes=3000)
+    for ip in range(10):
+        pending.add_earlier(trace(site(10, ip, size=800)))
+    assert kept(pending) == [(10, 7), (10, 8), (10, 9)]
+
+
+def test_stacks_of_ended_processes_are_dropped() -> None:
+    pending = PendingStacks(lambda pid: pid == 10)
+    pending.add_earlier(trace(site(10, 1), site(20, 2), site(10, 3)))
+    pending.drop_ended()
+    assert kept(pending) == [(20, 2)]
+    # Their room is free again.
+    assert pending._bytes == 300

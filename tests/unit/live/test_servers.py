@@ -24,14 +24,14 @@ def looks(
     return len(found)
 
 
-def test_servers_are_asked_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_queried_once_per_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks(WatchedServers(None, 60.0), monkeypatch, [False] * 120) == 10
 
 
-def test_who_is_in_a_hurry_is_asked_at_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_early_query_is_made_at_the_next_window(monkeypatch: pytest.MonkeyPatch) -> None:
     assert looks(WatchedServers(None, 60.0), monkeypatch, [True, False, False]) == 2
 
 
-def test_where_rates_jump_all_the_time_looks_out_of_turn_are_as_many_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_queries_are_bounded_by_the_regular_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     # Ten minutes: three that were put by, and one for each regular one.
     assert looks(WatchedServers(None, 60.0), monkeypatch, [True] * 120) <= 3 + 2 * 10

@@ -50,7 +50,7 @@ def test_metrics_on_loopback_and_nothing_else() -> None:
         get(f"{base}/metrics")
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_an_error() -> None:
     with (
         MetricsServer(LOOPBACK, answer) as server,
         pytest.raises(PowerprofError, match=r"cannot listen on 127\.0\.0\.1"),
@@ -58,7 +58,7 @@ def test_a_port_that_is_taken_is_said() -> None:
         MetricsServer(("127.0.0.1", server.port or 0), answer)
 
 
-def test_readers_that_send_nothing_keep_no_other_waiting() -> None:
+def test_silent_readers_do_not_delay_others() -> None:
     with MetricsServer(LOOPBACK, answer) as server:
         silent = [socket.create_connection(("127.0.0.1", server.port or 0)) for _ in range(5)]
         assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
@@ -74,7 +74,7 @@ def asked(port: int, count: int, request: bytes) -> list[socket.socket]:
     return made
 
 
-def test_readers_that_never_end_give_way_to_those_who_ask() -> None:
+def test_slow_readers_do_not_delay_others() -> None:
     with MetricsServer(LOOPBACK, answer) as server, ExitStack() as stack:
         for one in asked(server.port or 0, 4, b"GET /metrics HTTP/1.1\r\nX-Slow: "):
             stack.enter_context(one)
@@ -97,7 +97,7 @@ def test_readers_that_never_end_give_way_to_those_who_ask() -> None:
             one.close()
 
 
-def test_half_a_page_is_read_and_the_others_get_theirs() -> None:
+def test_unfinished_pages_do_not_delay_others() -> None:
     page = b"x" * (8 << 20)
     with MetricsServer(LOOPBACK, lambda accept: (page, "text/plain")) as server, ExitStack() as stack:
         for one in asked(server.port or 0, 7, b"GET /metrics HTTP/1.1\r\n\r\n"):
@@ -111,7 +111,7 @@ def test_half_a_page_is_read_and_the_others_get_theirs() -> None:
         assert [(code, len(body)) for code, body in got] == [(200, len(page))] * 10
 
 
-def test_who_asks_for_no_page_has_read_none() -> None:
+def test_a_head_request_does_not_read_the_figures() -> None:
     pages: list[str] = []
 
     def once(accept: str) -> tuple[bytes, str]:
@@ -129,7 +129,7 @@ def test_who_asks_for_no_page_has_read_none() -> None:
             assert b"".join(iter(lambda: client.recv(4096), b"")).endswith(b"\r\n\r\n")
 
 
-def test_a_socket_is_its_groups_and_gone_afterwards(tmp_path: Path) -> None:
+def test_a_socket_file_has_its_mode_and_is_removed(tmp_path: Path) -> None:
     path = tmp_path / "metrics.sock"
     for _ in range(2):
         with MetricsServer(path, answer), socket.socket(socket.AF_UNIX) as client:
@@ -165,7 +165,7 @@ def answer_to(server: MetricsServer, request: bytes) -> bytes:
         ("evil.example\r\nHost: 127.0.0.1", 421),
     ],
 )
-def test_a_page_of_a_browser_cannot_read_under_its_own_name(host: str, status: int) -> None:
+def test_a_foreign_host_name_is_refused(host: str, status: int) -> None:
     """DNS rebinding: the name of the page's own host gets the address 127.0.0.1."""
 
     def answered(config: WebConfig | None = None) -> bytes:
@@ -245,7 +245,7 @@ def test_tls(tmp_path: Path) -> None:
         ("basic_auth_users: 7", "basic_auth_users"),
     ],
 )
-def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str, reason: str) -> None:
+def test_an_unsupported_protection_is_refused(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(DataError, match=reason):
         load_web_config(config_file(tmp_path, text))
 
@@ -265,7 +265,7 @@ def test_a_protection_that_cannot_be_given_is_refused(tmp_path: Path, text: str,
         "tls_server_config: {root:x : 1}",
     ],
 )
-def test_an_error_prints_nothing_of_the_file(tmp_path: Path, line: str) -> None:
+def test_an_error_does_not_print_the_file(tmp_path: Path, line: str) -> None:
     with pytest.raises(DataError) as error:
         load_web_config(config_file(tmp_path, f"{line}\n"))
     assert not {"root", "secret"} & set(re.findall(r"root|secret", error.value.message.removeprefix(str(tmp_path))))
@@ -281,7 +281,7 @@ def test_the_file_is_read_with_the_rights_of_the_caller(
         load_web_config(path)
 
 
-def test_a_missing_certificate_is_said(tmp_path: Path) -> None:
+def test_a_missing_certificate_is_an_error(tmp_path: Path) -> None:
     config = load_web_config(config_file(tmp_path, "tls_server_config: {cert_file: a, key_file: b}"))
     with pytest.raises(DataError, match="no certificate with its key"):
         MetricsServer(LOOPBACK, answer, config)
@@ -301,12 +301,12 @@ def test_addresses(text: str, address: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["9477", "host:1", "127.0.0.1:x", "127.0.0.1:70000", "unix:relative"])
-def test_what_is_no_address(text: str) -> None:
+def test_invalid_addresses(text: str) -> None:
     with pytest.raises(UsageError):
         parse_address(text)
 
 
-def test_a_network_sees_nothing_without_a_protection() -> None:
+def test_a_network_address_needs_a_protection() -> None:
     with pytest.raises(UsageError, match="anyone on that network can read"):
         check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=False)
     check_exposure(("0.0.0.0", 9477), WebConfig(), insecure=True)

@@ -90,7 +90,7 @@ def attackers(count: int, attack: Callable[[int], None]) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /metrics HTTP/1.1\r\nX-Slow: "], ids=["idle", "slow"])
-def test_four_hundred_connections_delay_no_scrape(sent: bytes) -> None:
+def test_four_hundred_connections_do_not_delay_a_scrape(sent: bytes) -> None:
     with served() as (port, process), ExitStack() as stack:
         connections = []
         for _ in range(400):
@@ -132,7 +132,7 @@ def test_four_hundred_connections_delay_no_scrape(sent: bytes) -> None:
         assert process.num_fds() < 200
 
 
-def test_wrong_passwords_cost_little_and_delay_no_scrape(tmp_path: Path) -> None:
+def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> None:
     config = tmp_path / "web.yml"
     config.write_text(f"basic_auth_users: {{prometheus: {bcrypt.hashpw(b'right', bcrypt.gensalt(10)).decode()}}}")
     with served(str(config)) as (port, process):
@@ -172,7 +172,7 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
-def test_one_password_is_checked_at_a_time_with_the_same_work_for_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = {
         "a": bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode(),
         "b": bcrypt.hashpw(b"x", bcrypt.gensalt(6)).decode(),

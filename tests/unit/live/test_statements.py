@@ -1,96 +1,178 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen and the lines of `queries --watch`: trends of statements, order, filter, and a server that is away."""
+"""Probes and samples of a served server: their cost is bounded, and a restarted server is found again."""
 
 from __future__ import annotations
 
-import msgspec
+from dataclasses import dataclass
+from typing import Any
 
-from powerprof.live.statements import StatementHistory
-from powerprof.queries.records import Statement, TracingCost
-from powerprof.report.watch import (
-    AWAY,
-    QUERIES_PLAIN_HEAD,
-    QUERIES_SORTS,
-    ScreenView,
-    draw_queries_screen,
-    queries_chosen_lines,
-    queries_plain_line,
-)
-from tests.unit.queries.test_report import record
+import pytest
+
+from powerprof.live import statements as module
+from powerprof.live.statements import ServedServer
+from powerprof.queries.probes import ProbeTrial
+from powerprof.queries.target import TracedServer
+from powerprof.system.errors import CapabilityError, PowerprofError
+
+CHEAP = ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
 
-def history() -> StatementHistory:
-    """A window without the point selects, then the one with them."""
-    found = StatementHistory()
-    now = record()
-    found.add(msgspec.structs.replace(now, statements=[one for one in now.statements if "BENCHMARK" in one.text]))
-    found.add(now)
+@dataclass
+class Ways:
+    """What the server lets itself be asked by, and what the next windows cost."""
+
+    server_s: float = 2.0
+    cost_s: float = 0.01
+    bpf_s: float | None = 0.01
+    seen_count: int = 1000
+    trial: ProbeTrial = CHEAP
+    is_there: bool = True
+    can_probe: bool = True
+    can_sample: bool = True
+    now_s: float = 1000.0
+
+
+class _Way:
+    method = "probes"
+    parts: tuple[Any, ...] = ()
+
+    def __init__(self, ways: Ways) -> None:
+        self._ways = ways
+
+    def ready(self) -> None: ...
+    def close(self) -> None: ...
+
+    def trial(self) -> ProbeTrial:
+        return self._ways.trial
+
+    def finish_window(self, _: object) -> Any:
+        if not self._ways.is_there:
+            raise PowerprofError("mysqld (10) ended within the window")
+        return type("Taken", (), {"measured": _measured(self.method, self._ways)})
+
+
+class _Sampled(_Way):
+    method = "samples"
+
+
+@dataclass
+class _Measured:
+    method: str
+    bpf_s: float | None
+    cost_s: float | None
+    seen_count: int
+    process_cpu_s: float
+    window_s: float = 10.0
+
+
+def _measured(method: str, ways: Ways) -> _Measured:
+    return _Measured(method, ways.bpf_s, ways.cost_s, ways.seen_count, ways.server_s)
+
+
+class _Record:
+    def __init__(self, measured: _Measured) -> None:
+        self.server_c0_s, self.method = measured.process_cpu_s, measured.method
+        self.statements: list[Any] = []
+        self.background: list[Any] = []
+        self.connections = type("Share", (), {"wakeups_count": None})
+        self.joules = self.kind = self.energy_split = None
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    found = Ways()
+
+    def probes(*_: object, **__: object) -> _Way:
+        if not found.can_probe:
+            raise CapabilityError("no probe can be placed", None)
+        return _Way(found)
+
+    def samples(*_: object) -> _Way:
+        if not found.can_sample:
+            raise CapabilityError("no texts in its memory", None)
+        return _Sampled(found)
+
+    def reached(*_: object) -> TracedServer:
+        if not found.is_there:
+            raise PowerprofError("no process is called mysqld")
+        return TracedServer(10, "mysqld (10)", None, None)
+
+    monkeypatch.setattr(module, "Probes", probes)
+    monkeypatch.setattr(module, "Samples", samples)
+    monkeypatch.setattr(module, "find_server", reached)
+    monkeypatch.setattr(module, "build_record", lambda _, measured, __: _Record(measured))
+    monkeypatch.setattr(module, "replace", lambda measured, **_: measured)
+    monkeypatch.setattr(module, "may_be_forged", lambda _: False)
+    monkeypatch.setattr(module, "list_tcp_ports", lambda _: [3306])
+    monkeypatch.setattr(module, "name_of", lambda _: "mysqld")
+    monkeypatch.setattr("powerprof.live.statements.time.monotonic", lambda: found.now_s)
     return found
 
 
-def test_the_screen_has_the_whole_and_each_statement_with_its_trend() -> None:
-    lines = draw_queries_screen(history(), ScreenView(sort="CPU"), "powerprof queries", 100, 24)
-    assert len(lines) == 24
-    assert all(len(line) <= 100 for line in lines)
-    assert lines[0].startswith("powerprof queries · mysqld (10) · 2 s")
-    assert "not measured" not in lines[1]
-    assert lines[1].startswith("CPU 50.0 % of one")
-    assert "208 statements/s" in lines[1]
-    assert lines[2] == "statements 81.0 % + background 9.0 % + connections 9.0 % + unexplained 1.0 %"
-    assert lines[5].startswith(">")
-    rows = {line.split("  ")[-1]: line for line in lines[5:12] if line.strip()}
-    point = next(line for name, line in rows.items() if "FROM t WHERE" in name)
-    assert point.split()[:5] == ["20.0", "▁█", "200", "1.000", "0.59"]
-    assert "itself: 5.8 µs a statement" in lines[-1]
+def method(server: ServedServer) -> str | None:
+    """How the next interval was measured."""
+    window: Any = type("Window", (), {"window_s": 10.0})
+    energy: Any = type("Energy", (), {"complete": lambda _, window: window})()
+    server.begin()
+    server.end()
+    return server.collect(window, energy).method
 
 
-def test_what_lies_between_two_windows_is_said() -> None:
-    kept = history()
-    kept.add(msgspec.structs.replace(record(), gap_before_s=0.0312))
-    assert "31 ms not measured before it" in draw_queries_screen(kept, ScreenView(sort="CPU"), "t", 120, 24)[1]
+def test_expensive_probes_are_replaced_by_samples_and_retried(ways: Ways) -> None:
+    server = ServedServer("mysqld")
+    assert method(server) == "probes"
+    ways.cost_s = ways.bpf_s = 0.08
+    assert method(server) == "probes"  # 4 % of what the server used were seen in it
+    assert [method(server) for _ in range(3)] == ["samples"] * 3
+    ways.now_s += 601
+    ways.trial = ProbeTrial(0.5, 0.4, 0.02, 10_000)
+    assert [method(server) for _ in range(2)] == ["samples"] * 2
+    ways.server_s = 0.2  # hardly runs: what probes cost of it is nothing
+    ways.cost_s = ways.bpf_s = 0.001
+    ways.trial = ProbeTrial(0.5, 0.01, 0.001, 20)
+    assert [method(server) for _ in range(3)] == ["samples", "probes", "probes"]
 
 
-def test_rows_are_sorted_filtered_and_opened() -> None:
-    kept = history()
-    assert queries_chosen_lines(kept, ScreenView(sort="calls"))[0].statement.text == "SELECT c FROM t WHERE id = ?"
-    assert "BENCHMARK" in queries_chosen_lines(kept, ScreenView(sort="ms a call"))[0].statement.text
-    assert len(queries_chosen_lines(kept, ScreenView(sort="CPU", wanted="benchmark"))) == 1
-    opened = draw_queries_screen(kept, ScreenView(sort="CPU", opened=True), "t", 60, 24)
-    assert opened[6].strip().startswith("SELECT BENCHMARK")
-    assert QUERIES_SORTS[0] == "CPU"
+def test_the_trial_gives_the_cost_if_programs_are_not_timed(ways: Ways) -> None:
+    ways.trial = ProbeTrial(0.5, 0.4, 0.004, 1_000)  # 4 µs each
+    server = ServedServer("mysqld")
+    ways.bpf_s = ways.cost_s = None
+    ways.seen_count = 7_000
+    assert [method(server) for _ in range(2)] == ["probes", "probes"]
+    ways.seen_count = 20_000
+    assert [method(server) for _ in range(2)] == ["probes", "samples"]
 
 
-def test_a_server_that_is_away_is_said_and_the_last_window_stays() -> None:
-    kept = StatementHistory()
-    kept.add(None)
-    assert any(AWAY in line for line in draw_queries_screen(kept, ScreenView(), "t", 80, 10))
-    kept = history()
-    kept.add(None)
-    lines = draw_queries_screen(kept, ScreenView(), "t", 80, 24)
-    assert any(AWAY in line for line in lines)
-    assert any("BENCHMARK" in line for line in lines)
-    assert queries_plain_line(None) == AWAY
-    kept.add(record())
-    assert not any(AWAY in line for line in draw_queries_screen(kept, ScreenView(), "t", 80, 24))
+def test_samples_are_used_without_probes_and_neither_is_an_error(ways: Ways) -> None:
+    ways.can_probe = False
+    server = ServedServer("mysqld")
+    ways.server_s = 0.01
+    assert [method(server) for _ in range(3)] == ["samples"] * 3
+    ways.can_sample = False
+    with pytest.raises(CapabilityError):
+        ServedServer("mysqld")
 
 
-def test_what_does_not_fit_is_summed() -> None:
-    whole = record()
-    many = [Statement(text=f"SELECT {name} FROM t", c0_s=0.02, c0_percent=2.0) for name in "abcdefghijklmnopqrst"]
-    kept = StatementHistory()
-    kept.add(msgspec.structs.replace(whole, statements=many))
-    lines = draw_queries_screen(kept, ScreenView(sort="CPU"), "t", 80, 14)
-    rows = [line for line in lines if "FROM t" in line]
-    rest = next(line for line in lines if "more rows" in line)
-    assert float(rest.split()[0]) + len(rows) == 20.0  # 1 % of a CPU each
+def test_expensive_probes_stop_even_without_samples(ways: Ways) -> None:
+    server = ServedServer("mysqld")
+    ways.can_sample, ways.cost_s, ways.bpf_s = False, 0.1, 0.1
+    assert method(server) == "probes"
+    assert [method(server) for _ in range(3)] == [None] * 3
+    assert server.trouble == "probes cost more than 3 % of the server, and samples: no texts in its memory"
+    ways.now_s += 601
+    ways.cost_s = ways.bpf_s = 0.001
+    assert method(server) == "probes"
+    assert server.trouble == ""
 
 
-def test_a_dear_trace_and_a_line_for_a_log() -> None:
-    dear = msgspec.structs.replace(record(), tracing=TracingCost(probes_ms=50.0, percent=1.0, per_call_us=9.0))
-    kept = StatementHistory()
-    kept.add(dear)
-    assert "! tracing takes 5.0 % of the server's CPU time" in draw_queries_screen(kept, ScreenView(), "t", 80, 24)
-    line = queries_plain_line(record(), 100)
-    assert len(line) <= 100
-    assert line.split()[:3] == ["00:00:00", "50.0", "208"]
-    assert len(QUERIES_PLAIN_HEAD.split()) >= 5
+def test_a_server_is_found_again_after_its_end(ways: Ways) -> None:
+    server = ServedServer("mysqld")
+    assert method(server) == "probes"
+    ways.is_there = False
+    assert [method(server) for _ in range(3)] == [None] * 3
+    assert server.trouble == "no process is called mysqld"
+    ways.is_there = True
+    assert method(server) == "probes"
+    ways.is_there = False
+    with pytest.raises(PowerprofError):
+        ServedServer("mysqld")

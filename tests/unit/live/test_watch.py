@@ -1,27 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The screen at any size, what keys mean, and the same as lines and as documents."""
+"""The screens of `watch` and `queries --watch` at any size, their keys, lines and documents."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from powerprof.cli.live import parse_keys
 from powerprof.live.intervals import CpuUse, IntervalRow, LiveFinding, RowHistory, RowKey, RowTrend
+from powerprof.live.statements import StatementHistory
+from powerprof.queries.records import Statement, TracingCost
 from powerprof.report.watch import (
+    AWAY,
     KEYS,
     PLAIN_HEAD,
+    QUERIES_PLAIN_HEAD,
+    QUERIES_SORTS,
     ScreenView,
     draw_bars,
+    draw_queries_screen,
     draw_screen,
     interval_document,
     plain_line,
+    queries_chosen_lines,
+    queries_plain_line,
     row_line,
     scroll_rows,
 )
 from tests.unit.live.intervals import interval, row
+from tests.unit.queries.test_report import record
 
 STORM = LiveFinding(rule="duplicate_server_id", severity="fault", text="another server has server_id 2")
 TITLE = "powerprof watch · mariadbd"
@@ -37,14 +47,14 @@ def history(*counts: int) -> RowHistory:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (40, 8), (20, 4)])
 @pytest.mark.parametrize("opened", [False, True])
-def test_every_size_is_filled_and_never_left(width: int, height: int, opened: bool) -> None:
+def test_a_screen_fills_every_size_exactly(width: int, height: int, opened: bool) -> None:
     for made in (history(), history(20), history(20, 20, 5120)):
         lines = draw_screen(made, ScreenView(opened=opened, chosen=50), TITLE, width, height)
         assert len(lines) == height
         assert max(map(len, lines)) <= width
 
 
-def test_what_eighty_columns_show() -> None:
+def test_a_screen_of_eighty_columns() -> None:
     lines = draw_screen(history(0, 20, 20, 5120), ScreenView(), TITLE, 80, 24)
     assert lines[0].startswith(f"{TITLE} · 2 CPUs · 10 s") and lines[0].endswith("00:00:00")
     assert lines[1].startswith("C0 7.5 %") and "wake-ups 521/s" in lines[1] and "3.0 W" in lines[1]
@@ -66,7 +76,7 @@ def test_rows_that_do_not_fit_are_summed() -> None:
 
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 12, 13, 14, 40])
-def test_rows_and_the_rest_are_all_wherever_one_scrolls(room: int, opened: bool) -> None:
+def test_rows_and_the_rest_are_complete_at_every_scroll_position(room: int, opened: bool) -> None:
     for chosen in range(14):  # one more than there are
         rows = scroll_rows(
             [1 << n for n in range(13)],
@@ -98,7 +108,7 @@ def test_filter_sort_and_choice() -> None:
     assert draw_screen(made, ScreenView(wanted="ab", typing=True), TITLE, 80, 24)[-1] == "/ab_"
 
 
-def test_what_sorts_and_filters_is_always_on_the_screen() -> None:
+def test_order_and_filter_are_always_on_the_screen() -> None:
     made = history(20)
     assert draw_screen(made, ScreenView(), TITLE, 80, 24)[3] == "sorted by rate (s: rate, C0, name)"
     filtered = draw_screen(made, ScreenView(sort="C0", wanted="handle"), TITLE, 80, 24)[3]
@@ -116,7 +126,7 @@ def test_help_names_every_key_and_column() -> None:
         assert "Any key: back" in words and max(map(len, lines)) <= width
 
 
-def test_the_process_stays_whatever_is_left_out() -> None:
+def test_a_narrow_row_keeps_the_process() -> None:
     """The age goes first, then the thread, then the end of the function."""
     key = RowKey("python3", "worker-thread-17", "wait_for_more_work_of_any_kind")
     worker = IntervalRow(key=key, exits_count=5, c0_s=0.1, mechanism="timer")
@@ -130,7 +140,7 @@ def test_the_process_stays_whatever_is_left_out() -> None:
     assert row_line(line, 70).endswith("python3 · wait_for_more_work_of_…")
 
 
-def test_a_kernel_thread_is_named_rather_than_the_kernel() -> None:
+def test_a_kernel_thread_is_named_instead_of_the_kernel() -> None:
     timer = IntervalRow(
         key=RowKey("kernel", "kworker/u8:2-events_unbound", "delayed_work_timer_fn"),
         exits_count=5,
@@ -142,7 +152,7 @@ def test_a_kernel_thread_is_named_rather_than_the_kernel() -> None:
     )
 
 
-def test_a_busy_host_says_what_keeps_it_busy() -> None:
+def test_a_busy_host_shows_its_busiest_processes() -> None:
     """19.6 of 20 s of both CPUs: 12 s of two compilers, 6 s of a server, the rest has ended."""
     used = {"mariadbd": CpuUse(1, 6.0), "cc1": CpuUse(2, 12.0), "sshd": CpuUse(1, 0.1)}
     made = RowHistory()
@@ -160,7 +170,7 @@ def test_a_busy_host_says_what_keeps_it_busy() -> None:
     assert "busy" not in " ".join(draw_screen(history(20), ScreenView(), TITLE, 80, 24))
 
 
-def test_trouble_is_said() -> None:
+def test_lost_causes_and_suspends_are_shown() -> None:
     made = RowHistory()
     made.add(replace_interval(lost_count=7, suspended_s=30.0))
     lines = draw_screen(made, ScreenView(), TITLE, 80, 24)
@@ -202,3 +212,80 @@ def test_an_interval_as_a_line_and_as_a_document() -> None:
     assert found["rows"][0]["function"] == "handle_slave_io"
     assert (found["watts"], found["kind"]) == (3.0, "measured")
     assert replace(ScreenView(), paused=True).paused
+
+
+def queries_history() -> StatementHistory:
+    """A window without the point selects, then the one with them."""
+    found = StatementHistory()
+    now = record()
+    found.add(msgspec.structs.replace(now, statements=[one for one in now.statements if "BENCHMARK" in one.text]))
+    found.add(now)
+    return found
+
+
+def test_the_queries_screen_has_the_sums_and_the_trend_of_each_statement() -> None:
+    lines = draw_queries_screen(queries_history(), ScreenView(sort="CPU"), "powerprof queries", 100, 24)
+    assert len(lines) == 24
+    assert all(len(line) <= 100 for line in lines)
+    assert lines[0].startswith("powerprof queries · mysqld (10) · 2 s")
+    assert "not measured" not in lines[1]
+    assert lines[1].startswith("CPU 50.0 % of one")
+    assert "208 statements/s" in lines[1]
+    assert lines[2] == "statements 81.0 % + background 9.0 % + connections 9.0 % + unexplained 1.0 %"
+    assert lines[5].startswith(">")
+    rows = {line.split("  ")[-1]: line for line in lines[5:12] if line.strip()}
+    point = next(line for name, line in rows.items() if "FROM t WHERE" in name)
+    assert point.split()[:5] == ["20.0", "▁█", "200", "1.000", "0.59"]
+    assert "itself: 5.8 µs a statement" in lines[-1]
+
+
+def test_the_gap_between_two_windows_is_shown() -> None:
+    kept = queries_history()
+    kept.add(msgspec.structs.replace(record(), gap_before_s=0.0312))
+    assert "31 ms not measured before it" in draw_queries_screen(kept, ScreenView(sort="CPU"), "t", 120, 24)[1]
+
+
+def test_statements_are_sorted_filtered_and_opened() -> None:
+    kept = queries_history()
+    assert queries_chosen_lines(kept, ScreenView(sort="calls"))[0].statement.text == "SELECT c FROM t WHERE id = ?"
+    assert "BENCHMARK" in queries_chosen_lines(kept, ScreenView(sort="ms a call"))[0].statement.text
+    assert len(queries_chosen_lines(kept, ScreenView(sort="CPU", wanted="benchmark"))) == 1
+    opened = draw_queries_screen(kept, ScreenView(sort="CPU", opened=True), "t", 60, 24)
+    assert opened[6].strip().startswith("SELECT BENCHMARK")
+    assert QUERIES_SORTS[0] == "CPU"
+
+
+def test_the_last_window_stays_while_the_server_is_away() -> None:
+    kept = StatementHistory()
+    kept.add(None)
+    assert any(AWAY in line for line in draw_queries_screen(kept, ScreenView(), "t", 80, 10))
+    kept = queries_history()
+    kept.add(None)
+    lines = draw_queries_screen(kept, ScreenView(), "t", 80, 24)
+    assert any(AWAY in line for line in lines)
+    assert any("BENCHMARK" in line for line in lines)
+    assert queries_plain_line(None) == AWAY
+    kept.add(record())
+    assert not any(AWAY in line for line in draw_queries_screen(kept, ScreenView(), "t", 80, 24))
+
+
+def test_statements_that_do_not_fit_are_summed() -> None:
+    whole = record()
+    many = [Statement(text=f"SELECT {name} FROM t", c0_s=0.02, c0_percent=2.0) for name in "abcdefghijklmnopqrst"]
+    kept = StatementHistory()
+    kept.add(msgspec.structs.replace(whole, statements=many))
+    lines = draw_queries_screen(kept, ScreenView(sort="CPU"), "t", 80, 14)
+    rows = [line for line in lines if "FROM t" in line]
+    rest = next(line for line in lines if "more rows" in line)
+    assert float(rest.split()[0]) + len(rows) == 20.0  # 1 % of a CPU each
+
+
+def test_an_expensive_trace_is_reported_and_a_window_is_one_log_line() -> None:
+    dear = msgspec.structs.replace(record(), tracing=TracingCost(probes_ms=50.0, percent=1.0, per_call_us=9.0))
+    kept = StatementHistory()
+    kept.add(dear)
+    assert "! tracing takes 5.0 % of the server's CPU time" in draw_queries_screen(kept, ScreenView(), "t", 80, 24)
+    line = queries_plain_line(record(), 100)
+    assert len(line) <= 100
+    assert line.split()[:3] == ["00:00:00", "50.0", "208"]
+    assert len(QUERIES_PLAIN_HEAD.split()) >= 5

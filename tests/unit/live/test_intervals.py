@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An interval's sums: the kernel's counters between two edges, with CPUs that come and go, and what nobody traced."""
+"""The sums of an interval: the kernel's counters, the trace and the rows."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_idle_time_exits_and_c0_of_all_cpus() -> None:
     assert span.polling == {"POLL"}
 
 
-def test_a_cpu_that_comes_is_left_out_and_said() -> None:
+def test_a_new_cpu_is_left_out_with_a_note() -> None:
     before = Snapshot({0: reading(0, 10, 0, 5, 100)})
     after = Snapshot({0: reading(0, 20, 0, 13, 180), 1: reading(1, 20, 0, 17, 60)})
     span = measure_span(before, after)
@@ -47,18 +47,18 @@ def test_a_cpu_that_comes_is_left_out_and_said() -> None:
     assert span.notes == ("CPU 1 came or went: left out of this interval",)
 
 
-def test_counters_that_were_reset_are_no_interval() -> None:
+def test_reset_counters_are_left_out() -> None:
     span = measure_span(Snapshot({0: reading(0, 10, 0, 5, 100)}), Snapshot({0: reading(0, 20, 0, 1, 10)}))
     assert (span.cpus, span.exits_count, span.c0_s) == (0, None, 0.0)
     assert "went backwards" in span.notes[0]
 
 
-def test_what_the_kernel_counted_and_nobody_traced_is_in_the_sum() -> None:
+def test_untraced_exits_are_in_the_sum() -> None:
     assert count_mechanisms([row("a", 70), row("b", 20)], 100) == ({"timer": 90, "untraced": 10}, 100)
     assert count_mechanisms([row("a", 70)], None) == ({"timer": 70, "untraced": 0}, 70)
 
 
-def test_what_the_trace_saw_ahead_of_the_counters_is_counted_once() -> None:
+def test_exits_ahead_of_the_counters_are_counted_once() -> None:
     """The trace is read some milliseconds after the counters: what ended between is in it already."""
     leads, ahead, total, kernel = [0, 12, 0, 7, 7, 30, 0, 3], 0, 0, 0
     for before, lead in pairwise(leads):
@@ -69,7 +69,7 @@ def test_what_the_trace_saw_ahead_of_the_counters_is_counted_once() -> None:
         assert total == kernel + lead
 
 
-def test_entries_that_a_driver_rejects_are_no_lead() -> None:
+def test_rejected_entries_do_not_accumulate_as_ahead() -> None:
     # The trace sees them, the counters never do: for ever ahead, they would hide what is lost later on.
     ahead = 0
     for _ in range(100):
@@ -80,7 +80,7 @@ def test_entries_that_a_driver_rejects_are_no_lead() -> None:
     assert count_mechanisms([row("a", 500)], 1000, ahead) == ({"timer": 500, "untraced": 478}, 978)
 
 
-def test_who_ran_since_an_earlier_interval_is_blamed_for_no_more_than_this_one() -> None:
+def test_running_time_is_limited_to_the_interval() -> None:
     # A CPU left idle four seconds ago and idles again now: this interval has 1.5 s in C0, the rest was in earlier ones.
     rows = limit_running_time([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
     assert [one.c0_s for one in rows] == pytest.approx([1.2, 0.3])
@@ -106,14 +106,14 @@ def wakeup(*stack: tuple[str | None, str]) -> Wakeup:
     )
 
 
-def test_the_function_is_the_programs_own_and_no_address_without_a_file() -> None:
+def test_the_function_is_of_the_program_and_not_an_address() -> None:
     assert name_function(wakeup(("futex_wait", "libc.so.6"), ("srv_master", "mariadbd"))) == "srv_master"
     assert name_function(wakeup(("nanosleep", "libc.so.6"))) == "nanosleep"
     assert name_function(wakeup((None, "[unknown]"))) == "[unknown]"
     assert name_function(wakeup()) == "[no user stack]"
 
 
-def test_a_thread_that_was_woken_on_busy_cpus_only_has_a_row_without_exits() -> None:
+def test_a_thread_woken_only_on_busy_cpus_has_a_row_without_exits() -> None:
     waking = Waking(
         origin="own_timer",
         wakings_count=7,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The systemd unit: systemd itself reads it, and scores how much it leaves open."""
+"""The systemd unit of the exporter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from powerprof.live.exporter import format_unit, list_capabilities
 
 
-def test_systemd_finds_little_that_is_open(tmp_path: Path) -> None:
+def test_the_exposure_score_of_the_unit_is_low(tmp_path: Path) -> None:
     unit = tmp_path / "powerprof-exporter.service"
     unit.write_text(format_unit(Path("/usr/bin/true")))
     done = subprocess.run(
@@ -21,7 +21,7 @@ def test_systemd_finds_little_that_is_open(tmp_path: Path) -> None:
     assert float(found[1]) <= 3.2
 
 
-def test_it_may_trace_and_read_and_do_little_else() -> None:
+def test_the_capabilities_of_the_unit() -> None:
     assert list_capabilities() == [
         "CAP_BPF",
         "CAP_CHECKPOINT_RESTORE",
