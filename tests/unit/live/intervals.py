@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Intervals as a monitor yields them, made up."""
+"""Builders of intervals for tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def statement(id: str, c0_s: float, wakeups: int = 2, joules: float | None = Non
 
 
 def served(*rows: ServedStatement, rest_s: float = 0.5, window_s: float = 10.0, **more: Any) -> ServedStatements:
-    """A server of which `rest_s` is in no statement."""
+    """Return the statements of a server with `rest_s` of other work."""
     given: dict[str, Any] = {
         "server": "mariadbd:3306",
         "method": "probes",

@@ -59,7 +59,7 @@ def test_untraced_exits_are_in_the_sum() -> None:
 
 
 def test_exits_ahead_of_the_counters_are_counted_once() -> None:
-    """The trace is read some milliseconds after the counters: what ended between is in it already."""
+    """The trace is read some milliseconds after the counters, so it has exits that they lack."""
     leads, ahead, total, kernel = [0, 12, 0, 7, 7, 30, 0, 3], 0, 0, 0
     for before, lead in pairwise(leads):
         counted = 1500
@@ -70,7 +70,7 @@ def test_exits_ahead_of_the_counters_are_counted_once() -> None:
 
 
 def test_rejected_entries_do_not_accumulate_as_ahead() -> None:
-    # The trace sees them, the counters never do: for ever ahead, they would hide what is lost later on.
+    # The kernel never counts them. If they accumulated, they would hide lost exits.
     ahead = 0
     for _ in range(100):
         _, exits = count_mechanisms([row("a", 1100)], 1000, ahead)
@@ -81,7 +81,7 @@ def test_rejected_entries_do_not_accumulate_as_ahead() -> None:
 
 
 def test_running_time_is_limited_to_the_interval() -> None:
-    # A CPU left idle four seconds ago and idles again now: this interval has 1.5 s in C0, the rest was in earlier ones.
+    # A CPU was busy for 4 s until now, of which 1.5 s are in this interval.
     rows = limit_running_time([row("a", 1, c0_s=4.0), row("b", 10, c0_s=1.0)], 1.5)
     assert [one.c0_s for one in rows] == pytest.approx([1.2, 0.3])
     assert [one.exits_count for one in rows] == [1, 10]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-from powerprof.live.intervals import LiveFinding, RowKey, ServerState, merge_rows
+from powerprof.live.intervals import LiveFinding, RowKey, ServedStatements, ServerState, merge_rows
 from powerprof.live.metrics import Ranking, SharedTotals, StatementTotals, Totals, render_metrics
 from powerprof.live.statements import format_label
 from tests.conftest import REPOSITORY
@@ -122,7 +122,7 @@ Seen = dict[RowKey | None, int]
 
 
 def read(totals: Totals) -> Seen:
-    """What a reader of the counters sees; None stands for `other`."""
+    """Read the counters; None stands for `other`."""
     seen: Seen = {key: place.exits_count for key, place in totals.rows.places.items()}
     seen[None] = totals.rows.rest.exits_count
     totals.mark_read()
@@ -130,7 +130,7 @@ def read(totals: Totals) -> Seen:
 
 
 def increase(before: Seen, after: Seen) -> int:
-    """What a store makes of two answers: a series that is new tells nothing of what it held before."""
+    """Return the increase between two readings. A store ignores the first value of a series."""
     return sum(value - before[key] for key, value in after.items() if key in before)
 
 
@@ -244,6 +244,12 @@ def page(shown: SharedTotals, accept: str = "") -> Found:
     return values(render_metrics(shown, accept)[0].decode(), accept)
 
 
+def serve(shown: SharedTotals, statements: ServedStatements) -> Found:
+    """Add an interval and return the page."""
+    shown.add(interval(row("a", 1), statements=statements))
+    return page(shown)
+
+
 def by_statement(found: Found, name: str) -> dict[str, float]:
     return {dict(labels)["statement"]: value for (own, labels), value in found.items() if own == name}
 
@@ -251,8 +257,7 @@ def by_statement(found: Found, name: str) -> dict[str, float]:
 def test_a_statement_counts_after_its_zero_was_read() -> None:
     shown = statement_totals()
     for _ in range(3):
-        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0, 4), statement("bb", 0.25))))
-        found = page(shown)
+        found = serve(shown, served(statement("aa", 1.0, 4), statement("bb", 0.25)))
     assert by_statement(found, "powerprof_statement_cpu_seconds_total") == {"aa": 2.0, "bb": 0.5, "other": 2.75}
     assert by_statement(found, "powerprof_statement_wakeups_total") == {"aa": 8.0, "bb": 4.0, "other": 9.0}
     assert by_statement(found, "powerprof_statement_joules_total") == {"aa": 4.0, "bb": 1.0, "other": 5.5}
@@ -304,8 +309,7 @@ def test_series_and_memory_are_bounded_if_statements_never_repeat() -> None:
     assert totals is not None
     for number in range(300):
         rows = [statement(f"{number:03}{place:03}", 1.0) for place in range(20)]
-        shown.add(interval(row("a", 1), statements=served(*rows)))
-        found = page(shown)
+        found = serve(shown, served(*rows))
         assert len(by_statement(found, "powerprof_statement_cpu_seconds_total")) <= 6
         assert len(by_statement(found, "powerprof_statement_info")) <= 5
     assert len(totals.texts) <= 20 * 5 + 20
@@ -314,11 +318,9 @@ def test_series_and_memory_are_bounded_if_statements_never_repeat() -> None:
 def test_the_series_of_a_displaced_statement_ends() -> None:
     shown = statement_totals(1)
     for _ in range(3):
-        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0))))
-        page(shown)
+        serve(shown, served(statement("aa", 1.0)))
     for _ in range(20):
-        shown.add(interval(row("a", 1), statements=served(statement("bb", 9.0), statement("aa", 0.01))))
-        found = page(shown)
+        found = serve(shown, served(statement("bb", 9.0), statement("aa", 0.01)))
     assert set(by_statement(found, "powerprof_statement_cpu_seconds_total")) == {"bb", "other"}
     assert set(by_statement(found, "powerprof_statement_info")) == {"bb"}
 
@@ -326,8 +328,7 @@ def test_the_series_of_a_displaced_statement_ends() -> None:
 def test_samples_have_no_wakeups_and_an_absent_server_no_figures() -> None:
     shown = statement_totals()
     for _ in range(2):
-        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0))))
-        page(shown)
+        serve(shown, served(statement("aa", 1.0)))
     sampled = served(statement("aa", 1.0, 0), method="samples", wakeups_count=None)
     shown.add(interval(row("a", 1), statements=sampled))
     found = page(shown)
@@ -342,15 +343,14 @@ def test_samples_have_no_wakeups_and_an_absent_server_no_figures() -> None:
     }
     assert found["powerprof_statements_up", frozenset({("server", "mariadbd:3306")})] == 0.0
     shown.add(interval(row("a", 1), statements=served(statement("new", 5.0))))
-    # Nobody has seen its 0 yet.
+    # Its 0 has not been read yet.
     assert by_statement(page(shown), "powerprof_statement_cpu_seconds_total")["new"] == 0.0
 
 
 def test_measured_and_estimated_joules_are_not_summed() -> None:
     shown = statement_totals()
     for kind in ("measured", "measured", "estimated", None, "measured"):
-        shown.add(interval(row("a", 1), statements=served(statement("aa", 1.0), kind=kind)))
-        found = page(shown)
+        found = serve(shown, served(statement("aa", 1.0), kind=kind))
     joules = {key: value for key, value in found.items() if key[0] == "powerprof_statement_joules_total"}
     assert {dict(labels)["kind"] for _, labels in joules} == {"measured"}
     assert by_statement(found, "powerprof_statement_joules_total") == {"aa": 4.0, "other": 5.0}

@@ -25,7 +25,7 @@ def test_work_after_an_interval_does_not_delay_the_next_end() -> None:
 
 
 def test_a_late_interval_starts_a_new_sequence() -> None:
-    """Naming took 3.1 s once: the next interval is half as long from there on, and the ones after it whole."""
+    """Naming took 3.1 s: the next interval is half as long, and the following ones are whole."""
     pace = IntervalClock(1.0, 0.0)
     first = pace.next_end_s(0.0)
     late = pace.next_end_s(first + 3.1)
@@ -38,7 +38,7 @@ def test_clocks_are_read_while_the_cpus_are_busy(monkeypatch: pytest.MonkeyPatch
     readings = iter(
         [
             {1: 0, 2: 5 * second, 3: second},
-            {1: 2 * second, 2: 5 * second, 3: 2 * second, 4: second},  # 4 has come: since when is unknown
+            {1: 2 * second, 2: 5 * second, 3: 2 * second, 4: second},  # 4 is new, its start is unknown
             {1: 3 * second},
             {1: 4 * second},
         ]
@@ -48,7 +48,7 @@ def test_clocks_are_read_while_the_cpus_are_busy(monkeypatch: pytest.MonkeyPatch
     look = BusyProcesses()
     assert look.measure(0.8, 5.0) == {"cc1": CpuUse(2, 3.0)}
     assert look.measure(0.1, 5.0) is None  # idle: no clock is read
-    assert look.measure(0.9, 5.0) is None  # nothing to compare with
+    assert look.measure(0.9, 5.0) is None  # no earlier reading
     assert look.measure(0.9, 5.0) == {"cc1": CpuUse(1, 1.0)}
 
 
@@ -77,7 +77,7 @@ def test_bpf_time_is_counted_at_first_and_then_estimated(tmp_path: Path, monkeyp
         switches += 1000
         assert own.take_bpf_s(0.001 * number, switches) == 0.001 * number
     assert not program.counting
-    # The kernel counts nothing any more: half as many switches as in the last interval that it counted.
+    # The kernel no longer counts. There were half as many switches as in the last counted interval.
     assert own.take_bpf_s(0.0, switches + 500) == pytest.approx(0.0005 * COUNTED_INTERVALS)
 
 
@@ -98,7 +98,7 @@ full = trim.trim()
 assert full - before > 20 << 20
 kept = blocks[-1]
 del blocks
-# It lies between what is in use: glibc alone keeps it.
+# It lies between blocks in use, so glibc alone keeps it.
 again = bytearray(b"x") * (70 << 20)
 trim.trim()
 del again
@@ -108,5 +108,5 @@ assert len(kept) == 100_000
 
 
 def test_freed_memory_is_given_back() -> None:
-    # In a process of its own: of a large one the kernel takes back cold pages meanwhile.
+    # A separate process: the kernel reclaims cold pages of a large one.
     subprocess.run([sys.executable, "-c", _HOLDS_AND_FREES], check=True)

@@ -25,7 +25,7 @@ from powerprof.tracing.idle_stacks import StackTrace
 
 
 def causes(*rows: tuple[int, int, int, int]) -> np.ndarray:
-    """(pid, tid, site's ip, count) each."""
+    """Return causes from (pid, tid, ip of the site, count)."""
     found = np.zeros(len(rows), dtype=CAUSE)
     for number, (pid, tid, ip, count) in enumerate(rows):
         found[number]["flags"] = Flag.SITE if ip else 0
@@ -40,58 +40,58 @@ def test_sites_are_ranked_by_the_exits_of_all_their_causes() -> None:
 
 
 def test_the_budget_grows_with_time_up_to_its_bound() -> None:
-    purse = TimeBudget(share=0.001)
-    assert purse.left_s == MOST_S
-    with purse.spending():
+    budget = TimeBudget(share=0.001)
+    assert budget.left_s == MOST_S
+    with budget.spending():
         began = time.thread_time()
         while time.thread_time() - began < 0.01:
             pass
-    assert MOST_S - 0.1 < purse.left_s <= MOST_S - 0.01
-    purse.left_s = 0.25
-    purse.earn(60.0)
-    assert purse.left_s == 0.31
-    purse.earn(1e6)
-    assert purse.left_s == MOST_S
+    assert MOST_S - 0.1 < budget.left_s <= MOST_S - 0.01
+    budget.left_s = 0.25
+    budget.earn(60.0)
+    assert budget.left_s == 0.31
+    budget.earn(1e6)
+    assert budget.left_s == MOST_S
 
 
 def test_the_debt_of_the_budget_is_bounded() -> None:
-    purse = TimeBudget()
-    purse.left_s = LEAST_S / 2
-    with purse.spending():
+    budget = TimeBudget()
+    budget.left_s = LEAST_S / 2
+    with budget.spending():
         began = time.thread_time()
         while time.thread_time() - began < -LEAST_S:
             pass
-    assert purse.left_s == LEAST_S
+    assert budget.left_s == LEAST_S
 
 
 def this_process(memo: StackMemo, *sites: SavedSite) -> SiteStacks:
-    """Stacks of a capture in which this process was looked at."""
+    """Return the stacks of a capture with a snapshot of this process."""
     capture = SimpleNamespace(images=[snapshot(os.getpid())], sites=sites, sleeping=[], frames=[], named=None)
     return SiteStacks(cast(Capture, capture), memo=memo)
 
 
 def newborn(function: str, tid: int = 1) -> ProcessSite:
-    """A thread that stands at a function of this process's C library, and was called by nobody."""
+    """Return the site of a thread at a function of the C library, without a caller."""
     address = ctypes.cast(getattr(ctypes.CDLL(None), function), ctypes.c_void_p).value or 0
     return os.getpid(), (tid, address, 0x1000, CODE_NEWBORN)
 
 
 def test_a_fork_names_stacks_and_the_names_are_kept() -> None:
-    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
-    places = [newborn("getpid"), newborn("usleep", tid=2)]
+    memo, store, budget = StackMemo(), TableStore(), TimeBudget()
+    sites = [newborn("getpid"), newborn("usleep", tid=2)]
     stacks = this_process(memo)
-    name_stacks(stacks, places, store, purse)
+    name_stacks(stacks, sites, store, budget)
     for found in (stacks, this_process(memo)):
         found.only_known = True
-        named = [found.find(StackKind.SLEEPER, pid, key) for pid, key in places]
+        named = [found.find(StackKind.SLEEPER, pid, key) for pid, key in sites]
         assert [one.frames[0].function for one in named] == ["getpid", "usleep"]
         assert all(one.complete and one.captured for one in named)
-    # What was read for it was read by somebody else, and is paid for.
+    # The child read the tables, and its time is charged.
     assert not store._known
-    assert purse.left_s < MOST_S
-    left_s = purse.left_s
-    name_stacks(this_process(memo), places, store, purse)
-    assert purse.left_s == left_s
+    assert budget.left_s < MOST_S
+    left_s = budget.left_s
+    name_stacks(this_process(memo), sites, store, budget)
+    assert budget.left_s == left_s
 
 
 def test_an_incomplete_name_is_replaced_when_the_stack_arrives() -> None:
@@ -108,7 +108,7 @@ def test_an_incomplete_name_is_replaced_when_the_stack_arrives() -> None:
 
 
 def test_tables_that_kill_their_reader_cost_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
+    memo, store, budget = StackMemo(), TableStore(), TimeBudget()
     good, bad, next_one = newborn("getpid"), newborn("usleep", tid=2), newborn("getppid", tid=3)
     real = Symbolizer.frames
 
@@ -120,33 +120,33 @@ def test_tables_that_kill_their_reader_cost_one_site(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Symbolizer, "frames", frames)
     for _ in range(2):
         stacks = this_process(memo)
-        name_stacks(stacks, [good, bad, next_one], store, purse)
-        purse.paused_until_s = 0.0
+        name_stacks(stacks, [good, bad, next_one], store, budget)
+        budget.paused_until_s = 0.0
     found = [stacks.find(StackKind.SLEEPER, pid, key).frames[0] for pid, key in (good, bad, next_one)]
     assert [one.function or one.module for one in found] == ["getpid", LEFT_OUT, "getppid"]
 
 
 def test_an_empty_budget_names_no_stack() -> None:
-    purse, place = TimeBudget(), newborn("usleep")
-    purse.left_s = 0.001
+    budget, place = TimeBudget(), newborn("usleep")
+    budget.left_s = 0.001
     stacks = this_process(StackMemo())
-    name_stacks(stacks, [place], TableStore(), purse)
+    name_stacks(stacks, [place], TableStore(), budget)
     assert stacks.find(StackKind.SLEEPER, *place).frames[0].module == LEFT_OUT
-    assert purse.left_s == 0.001
+    assert budget.left_s == 0.001
 
 
 def test_new_stacks_wait_for_the_next_fork_unless_resumed() -> None:
-    memo, store, purse = StackMemo(), TableStore(), TimeBudget()
-    name_stacks(this_process(memo), [newborn("usleep")], store, purse)
-    assert time.monotonic() < purse.paused_until_s < time.monotonic() + 31
-    left_s, later = purse.left_s, newborn("getpid", tid=2)
+    memo, store, budget = StackMemo(), TableStore(), TimeBudget()
+    name_stacks(this_process(memo), [newborn("usleep")], store, budget)
+    assert time.monotonic() < budget.paused_until_s < time.monotonic() + 31
+    left_s, later = budget.left_s, newborn("getpid", tid=2)
     stacks = this_process(memo)
-    name_stacks(stacks, [later], store, purse)
+    name_stacks(stacks, [later], store, budget)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].module == LEFT_OUT
-    assert purse.left_s == left_s
-    purse.resume()
+    assert budget.left_s == left_s
+    budget.resume()
     stacks = this_process(memo)
-    name_stacks(stacks, [later], store, purse)
+    name_stacks(stacks, [later], store, budget)
     assert stacks.find(StackKind.SLEEPER, *later).frames[0].function == "getpid"
 
 
@@ -182,5 +182,5 @@ def test_stacks_of_ended_processes_are_dropped() -> None:
     pending.add_earlier(trace(site(10, 1), site(20, 2), site(10, 3)))
     pending.drop_ended()
     assert kept(pending) == [(20, 2)]
-    # Their room is free again.
+    # Their memory is free again.
     assert pending._bytes == 300

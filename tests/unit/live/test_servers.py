@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the servers of a host are asked."""
+"""The times at which the servers of a host are queried."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_an_early_query_is_made_at_the_next_window(monkeypatch: pytest.MonkeyPat
 
 
 def test_early_queries_are_bounded_by_the_regular_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Ten minutes: three that were put by, and one for each regular one.
+    # In ten minutes: three saved early queries, and one for each regular query.
     assert looks(WatchedServers(None, 60.0), monkeypatch, [True] * 120) <= 3 + 2 * 10

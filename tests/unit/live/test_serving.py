@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who gets an answer: loopback, a socket, TLS and passwords, and readers that are slow, many or hostile."""
+"""Access to the metrics: loopback, a socket, TLS, passwords, and hostile readers."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import socket
 import ssl
 import struct
 import subprocess
-import threading
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import bcrypt
@@ -58,52 +57,21 @@ def test_a_port_in_use_is_an_error() -> None:
         MetricsServer(("127.0.0.1", server.port or 0), answer)
 
 
-def test_silent_readers_do_not_delay_others() -> None:
-    with MetricsServer(LOOPBACK, answer) as server:
-        silent = [socket.create_connection(("127.0.0.1", server.port or 0)) for _ in range(5)]
-        assert get(f"http://127.0.0.1:{server.port}/metrics")[0] == 200
-        for one in silent:
-            one.close()
-
-
-def asked(port: int, count: int, request: bytes) -> list[socket.socket]:
-    """So many connections that have sent that much of a request."""
-    made = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
-    for one in made:
-        one.sendall(request)
-    return made
-
-
-def test_slow_readers_do_not_delay_others() -> None:
-    with MetricsServer(LOOPBACK, answer) as server, ExitStack() as stack:
-        for one in asked(server.port or 0, 4, b"GET /metrics HTTP/1.1\r\nX-Slow: "):
-            stack.enter_context(one)
-        end = threading.Event()
-
-        def trickle(slow: list[socket.socket]) -> None:
-            while not end.wait(0.2):
-                for one in slow:
-                    with suppress(OSError):
-                        one.sendall(b".")
-
-        dripping = asked(server.port or 0, 8, b"GET /")
-        thread = threading.Thread(target=trickle, args=(dripping,))
-        thread.start()
-        stack.callback(thread.join)
-        stack.callback(end.set)
-        for _ in range(3):
-            assert get(f"http://127.0.0.1:{server.port}/metrics", Accept="x") == (200, b"accepts x\n")
-        for one in dripping:
-            one.close()
+def connect(port: int, count: int, request: bytes) -> list[socket.socket]:
+    """Open connections and send a request on each."""
+    connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    for connection in connections:
+        connection.sendall(request)
+    return connections
 
 
 def test_unfinished_pages_do_not_delay_others() -> None:
     page = b"x" * (8 << 20)
     with MetricsServer(LOOPBACK, lambda accept: (page, "text/plain")) as server, ExitStack() as stack:
-        for one in asked(server.port or 0, 7, b"GET /metrics HTTP/1.1\r\n\r\n"):
+        for one in connect(server.port or 0, 7, b"GET /metrics HTTP/1.1\r\n\r\n"):
             stack.enter_context(one)
             assert one.recv(100)
-        left = asked(server.port or 0, 1, b"GET /metrics HTTP/1.1\r\n\r\n")[0]
+        left = connect(server.port or 0, 1, b"GET /metrics HTTP/1.1\r\n\r\n")[0]
         left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         left.close()
         with ThreadPoolExecutor(10) as readers:
@@ -146,7 +114,7 @@ def test_a_socket_file_has_its_mode_and_is_removed(tmp_path: Path) -> None:
 
 
 def answer_to(server: MetricsServer, request: bytes) -> bytes:
-    """The version and status."""
+    """Return the HTTP version and the status."""
     with socket.create_connection(("127.0.0.1", server.port or 0), timeout=20) as client:
         client.sendall(request)
         return client.recv(12)
@@ -166,14 +134,14 @@ def answer_to(server: MetricsServer, request: bytes) -> bytes:
     ],
 )
 def test_a_foreign_host_name_is_refused(host: str, status: int) -> None:
-    """DNS rebinding: the name of the page's own host gets the address 127.0.0.1."""
+    """DNS rebinding maps the host name of the page to 127.0.0.1."""
 
     def answered(config: WebConfig | None = None) -> bytes:
         with MetricsServer(LOOPBACK, answer, config) as server:
             return answer_to(server, f"GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
 
     assert answered() == f"HTTP/1.1 {status}".encode()
-    # With passwords, the page knows none.
+    # If passwords are set, the page has none.
     assert answered(WebConfig(basic_auth_users={"prometheus": hashed(b"secret")})) == b"HTTP/1.1 401"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many, slow and wrong readers: a scrape is answered, and what they cost is bounded."""
+"""Floods of idle, slow and wrong readers: a scrape is answered, and the cost is bounded."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ with MetricsServer(("127.0.0.1", 0), lambda accept: (b"x" * 50_000, "text/plain"
 
 @contextmanager
 def served(*words: str) -> Iterator[tuple[int, psutil.Process]]:
-    """A server in its own process, and its port."""
+    """Run a server in a separate process; yield its port and process."""
     with subprocess.Popen(
         [sys.executable, "-c", _SERVE, *words], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -70,7 +70,7 @@ def basic(password: str, user: str = "prometheus") -> str:
 
 @contextmanager
 def attackers(count: int, attack: Callable[[int], None]) -> Iterator[None]:
-    """So many threads that repeat an attack until the end."""
+    """Repeat an attack in `count` threads."""
     end = threading.Event()
 
     def repeat(number: int) -> None:
@@ -126,7 +126,7 @@ def test_four_hundred_connections_do_not_delay_a_scrape(sent: bytes) -> None:
             began_s = time.monotonic()
             assert scrape(port) == 200
             took_s.append(time.monotonic() - began_s)
-        # Other programs may keep one of them waiting; Prometheus waits for 10 s.
+        # Other programs may delay one scrape. Prometheus waits 10 s.
         assert statistics.median(took_s) < 2 and max(took_s) < 10, took_s
         assert process.num_threads() < 8
         assert process.num_fds() < 200
@@ -154,7 +154,7 @@ def test_wrong_passwords_are_cheap_and_do_not_delay_a_scrape(tmp_path: Path) -> 
 
 
 def test_a_peer_loses_its_own_connections() -> None:
-    """The connection of another address is older than all of a flood, and is answered."""
+    """An older connection of another address is answered during a flood."""
     with MetricsServer(("::", 0), lambda accept: (b"x\n", "text/plain"), WebConfig()) as server, ExitStack() as stack:
         assert server.port is not None
         early = stack.enter_context(socket.create_connection((_own_address(), server.port), timeout=20))
@@ -166,7 +166,7 @@ def test_a_peer_loses_its_own_connections() -> None:
 
 
 def _own_address() -> str:
-    """An address of this host that is not loopback."""
+    """Return an address of this host that is not loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect(("192.0.2.1", 9))  # sends nothing
         return str(probe.getsockname()[0])
@@ -195,19 +195,19 @@ def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest
             costs.clear()
             assert await door.admit(basic("wrong", name), "") is Admission.REFUSED
             assert costs == ["04", "06"]
-        # Neither is checked again: a password whose end bcrypt does not read is the same.
+        # bcrypt reads 72 bytes, so longer passwords are not checked again.
         long = "y" * 72
         for end, times in (("", 2), ("1", 0), ("2", 0)):
             costs.clear()
             assert await door.admit(basic(long + end, "a"), "") is Admission.REFUSED
             assert len(costs) == times
-        # Of one peer four wait; the check of another peer is in turn. A request that ends leaves its check in its turn.
+        # Four checks of one peer may wait. The check of a closed connection keeps its place.
         several = [asyncio.ensure_future(door.admit(basic(f"{number}", "a"), "peer")) for number in range(6)]
         await asyncio.sleep(0)
         several[0].cancel()
         other = await door.admit(basic("right", "a"), "other")
-        found = await asyncio.gather(*several[1:])
-        assert (other, Counter(found)) == (Admission.ADMITTED, Counter({Admission.REFUSED: 3, Admission.LATER: 2}))
+        results = await asyncio.gather(*several[1:])
+        assert (other, Counter(results)) == (Admission.ADMITTED, Counter({Admission.REFUSED: 3, Admission.LATER: 2}))
         assert not door._pending
 
     # Another test may have left a running loop in this thread.

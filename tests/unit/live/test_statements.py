@@ -18,8 +18,8 @@ CHEAP = ProbeTrial(0.5, 0.4, 0.01, 5_000)
 
 
 @dataclass
-class Ways:
-    """What the server lets itself be asked by, and what the next windows cost."""
+class FakeServer:
+    """The methods that a server allows, and the cost of the next windows."""
 
     server_s: float = 2.0
     cost_s: float = 0.01
@@ -32,26 +32,26 @@ class Ways:
     now_s: float = 1000.0
 
 
-class _Way:
+class _Method:
     method = "probes"
     parts: tuple[Any, ...] = ()
 
-    def __init__(self, ways: Ways) -> None:
-        self._ways = ways
+    def __init__(self, fake: FakeServer) -> None:
+        self._fake = fake
 
     def ready(self) -> None: ...
     def close(self) -> None: ...
 
     def trial(self) -> ProbeTrial:
-        return self._ways.trial
+        return self._fake.trial
 
     def finish_window(self, _: object) -> Any:
-        if not self._ways.is_there:
+        if not self._fake.is_there:
             raise PowerprofError("mysqld (10) ended within the window")
-        return type("Taken", (), {"measured": _measured(self.method, self._ways)})
+        return type("Taken", (), {"measured": _measured(self.method, self._fake)})
 
 
-class _Sampled(_Way):
+class _Sampled(_Method):
     method = "samples"
 
 
@@ -65,8 +65,8 @@ class _Measured:
     window_s: float = 10.0
 
 
-def _measured(method: str, ways: Ways) -> _Measured:
-    return _Measured(method, ways.bpf_s, ways.cost_s, ways.seen_count, ways.server_s)
+def _measured(method: str, fake: FakeServer) -> _Measured:
+    return _Measured(method, fake.bpf_s, fake.cost_s, fake.seen_count, fake.server_s)
 
 
 class _Record:
@@ -79,15 +79,15 @@ class _Record:
 
 
 @pytest.fixture
-def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
-    found = Ways()
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeServer:
+    found = FakeServer()
 
-    def probes(*_: object, **__: object) -> _Way:
+    def probes(*_: object, **__: object) -> _Method:
         if not found.can_probe:
             raise CapabilityError("no probe can be placed", None)
-        return _Way(found)
+        return _Method(found)
 
-    def samples(*_: object) -> _Way:
+    def samples(*_: object) -> _Method:
         if not found.can_sample:
             raise CapabilityError("no texts in its memory", None)
         return _Sampled(found)
@@ -110,7 +110,7 @@ def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
 
 
 def method(server: ServedServer) -> str | None:
-    """How the next interval was measured."""
+    """Return the method of the next interval."""
     window: Any = type("Window", (), {"window_s": 10.0})
     energy: Any = type("Energy", (), {"complete": lambda _, window: window})()
     server.begin()
@@ -118,61 +118,61 @@ def method(server: ServedServer) -> str | None:
     return server.collect(window, energy).method
 
 
-def test_expensive_probes_are_replaced_by_samples_and_retried(ways: Ways) -> None:
+def test_expensive_probes_are_replaced_by_samples_and_retried(fake: FakeServer) -> None:
     server = ServedServer("mysqld")
     assert method(server) == "probes"
-    ways.cost_s = ways.bpf_s = 0.08
-    assert method(server) == "probes"  # 4 % of what the server used were seen in it
+    fake.cost_s = fake.bpf_s = 0.08
+    assert method(server) == "probes"  # the interval showed a cost of 4 %
     assert [method(server) for _ in range(3)] == ["samples"] * 3
-    ways.now_s += 601
-    ways.trial = ProbeTrial(0.5, 0.4, 0.02, 10_000)
+    fake.now_s += 601
+    fake.trial = ProbeTrial(0.5, 0.4, 0.02, 10_000)
     assert [method(server) for _ in range(2)] == ["samples"] * 2
-    ways.server_s = 0.2  # hardly runs: what probes cost of it is nothing
-    ways.cost_s = ways.bpf_s = 0.001
-    ways.trial = ProbeTrial(0.5, 0.01, 0.001, 20)
+    fake.server_s = 0.2  # nearly idle, so probes are cheap
+    fake.cost_s = fake.bpf_s = 0.001
+    fake.trial = ProbeTrial(0.5, 0.01, 0.001, 20)
     assert [method(server) for _ in range(3)] == ["samples", "probes", "probes"]
 
 
-def test_the_trial_gives_the_cost_if_programs_are_not_timed(ways: Ways) -> None:
-    ways.trial = ProbeTrial(0.5, 0.4, 0.004, 1_000)  # 4 µs each
+def test_the_trial_gives_the_cost_if_programs_are_not_timed(fake: FakeServer) -> None:
+    fake.trial = ProbeTrial(0.5, 0.4, 0.004, 1_000)  # 4 µs each
     server = ServedServer("mysqld")
-    ways.bpf_s = ways.cost_s = None
-    ways.seen_count = 7_000
+    fake.bpf_s = fake.cost_s = None
+    fake.seen_count = 7_000
     assert [method(server) for _ in range(2)] == ["probes", "probes"]
-    ways.seen_count = 20_000
+    fake.seen_count = 20_000
     assert [method(server) for _ in range(2)] == ["probes", "samples"]
 
 
-def test_samples_are_used_without_probes_and_neither_is_an_error(ways: Ways) -> None:
-    ways.can_probe = False
+def test_samples_are_used_without_probes_and_neither_is_an_error(fake: FakeServer) -> None:
+    fake.can_probe = False
     server = ServedServer("mysqld")
-    ways.server_s = 0.01
+    fake.server_s = 0.01
     assert [method(server) for _ in range(3)] == ["samples"] * 3
-    ways.can_sample = False
+    fake.can_sample = False
     with pytest.raises(CapabilityError):
         ServedServer("mysqld")
 
 
-def test_expensive_probes_stop_even_without_samples(ways: Ways) -> None:
+def test_expensive_probes_stop_even_without_samples(fake: FakeServer) -> None:
     server = ServedServer("mysqld")
-    ways.can_sample, ways.cost_s, ways.bpf_s = False, 0.1, 0.1
+    fake.can_sample, fake.cost_s, fake.bpf_s = False, 0.1, 0.1
     assert method(server) == "probes"
     assert [method(server) for _ in range(3)] == [None] * 3
     assert server.trouble == "probes cost more than 3 % of the server, and samples: no texts in its memory"
-    ways.now_s += 601
-    ways.cost_s = ways.bpf_s = 0.001
+    fake.now_s += 601
+    fake.cost_s = fake.bpf_s = 0.001
     assert method(server) == "probes"
     assert server.trouble == ""
 
 
-def test_a_server_is_found_again_after_its_end(ways: Ways) -> None:
+def test_a_server_is_found_again_after_its_end(fake: FakeServer) -> None:
     server = ServedServer("mysqld")
     assert method(server) == "probes"
-    ways.is_there = False
+    fake.is_there = False
     assert [method(server) for _ in range(3)] == [None] * 3
     assert server.trouble == "no process is called mysqld"
-    ways.is_there = True
+    fake.is_there = True
     assert method(server) == "probes"
-    ways.is_there = False
+    fake.is_there = False
     with pytest.raises(PowerprofError):
         ServedServer("mysqld")

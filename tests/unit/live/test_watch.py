@@ -77,7 +77,7 @@ def test_rows_that_do_not_fit_are_summed() -> None:
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("room", [1, 2, 3, 7, 12, 13, 14, 40])
 def test_rows_and_the_rest_are_complete_at_every_scroll_position(room: int, opened: bool) -> None:
-    for chosen in range(14):  # one more than there are
+    for chosen in range(14):  # one more than the rows
         rows = scroll_rows(
             [1 << n for n in range(13)],
             ScreenView(chosen=chosen, opened=opened),
@@ -127,7 +127,7 @@ def test_help_names_every_key_and_column() -> None:
 
 
 def test_a_narrow_row_keeps_the_process() -> None:
-    """The age goes first, then the thread, then the end of the function."""
+    """The age is dropped first, then the thread, then the end of the function."""
     key = RowKey("python3", "worker-thread-17", "wait_for_more_work_of_any_kind")
     worker = IntervalRow(key=key, exits_count=5, c0_s=0.1, mechanism="timer")
     line = RowTrend(worker, 0.5, 0.1, (0.5,), 12.0)
@@ -153,7 +153,7 @@ def test_a_kernel_thread_is_named_instead_of_the_kernel() -> None:
 
 
 def test_a_busy_host_shows_its_busiest_processes() -> None:
-    """19.6 of 20 s of both CPUs: 12 s of two compilers, 6 s of a server, the rest has ended."""
+    """Both CPUs ran 19.6 of 20 s: 12 s in two compilers, 6 s in a server, the rest in ended processes."""
     used = {"mariadbd": CpuUse(1, 6.0), "cc1": CpuUse(2, 12.0), "sshd": CpuUse(1, 0.1)}
     made = RowHistory()
     made.add(interval(c0_s=19.6, used=used))
@@ -172,14 +172,10 @@ def test_a_busy_host_shows_its_busiest_processes() -> None:
 
 def test_lost_causes_and_suspends_are_shown() -> None:
     made = RowHistory()
-    made.add(replace_interval(lost_count=7, suspended_s=30.0))
+    made.add(interval(row("a", 1), lost_count=7, suspended_s=30.0))
     lines = draw_screen(made, ScreenView(), TITLE, 80, 24)
     assert "! 7 causes lost, the host was suspended for 30.0 s, which no figure counts" in lines
-    assert "! suspended for 30.0 s  " in plain_line(replace_interval(suspended_s=30.0))
-
-
-def replace_interval(**changes: object):  # type: ignore[no-untyped-def]
-    return interval(row("a", 1), **changes)
+    assert "! suspended for 30.0 s  " in plain_line(interval(row("a", 1), suspended_s=30.0))
 
 
 def test_sparks() -> None:
@@ -193,7 +189,7 @@ def test_keys() -> None:
     assert parse_keys(b"\r") == ["enter"]
     assert parse_keys(b"q/x") == ["q", "/", "x"]
     assert parse_keys(b"\x1b[200~") == []
-    # Held down, or on a slow line: several at once.
+    # A held key or a slow line sends several keys at once.
     assert parse_keys(b"\x1b[B\x1b[B\x1bOA\r\x1b[3~s\x1bq\x1b") == ["down", "down", "up", "enter", "s", "escape"]
     assert parse_keys("ü\x01".encode()) == ["ü"]
 
@@ -215,7 +211,7 @@ def test_an_interval_as_a_line_and_as_a_document() -> None:
 
 
 def queries_history() -> StatementHistory:
-    """A window without the point selects, then the one with them."""
+    """Return a window without the point selects and one with them."""
     found = StatementHistory()
     now = record()
     found.add(msgspec.structs.replace(now, statements=[one for one in now.statements if "BENCHMARK" in one.text]))
