@@ -248,14 +248,16 @@ def drop_capabilities(capabilities: dict[str, int]) -> None:
     if os.geteuid() != 0:
         return
     libc = ctypes.CDLL(None, use_errno=True)
-    wanted = sum(1 << number for number in capabilities.values())
+    kept = sum(1 << number for number in capabilities.values())
     for number in range(_MAX_CAPABILITIES):
-        if not wanted >> number & 1 and libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1:
+        if not kept >> number & 1 and libc.prctl(_PR_CAPBSET_READ, number, 0, 0, 0) == 1:
             _check_dropped(libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0))
     libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     _check_dropped(libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))
-    left = wanted & _read_permitted()
-    halves = (_Data * 2)(*(_Data(left >> shift & 0xFFFFFFFF, left >> shift & 0xFFFFFFFF, 0) for shift in (0, 32)))
+    remaining = kept & _read_permitted()
+    halves = (_Data * 2)(
+        *(_Data(remaining >> shift & 0xFFFFFFFF, remaining >> shift & 0xFFFFFFFF, 0) for shift in (0, 32))
+    )
     _check_dropped(libc.capset(ctypes.byref(_Header(_CAPABILITY_VERSION_3, 0)), halves))
 
 

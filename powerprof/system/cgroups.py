@@ -97,8 +97,8 @@ def _user(parts: Sequence[str], at: int) -> str | None:
     """Return the number (with pam_cgfs the name) of the user of the outermost part; None if it is not a user's."""
     if at >= len(parts):
         return None
-    if found := _USER.fullmatch(parts[at]):
-        return found[1] or found[2]
+    if match := _USER.fullmatch(parts[at]):
+        return match[1] or match[2]
     return parts[at] if at == 1 and parts[0] == "user" else None
 
 
@@ -106,8 +106,8 @@ def _container_of(path: str) -> str | None:
     """Return the container id of a control group that only root can make; None if it has no container."""
     parts = _split(path)
     at = _outermost(parts)
-    found = _CONTAINER.fullmatch(parts[at]) if at < len(parts) else None
-    return found[2] if found else None
+    match = _CONTAINER.fullmatch(parts[at]) if at < len(parts) else None
+    return match[2] if match else None
 
 
 def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
@@ -115,9 +115,9 @@ def _name(parts: Sequence[str], containers: Mapping[str, str]) -> str:
     if not parts:
         return NO_UNIT
     last = parts[-1]
-    pod = next((found[1].replace("_", "-") for part in parts if (found := _POD.fullmatch(part))), None)
-    if found := _CONTAINER.fullmatch(last):
-        return _container(found[2], found[1] or "", pod, parts, containers)
+    pod = next((match[1].replace("_", "-") for part in parts if (match := _POD.fullmatch(part))), None)
+    if match := _CONTAINER.fullmatch(last):
+        return _container(match[2], match[1] or "", pod, parts, containers)
     if pod is not None:
         return f"pod {pod}"
     if last.startswith("lxc.payload.") or (len(parts) == 2 and parts[0] == "lxc"):
@@ -130,13 +130,13 @@ def _container(number: str, prefix: str, pod: str | None, path: Sequence[str], c
     name = containers.get(number)
     if pod is not None:
         return f"pod {name}" if name else f"pod {pod}: {number[:_SHORT_ID]}"
-    runtime = _RUNTIMES.get(prefix) or next((one for one in ("docker", "podman") if one in path), None)
+    runtime = _RUNTIMES.get(prefix) or next((runtime for runtime in ("docker", "podman") if runtime in path), None)
     return f"container {name or number[:_SHORT_ID]}{f' ({runtime})' if runtime else ''}"
 
 
 def _unescaped(name: str) -> str:
     r"""Return a unit's name without systemd's escapes such as \x2d."""
-    return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
+    return re.sub(r"\\x([0-9a-f]{2})", lambda match: chr(int(match[1], 16)), name)
 
 
 def _cut(name: str) -> str:
@@ -147,17 +147,17 @@ def container_names(root: Path = Path("/")) -> dict[str, str]:
     """Return the names that Docker, Podman and the kubelet give containers, by id: `web`, `shop/web-5d8: nginx`."""
     names: dict[str, str] = {}
     for link in _names_in(root / "var/log/containers"):
-        if found := _KUBELET.fullmatch(link):
-            names[found[4]] = f"{found[2]}/{found[1]}: {found[3]}"
+        if match := _KUBELET.fullmatch(link):
+            names[match[4]] = f"{match[2]}/{match[1]}: {match[3]}"
     for number in _names_in(root / "var/lib/docker/containers"):
         container = _json(root / "var/lib/docker/containers" / number / "config.v2.json")
         if isinstance(container, dict) and isinstance(name := container.get("Name"), str):
             names[number] = name.removeprefix("/")
     for folder in ("var/lib/containers/storage", "run/containers/storage"):
-        for one in _listed(_json(root / folder / "overlay-containers/containers.json")):
-            ident, called = one.get("id"), one.get("names")
-            if isinstance(ident, str) and isinstance(called, list) and called and isinstance(called[0], str):
-                names[ident] = called[0]
+        for container in _listed(_json(root / folder / "overlay-containers/containers.json")):
+            ident, labels = container.get("id"), container.get("names")
+            if isinstance(ident, str) and isinstance(labels, list) and labels and isinstance(labels[0], str):
+                names[ident] = labels[0]
     return names
 
 
@@ -179,7 +179,7 @@ def _json(path: Path) -> Any:
 
 
 def _listed(value: Any) -> list[dict[str, Any]]:
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
 
 
 def group_of(pid: int) -> str | None:
@@ -187,14 +187,14 @@ def group_of(pid: int) -> str | None:
     text = try_text(paths.procfs() / str(pid) / "cgroup")
     if text is None:
         return None
-    found: dict[str, str] = {}
+    groups: dict[str, str] = {}
     for line in text.split("\n"):
         _, _, rest = line.partition(":")
         controllers, colon, path = rest.partition(":")
         if colon:
-            found[controllers] = path.removesuffix(" (deleted)")
-    first = [found.pop("", "/"), found.pop("name=systemd", "/")]
-    return next((path for path in [*first, *found.values()] if path != "/"), "/")
+            groups[controllers] = path.removesuffix(" (deleted)")
+    first = [groups.pop("", "/"), groups.pop("name=systemd", "/")]
+    return next((path for path in [*first, *groups.values()] if path != "/"), "/")
 
 
 def groups_below(root: Path) -> Iterator[tuple[str, int]]:
@@ -236,9 +236,9 @@ def groups_below(root: Path) -> Iterator[tuple[str, int]]:
 @lru_cache(maxsize=1)
 def _unified() -> Path | None:
     """Return the folder of the unified hierarchy: BPF programs see the numbers (inodes) of its groups."""
-    for place in (paths.sysfs() / "fs/cgroup", paths.sysfs() / "fs/cgroup/unified"):
-        if (place / "cgroup.controllers").exists():
-            return place
+    for folder in (paths.sysfs() / "fs/cgroup", paths.sysfs() / "fs/cgroup/unified"):
+        if (folder / "cgroup.controllers").exists():
+            return folder
     return None
 
 

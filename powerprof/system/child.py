@@ -257,7 +257,7 @@ def _open_place(confinement: Confinement) -> list[tuple[Path, int]]:
 
 
 def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
-    own = _open_own(confinement)
+    changeable = _open_own(confinement)
     # The files of a private view were opened with the account's rights when it was made.
     with _rights_of(None if confinement.view else user):
         reads = _open([*confinement.reads, *([Path("/etc")] if confinement.root else [])])
@@ -267,9 +267,13 @@ def _restrict(confinement: Confinement, user: tuple[int, int] | None) -> None:
         return [handle for _, handle in opened]
 
     restrict(
-        numbers([*system, *reads, *place]), numbers(own), numbers(devices), confinement.connects, confinement.binds
+        numbers([*system, *reads, *place]),
+        numbers(changeable),
+        numbers(devices),
+        confinement.connects,
+        confinement.binds,
     )
-    for _, handle in (*own, *reads, *system, *devices, *place):
+    for _, handle in (*changeable, *reads, *system, *devices, *place):
         os.close(handle)
 
 
@@ -279,7 +283,7 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
     # Any folder can hold the new root. Everything visible is opened before the mount covers it.
     root = confinement.root or Path("/usr")
     # The system's own paths are shown as they are: /bin may be a link.
-    own, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
+    changeable, place = _open_own(confinement), [] if _is_system(confinement.place) else _open_place(confinement)
     with _rights_of(user):
         reads = _open([path for path in confinement.reads if not _is_system(path)])
     system = [Path("/proc"), Path("/sys"), *_DEVICES]
@@ -291,14 +295,14 @@ def _furnish(libc: ctypes.CDLL, confinement: Confinement, user: tuple[int, int] 
         elif (source / "usr" / name).is_dir():
             links[name] = f"usr/{name}"
     devices = _open(system)
-    wanted = [(path, handle, _RDONLY | _NOSUID | _NODEV) for path, handle in (*programs, *reads, *place)]
-    wanted += [(path, handle, _NOSUID | _NODEV) for path, handle in own]
-    wanted += [(path, handle, 0) for path, handle in devices]
-    wanted = [(path, _copy_mounts(libc, handle), flags) for path, handle, flags in wanted]
+    mounts = [(path, handle, _RDONLY | _NOSUID | _NODEV) for path, handle in (*programs, *reads, *place)]
+    mounts += [(path, handle, _NOSUID | _NODEV) for path, handle in changeable]
+    mounts += [(path, handle, 0) for path, handle in devices]
+    mounts = [(path, _copy_mounts(libc, handle), flags) for path, handle, flags in mounts]
     _check(libc.mount(b"tmpfs", os.fsencode(root), b"tmpfs", _NOSUID | _NODEV, _SIZE))
     # Mount a folder before the folders below it.
     shown: set[Path] = set()
-    for path, handle, flags in sorted(wanted, key=lambda mount: len(mount[0].parts)):
+    for path, handle, flags in sorted(mounts, key=lambda mount: len(mount[0].parts)):
         _show(libc, path, handle, root, flags, shown)
         os.close(handle)
     for name, target in links.items():
@@ -355,7 +359,6 @@ def _copy_mounts(libc: ctypes.CDLL, handle: int) -> int:
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
-_MS_REC, _MS_PRIVATE = 0x4000, 0x40000  # include/uapi/linux/{sched,mount}.h
 
 
 @dataclass(frozen=True)
@@ -409,7 +412,7 @@ def _isolate_mounts() -> None:
     """Give this process private mounts, which end with it. Does nothing without root."""
     libc = ctypes.CDLL(None)
     if libc.unshare(_CLONE_NEWNS) == 0:
-        libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+        libc.mount(b"none", b"/", None, _REC | _PRIVATE, None)
 
 
 # Work in a fork of this process. Its memory is freed with it, and a crash affects only the fork.
@@ -442,7 +445,7 @@ def run_in_fork(work: Callable[[SendPart], None], timeout_s: float) -> ForkResul
     """
     results = os.memfd_create("apart", os.MFD_CLOEXEC)
     parent, pid = os.getpid(), 0
-    _UNREAPED[:] = [left for left in _UNREAPED if not _reap(left, 0.0)]
+    _UNREAPED[:] = [child for child in _UNREAPED if not _reap(child, 0.0)]
     try:
         pid = os.fork()
         if pid == 0:

@@ -104,13 +104,13 @@ def _get(address: str, limit_bytes: int, elsewhere: bool) -> int:
     if not address.startswith(("http://", "https://")):
         print("not an http(s) address", file=sys.stderr)
         return _REFUSED
-    left = limit_bytes
+    remaining = limit_bytes
     try:
         host = None if elsewhere else urllib.parse.urlsplit(address).hostname or ""
         with urllib.request.build_opener(_WebOnly(host)).open(request, timeout=_WAIT_S) as answer:
             while chunk := answer.read(_CHUNK):
-                left -= len(chunk)
-                if left < 0:
+                remaining -= len(chunk)
+                if remaining < 0:
                     print(f"more than {limit_bytes:,} bytes", file=sys.stderr)
                     return _TOO_LARGE
                 while chunk:

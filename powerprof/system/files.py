@@ -121,9 +121,8 @@ def _open_outside(path: Path) -> int:
 
 
 def _unreadable(path: Path, error: OSError | ValueError) -> DataError:
-    if not isinstance(error, OSError):  # The name contains NUL.
-        return DataError(path, "no such file", hint="name one that is there")
-    if error.errno == errno.ENOENT:
+    # A ValueError means that the name contains NUL.
+    if not isinstance(error, OSError) or error.errno == errno.ENOENT:
         return DataError(path, "no such file", hint="name one that is there")
     if isinstance(error, NotRegular):
         return DataError(path, "not a regular file", hint="name a file, no folder, pipe or device")

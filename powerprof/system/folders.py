@@ -144,11 +144,11 @@ def write_all(handle: int, data: bytes) -> None:
 def set_owner(handle: int, owner: tuple[int, int] | None, mode: int | None = None) -> None:
     """Set the owner (None: unchanged) and the mode of an open file, not of a name. Raise OSError."""
     # fchown(2) refuses an O_PATH descriptor. The link in /proc leads to the same file.
-    place = f"/proc/self/fd/{handle}"
+    path = f"/proc/self/fd/{handle}"
     if owner is not None:
-        os.chown(place, *owner)
+        os.chown(path, *owner)
     if mode is not None:
-        os.chmod(place, mode)  # noqa: PTH101
+        os.chmod(path, mode)  # noqa: PTH101
 
 
 def open_parent(path: Path | str) -> tuple[Folder, str]:
@@ -308,59 +308,61 @@ def copy_folder(source: Path, target: Path, rules: CopyRules) -> None:
     Folders and programs get mode 0700, other files 0600. Raise OSError, and CopyRefused for special files and for more
     than the rules allow.
     """
-    given = os.open(source, _FOLDER)
+    handle = os.open(source, _FOLDER)
     try:
         with Folder.open(target.parent) as parent:
-            _copy(given, parent, target.name, rules, [rules.max_files, rules.max_bytes])
+            _copy(handle, parent, target.name, rules, [rules.max_files, rules.max_bytes])
     finally:
-        os.close(given)
+        os.close(handle)
 
 
-def _copy(given: int, parent: Folder, name: str, rules: CopyRules, left: list[int]) -> None:
+def _copy(source: int, parent: Folder, name: str, rules: CopyRules, budget: list[int]) -> None:
     parent.make(name)
-    with parent.folder(name) as made:
-        for entry in sorted(os.listdir(given)):
-            info = os.lstat(entry, dir_fd=given)
-            left[0] -= 1
-            left[1] -= info.st_size
-            if min(left) < 0:
+    with parent.folder(name) as copy:
+        for entry in sorted(os.listdir(source)):
+            info = os.lstat(entry, dir_fd=source)
+            budget[0] -= 1
+            budget[1] -= info.st_size
+            if min(budget) < 0:
                 raise CopyRefused(f"holds more than {rules.max_files:,} files or {rules.max_bytes >> 20:,} MiB")
             if stat.S_ISDIR(info.st_mode):
-                inner = os.open(entry, _FOLDER, dir_fd=given)
+                inner = os.open(entry, _FOLDER, dir_fd=source)
                 try:
-                    _copy(inner, made, entry, rules, left)
+                    _copy(inner, copy, entry, rules, budget)
                 finally:
                     os.close(inner)
             elif rules.links and stat.S_ISLNK(info.st_mode):
-                os.symlink(os.readlink(entry, dir_fd=given), entry, dir_fd=made.handle)
+                os.symlink(os.readlink(entry, dir_fd=source), entry, dir_fd=copy.handle)
             else:
-                _copy_file(given, made, entry, rules.owner)
-        set_owner(made.handle, rules.owner)
+                _copy_file(source, copy, entry, rules.owner)
+        set_owner(copy.handle, rules.owner)
 
 
 def _copy_file(folder: int, target: Folder, name: str, owner: tuple[int, int] | None) -> None:
-    given = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    source = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
-        info = os.fstat(given)
+        info = os.fstat(source)
         if not stat.S_ISREG(info.st_mode):
             raise CopyRefused(f"holds {name}, which is not a regular file")
-        made = target.create(name)
+        copy = target.create(name)
         try:
-            _copy_bytes(given, made, info.st_size)
-            set_owner(made, owner, 0o700 if info.st_mode & 0o111 else 0o600)
+            _copy_bytes(source, copy, info.st_size)
+            set_owner(copy, owner, 0o700 if info.st_mode & 0o111 else 0o600)
         finally:
-            os.close(made)
+            os.close(copy)
     finally:
-        os.close(given)
+        os.close(source)
 
 
-def _copy_bytes(given: int, made: int, size: int) -> None:
+def _copy_bytes(source: int, copy: int, size: int) -> None:
     copied = 0
     by_range = True
     while copied < size:
-        left = size - copied
+        remaining = size - copied
         try:
-            step = os.copy_file_range(given, made, left) if by_range else os.sendfile(made, given, None, left)
+            step = (
+                os.copy_file_range(source, copy, remaining) if by_range else os.sendfile(copy, source, None, remaining)
+            )
         except OSError as error:
             if not by_range or error.errno not in _NO_REFLINK:
                 raise

@@ -116,12 +116,12 @@ def changed_dirs() -> list[Path]:
     return list(dict.fromkeys([changed_dir(), changed_dir(outlasts=True)]))
 
 
-def open_changed(place: Path, *, make: bool = False) -> Folder:
+def open_changed(path: Path, *, make: bool = False) -> Folder:
     """Open one of `changed_dirs`. Raise OSError, and PermissionError if another account can write to root's."""
     if make and os.geteuid() != 0:
-        private_directory(place)
-    folder = Folder.open(place, make=make)
-    if os.geteuid() == 0 and (reason := only_root_writes(place)) is not None:
+        private_directory(path)
+    folder = Folder.open(path, make=make)
+    if os.geteuid() == 0 and (reason := only_root_writes(path)) is not None:
         with folder:
             raise PermissionError(errno.EPERM, reason)
     return folder

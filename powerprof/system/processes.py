@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from powerprof.system import paths
 from powerprof.system.caller import account_of, is_system_account
 from powerprof.system.cgroups import groups_below, is_made_by_root, unit_of
 from powerprof.system.errors import PowerprofError, UsageError
@@ -31,7 +30,7 @@ def _socket_inodes(pid: int) -> set[str]:
     """Return the inodes of the sockets that a process has open; empty if they are not readable."""
     inodes = set()
     try:
-        for entry in (paths.procfs() / str(pid) / "fd").iterdir():
+        for entry in (procfs() / str(pid) / "fd").iterdir():
             if (target := link_of(entry) or "").startswith("socket:["):
                 inodes.add(target[8:-1])
     except OSError:
@@ -43,7 +42,7 @@ def list_unix_sockets(pid: int) -> list[str]:
     """Return the paths of the unix sockets on which a process listens, in its own file system."""
     inodes = _socket_inodes(pid)
     sockets = []
-    for line in (try_text(paths.procfs() / str(pid) / "net/unix") or "").split("\n")[1:]:
+    for line in (try_text(procfs() / str(pid) / "net/unix") or "").split("\n")[1:]:
         words = line.split(maxsplit=7)
         if len(words) == 8 and words[3] == _UNIX_LISTENING and words[6] in inodes and words[7].startswith("/"):
             sockets.append(words[7])
@@ -55,7 +54,7 @@ def list_tcp_ports(pid: int) -> list[int]:
     inodes = _socket_inodes(pid)
     ports = set()
     for table in ("net/tcp", "net/tcp6"):
-        for line in (try_text(paths.procfs() / str(pid) / table) or "").splitlines()[1:]:
+        for line in (try_text(procfs() / str(pid) / table) or "").splitlines()[1:]:
             words = line.split()
             if len(words) > 9 and words[3] == _TCP_LISTENING and words[9] in inodes:
                 ports.add(int(words[1].rpartition(":")[2], 16))
@@ -95,7 +94,7 @@ def owner_of(pid: int, *, any_service: bool = False) -> ProcessOwner:
 
     With `any_service`, every system account is trusted, not only the accounts of database servers.
     """
-    exe = paths.procfs() / str(pid) / "exe"
+    exe = procfs() / str(pid) / "exe"
     program = (link_of(exe) or "unknown").removesuffix(" (deleted)")
     uids = uids_of(pid)
     trusted = {0, os.geteuid(), *_read_server_uids(pid)}
@@ -153,9 +152,9 @@ def account_name(uid: int | None) -> str:
 
 def _read_server_uids(pid: int) -> set[int]:
     """Return the uids of server accounts in the passwd file of the process's root, if only root can write it."""
-    place = paths.procfs() / str(pid) / "root"
+    root = procfs() / str(pid) / "root"
     passwd = Path("/etc/passwd")
-    opened = shared().open_in_root(pid, place, str(passwd))
+    opened = shared().open_in_root(pid, root, str(passwd))
     if isinstance(opened, str):
         return set()
     with opened:
@@ -202,12 +201,12 @@ class Target:
 
 def list_pids() -> list[int]:
     """Return all process ids of this host."""
-    return sorted(int(entry.name) for entry in paths.procfs().iterdir() if entry.name.isdigit())
+    return sorted(int(entry.name) for entry in procfs().iterdir() if entry.name.isdigit())
 
 
 def name_of(pid: int) -> str | None:
     """Return the program's file name, else its comm; None if the process has ended."""
-    base = paths.procfs() / str(pid)
+    base = procfs() / str(pid)
     comm = try_text(base / "comm")
     if comm is None:
         return None
@@ -220,20 +219,20 @@ def _choose_label(pid: int) -> str:
 
     One file may be several programs: Debian's redis-server is a link to redis-check-rdb.
     """
-    comm = clean(try_text(paths.procfs() / str(pid) / "comm") or "")
+    comm = clean(try_text(procfs() / str(pid) / "comm") or "")
     program = name_of(pid) or ""
     return (program if program.startswith(comm) else comm) or str(pid)
 
 
 def _find_named(name: str) -> list[int]:
-    wanted = _ALIASES.get(name, (name,))
+    aliases = _ALIASES.get(name, (name,))
     pids = []
     for pid in list_pids():
         if pid == os.getpid():
             continue
-        comm = try_text(paths.procfs() / str(pid) / "comm")
-        named = comm is not None and (comm in {full_name[:15] for full_name in wanted} or name_of(pid) in wanted)
-        if named and not has_ended(pid):
+        comm = try_text(procfs() / str(pid) / "comm")
+        is_match = comm is not None and (comm in {full_name[:15] for full_name in aliases} or name_of(pid) in aliases)
+        if is_match and not has_ended(pid):
             pids.append(pid)
     return pids
 
@@ -241,13 +240,13 @@ def _find_named(name: str) -> list[int]:
 def describe(pid: int) -> str:
     """Return number, program and listening sockets, which distinguish several servers of one name."""
     # The command line is in the memory of the process, which could block a reader.
-    shown = clean(link_of(paths.procfs() / str(pid) / "exe") or "")[:60]
+    shown = clean(link_of(procfs() / str(pid) / "exe") or "")[:60]
     reached = describe_listeners(pid)
     return f"{pid} ({shown or name_of(pid) or 'gone'}{f'; {reached}' if reached else ''})"
 
 
 def _read_status(pid: int) -> dict[str, str]:
-    return read_fields(paths.procfs() / str(pid) / "status")
+    return read_fields(procfs() / str(pid) / "status")
 
 
 def has_ended(pid: int) -> bool:
@@ -258,14 +257,14 @@ def has_ended(pid: int) -> bool:
 
 def _list_family(root: int) -> list[int]:
     """Return a process and its descendants of the same name: a server with several processes (PostgreSQL, nginx)."""
-    name, members, left = name_of(root), [], [root]
-    while left:
-        pid = left.pop()
+    name, members, pending = name_of(root), [], [root]
+    while pending:
+        pid = pending.pop()
         if name_of(pid) != name:
             continue
         members.append(pid)
-        for entry in (paths.procfs() / str(pid) / "task").glob("*/children"):
-            left += [int(word) for word in (try_text(entry) or "").split()]
+        for entry in (procfs() / str(pid) / "task").glob("*/children"):
+            pending += [int(word) for word in (try_text(entry) or "").split()]
     return sorted(members)
 
 
@@ -300,7 +299,7 @@ def _find_processes(word: str) -> tuple[list[int], list[int]]:
     """Return the processes that a word selects and, for a name, the process that started the others."""
     pid = whole(word)
     if pid is not None:
-        if pid <= 0 or not (paths.procfs() / word).is_dir():
+        if pid <= 0 or not (procfs() / word).is_dir():
             raise UsageError(f"--pid {word}: there is no process {word}", "ps -e lists them")
         status = _read_status(pid)
         if has_ended(pid):
@@ -341,7 +340,7 @@ def _list_hierarchies() -> list[Path]:
         return [_CGROUPS]
     first = [_CGROUPS / "unified", _CGROUPS / "systemd"]
     others = sorted(set(_CGROUPS.iterdir()) - set(first)) if _CGROUPS.is_dir() else []
-    return [place for place in [*first, *others] if (place / "cgroup.procs").is_file()]
+    return [folder for folder in [*first, *others] if (folder / "cgroup.procs").is_file()]
 
 
 def _find_cgroup(name: str) -> Path:
@@ -354,14 +353,14 @@ def _find_cgroup(name: str) -> Path:
     for candidate in [*direct, *(root / name.lstrip("/") for root in roots)]:
         if (candidate / "cgroup.procs").is_file():
             return candidate
-    found: dict[str, Path] = {}
+    folders: dict[str, Path] = {}
     for root in roots:
         for path, _ in groups_below(root):
             folder = Path(f"{root}{path}")
             # If a group is in several hierarchies, perhaps only one has its processes.
-            if folder.name in (name, f"{name}.service") and (path not in found or not cgroup_pids(found[path])):
-                found[path] = folder
-    matches = [path for path in found if is_made_by_root(path)] or list(found)
+            if folder.name in (name, f"{name}.service") and (path not in folders or not cgroup_pids(folders[path])):
+                folders[path] = folder
+    matches = [path for path in folders if is_made_by_root(path)] or list(folders)
     if len(matches) > 1:
         listed = ", ".join(printable(path) for path in matches[:8])
         raise UsageError(
@@ -370,7 +369,7 @@ def _find_cgroup(name: str) -> Path:
         )
     if not matches:
         raise UsageError(f"--cgroup {name}: there is no such cgroup or unit", "a path below /sys/fs/cgroup, or a unit")
-    return found[matches[0]]
+    return folders[matches[0]]
 
 
 def _label_group(folder: Path) -> str:
@@ -426,16 +425,16 @@ def refresh_target(target: Target) -> Target:
     """
     if not target.names or not any(map(has_ended, target.roots or target.pids)):
         return target
-    found, roots = list[int](), list[int]()
+    pids_of_names, roots = list[int](), list[int]()
     kept = [pid for pid in target.pids if not has_ended(pid)]
     for name in target.names:
         try:
             pids, root = _find_processes(name)
-            found, roots = found + pids, roots + root
+            pids_of_names, roots = pids_of_names + pids, roots + root
         except UsageError:
             # The ended process stays, so that the next call searches for this name again.
             kept = list(target.pids)
-    unique = tuple(dict.fromkeys([*kept, *found]))
+    unique = tuple(dict.fromkeys([*kept, *pids_of_names]))
     if unique == target.pids:
         return target
     # The ended process of a name without a new process stays, as above.
@@ -519,7 +518,7 @@ _HEAD_BYTES = 1 << 16
 
 def language_of(pid: int) -> str | None:
     """Return the language run-time whose timers run on the threads of a process; None if there is none."""
-    exe = paths.procfs() / str(pid) / "exe"
+    exe = procfs() / str(pid) / "exe"
     program = (link_of(exe) or "").rpartition("/")[2]
     if program in _PROGRAM_NAMES:
         return _PROGRAM_NAMES[program]

@@ -385,12 +385,12 @@ def end_session(process: subprocess.Popen[bytes], *, patience_s: float = 2.0) ->
     Descendants in other sessions are included. Each gets SIGTERM, and SIGKILL after `patience_s` seconds.
     """
     try:
-        left = end_descendants(_list_running, patience_s)
+        has_descendants = end_descendants(_list_running, patience_s)
     finally:
         adopt_orphans(False)
     # It is already reaped if a signal of `end_descendants` ended it.
     process.poll()
-    return left
+    return has_descendants
 
 
 def _list_running() -> set[int]:

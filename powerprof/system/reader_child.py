@@ -169,12 +169,12 @@ def _read_inner_id(base: Path, tid: int) -> int:
     return int(numbers[-1]) if len(numbers) > 1 else tid
 
 
-def _memory(base: Path, *places: str) -> None:
+def _memory(base: Path, *requests: str) -> None:
     """Send the readable bytes of each place, at most MOST_BYTES each."""
     memory = os.open(base / "mem", os.O_RDONLY)
     try:
-        for place in places:
-            address, _, size = place.partition(":")
+        for request in requests:
+            address, _, size = request.partition(":")
             try:
                 data = os.pread(memory, min(int(size), MOST_BYTES), int(address)) if int(size) else b""
             except (OSError, OverflowError):
@@ -295,10 +295,10 @@ def _hand_over(file: int, most_bytes: int) -> None:
             raise _Refused(TOO_LARGE, "")
         copy = os.memfd_create("copy", os.MFD_CLOEXEC)
         try:
-            left = status.st_size
-            while left and (data := os.read(file, min(left, _CHUNK))):
+            remaining = status.st_size
+            while remaining and (data := os.read(file, min(remaining, _CHUNK))):
                 os.write(copy, data)
-                left -= len(data)
+                remaining -= len(data)
                 _send(b"k")
             _send(b"f" + _pack_status(status, True), copy)
         finally:
@@ -319,10 +319,10 @@ def _mapped(base: str, most_bytes: str, *files: str) -> None:
     """
     folder = _path(base)
     for file in files:
-        place, inode, path = file.split(":")
+        addresses, inode, path = file.split(":")
         try:
             try:
-                opened = _open_regular(b"", folder + b"/map_files/" + place.encode(), True)
+                opened = _open_regular(b"", folder + b"/map_files/" + addresses.encode(), True)
             except _Refused:
                 raise
             except OSError:
@@ -340,13 +340,13 @@ def _status(path: str, follow: str) -> None:
 
 
 def _read(path: str, most_bytes: str, from_end: str) -> None:
-    file, left = _open_regular(b"", _path(path), True), int(most_bytes)
+    file, remaining = _open_regular(b"", _path(path), True), int(most_bytes)
     try:
         if from_end == "1":
-            os.lseek(file, max(0, os.fstat(file).st_size - left), os.SEEK_SET)
-        while left and (data := os.read(file, min(left, _CHUNK))):
+            os.lseek(file, max(0, os.fstat(file).st_size - remaining), os.SEEK_SET)
+        while remaining and (data := os.read(file, min(remaining, _CHUNK))):
             _send(b"d" + data)
-            left -= len(data)
+            remaining -= len(data)
     finally:
         os.close(file)
 

@@ -249,17 +249,17 @@ class ReaderProcess(Closeable):
         return self._files(pid, len(places), "mapped", _base(pid), str(_COPY_BYTES), *words)
 
     def _files(self, pid: int, count: int, verb: str, *words: str) -> list[Opened | str]:
-        found: list[Opened | str] = []
+        results: list[Opened | str] = []
         with self._lock:
             try:
                 for part in self._request(pid, verb, *words):
                     if part[:1] == b"f":
-                        found.append(Opened(*(*reader_child.FILE.unpack(part[1:]), self._received.pop(0))))
+                        results.append(Opened(*(*reader_child.FILE.unpack(part[1:]), self._received.pop(0))))
                     elif part[:1] == b"n":
-                        found.append(_reason(struct.unpack("<i", part[1:])[0]))
+                        results.append(_reason(struct.unpack("<i", part[1:])[0]))
             except Unreadable as error:
                 return [error.reason] * count
-        return found if len(found) == count else ["not a regular file"] * count
+        return results if len(results) == count else ["not a regular file"] * count
 
     def status(self, path: Path, *, follow: bool = True) -> FileStatus | None:
         """Return the status of a file; None if it cannot be read."""
@@ -424,13 +424,13 @@ class ReaderProcess(Closeable):
             raise BrokenPipeError
         self._channel.sendall(request)
         end_s = time.monotonic() + LATEST_S
-        left = _MAX_BYTES
+        remaining = _MAX_BYTES
         while True:
             size = struct.unpack("<I", self._receive(child, 4, sleep, end_s, patience))[0]
             if not size:
                 return
-            left -= size
-            if left < 0:
+            remaining -= size
+            if remaining < 0:
                 raise TimeoutError
             part = self._receive(child, size, sleep, end_s, patience)
             if part != b"k":

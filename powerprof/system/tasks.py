@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from powerprof.system import paths
 from powerprof.system.errors import CapabilityError
 from powerprof.system.files import printable, read_fields, try_text, whole
 from powerprof.system.paths import procfs
@@ -108,18 +107,18 @@ def look_up(tid: int, pid: int | None = None, comm: str = "", is_kernel: bool | 
 
 def restore_traced(task: Task, pid: int | None, comm: str, is_kernel: bool) -> Task:
     """Return the traced thread. `task` is the last thread that had its number."""
-    own = clean(comm)
-    if not own or own == task.comm:
+    name = clean(comm)
+    if not name or name == task.comm:
         return task
     if is_kernel != task.is_kernel or pid != task.pid or task.tid == pid:
         return _gone(task.tid, pid, comm, is_kernel)
-    return msgspec.structs.replace(task, comm=own)
+    return msgspec.structs.replace(task, comm=name)
 
 
 def _gone(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
     """Return a task for an ended thread from its traced values."""
-    own = clean(comm)
-    return Task(tid, pid, own or f"thread {tid}", "kernel" if is_kernel else own or f"pid {pid or tid}", is_kernel)
+    name = clean(comm)
+    return Task(tid, pid, name or f"thread {tid}", "kernel" if is_kernel else name or f"pid {pid or tid}", is_kernel)
 
 
 def _ended(tid: int, pid: int | None, comm: str, is_kernel: bool) -> Task:
@@ -138,7 +137,7 @@ _INITIAL_PID_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO, include/linux/proc_ns.
 def is_in_pid_namespace() -> bool:
     """Return whether this process is in a pid namespace other than the kernel's first one."""
     try:
-        return (paths.procfs() / "self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
+        return (procfs() / "self/ns/pid").stat().st_ino != _INITIAL_PID_NAMESPACE
     except OSError:
         return False  # The kernel has no such namespaces, or /proc is not readable.
 
@@ -163,7 +162,7 @@ def read_outer_ids(pid: int | None) -> dict[int, int]:
     outer_by_inner: dict[int, int] = {}
     if pid is None:
         return outer_by_inner
-    for entry in (paths.procfs() / str(pid) / "task").glob("[0-9]*"):
+    for entry in (procfs() / str(pid) / "task").glob("[0-9]*"):
         numbers = read_fields(entry / "status").get("NSpid", "").split()
         if len(numbers) < 2:
             return {}
