@@ -22,7 +22,7 @@ import os, sys
 from powerprof.system import caller as privileges
 from powerprof.system.caller import account_of, acting_as
 from powerprof.system.errors import PowerprofError
-privileges.keep(privileges.TRACING)
+privileges.drop_capabilities(privileges.TRACING)
 with acting_as(account_of(65534)):
     pass
 tries = {

@@ -118,7 +118,7 @@ def ended(process: subprocess.Popen[str], deadline_s: float = DEADLINE_S) -> tup
         "attribute --pid NAME --duration 1 --no-save",
         "watch --count 1 --interval 1",
         "diagnose --pid PID --duration 1 --no-save",
-        "symbols --pid PID",
+        "doctor --pid PID",
         "cure --pid PID --thread NAME --slack 50ms --keep",
         "queries --pid PID --duration 1 --no-save",
         "profile --pid PID --duration 1 --no-save",
