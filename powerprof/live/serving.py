@@ -277,8 +277,8 @@ class _Request:
 class _Pages:
     """The pages and their access control."""
 
-    def __init__(self, answer: Answer, door: Authenticator, *, check_host: bool) -> None:
-        self._answer, self._door, self._checks_host = answer, door, check_host
+    def __init__(self, answer: Answer, authenticator: Authenticator, *, check_host: bool) -> None:
+        self._answer, self._authenticator, self._checks_host = answer, authenticator, check_host
 
     async def refuse(self, request: _Request, peer: str) -> bytes | None:
         """Return the reply to a refused request, or None for an accepted one."""
@@ -288,7 +288,7 @@ class _Pages:
         if foreign := [host for host in hosts if not names_this_host(host)]:
             text = _MISDIRECTED.format(host=ascii(foreign[0][:100]))
             return _format_reply(HTTPStatus.MISDIRECTED_REQUEST, text.encode())
-        admission = await self._door.admit(request.header("authorization"), peer)
+        admission = await self._authenticator.admit(request.header("authorization"), peer)
         if admission is not Admission.ADMITTED:
             await asyncio.sleep(_REFUSAL_DELAY_S)
         if admission is Admission.LATER:

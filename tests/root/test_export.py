@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof export` on this host: what is scraped adds up to the kernel's own count, with what the unit allows."""
+"""`powerprof export` on this host: its series sum to the kernel's count, with the capabilities of the unit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def total(samples: Samples, name: str) -> float:
 
 @contextmanager
 def exporter(cli: Cli, *words: str, limited: bool = True) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """A running exporter, with no more capabilities than its unit gives it, and its port."""
+    """Run an exporter with the capabilities of its unit. Yield its port and process."""
     bounds = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in list_capabilities())])
     allowed = ["setpriv", f"--bounding-set={bounds}", "--no-new-privs"] if limited else []
     port = free_port()
@@ -78,19 +78,19 @@ def exporter(cli: Cli, *words: str, limited: bool = True) -> Iterator[tuple[int,
 
 @dataclass(frozen=True)
 class Edge:
-    """The end of an interval, and what the host had counted then: between two readings around that moment."""
+    """The end of an interval, and the bounds of the host's idle exits at that moment."""
 
     at_s: float
     least: int
     most: int
 
     def since(self, before: Edge) -> tuple[int, int]:
-        """Idle exits from one edge to this one: no fewer, and no more."""
+        """Return the bounds of the idle exits since an earlier edge."""
         return self.least - before.most, self.most - before.least
 
 
 class Store:
-    """What a store makes of scrapes: a series that is new begins with what it shows, one that ended adds nothing."""
+    """A store of scrapes: it ignores the first value of a series, and an ended series adds nothing."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -98,14 +98,14 @@ class Store:
         self.increase: Counter[str] = Counter()
 
     def scrape(self) -> None:
-        """Scrape once."""
+        """Scrape once and add the increases."""
         before, self.last = self.last, scrape(self._port)
         for key, value in self.last.items():
             if key in before:
                 self.increase[key[0]] += value - before[key]
 
     def next_interval(self) -> None:
-        """Scrape until one more interval has ended."""
+        """Scrape until the next interval has ended."""
         began = total(self.last, "powerprof_intervals_total")
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -115,19 +115,19 @@ class Store:
             time.sleep(0.05)
         raise AssertionError("no interval ended in a minute")
 
-    def wait_until(self, condition: Callable[[Store], bool], what: str) -> None:
-        """Interval by interval, for 20 s in which a CPU idled: a CPU that is kept busy ends no idle period."""
+    def wait_until(self, condition: Callable[[Store], bool], problem: str) -> None:
+        """Wait for a condition for 20 s of idle time. A busy CPU has no idle exits."""
         began_s, deadline = self.increase[_IDLE], time.monotonic() + 300
         while not condition(self):
             idled_s = self.increase[_IDLE] - began_s
-            assert idled_s < 20 and time.monotonic() < deadline, f"{what}, while CPUs idled {idled_s:.1f} s"
+            assert idled_s < 20 and time.monotonic() < deadline, f"{problem}, while CPUs idled {idled_s:.1f} s"
             self.next_interval()
 
     def edge(self, reader: CpuidleReader) -> Edge:
-        """Wait for the end of one more interval, and read the host's own counters around it.
+        """Wait for the end of an interval, and read the host's counters around it.
 
-        A page shows what was so at its timestamp, not when it was read: naming what is new takes up to a second, and
-        the host goes on meanwhile. So the counters are read again and again until the page has changed.
+        A page has the figures of its timestamp. Naming new stacks takes up to a second, while the host keeps running.
+        So the counters are read repeatedly until the page changes.
         """
         began, readings = total(self.last, "powerprof_intervals_total"), list[tuple[float, int, float]]()
         deadline = time.monotonic() + 60
@@ -143,7 +143,7 @@ class Store:
         at_s = total(self.last, "powerprof_last_interval_timestamp_seconds")
         least = [exits for _, exits, after_s in readings if after_s < at_s - _ROUNDED_S]
         most = [exits for before_s, exits, _ in readings if before_s > at_s + _ROUNDED_S]
-        assert least and most, f"no interval ended in a minute, or not while it was looked for: {at_s}"
+        assert least and most, f"no interval ended within the readings: {at_s}"
         return Edge(at_s, least[-1], most[0])
 
 
@@ -164,8 +164,8 @@ def compile_sleeper(program: Path) -> None:
 
 
 @pytest.mark.cpuidle
-def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf: None, sleeper: int) -> None:
-    # Other tests beside it may cost more than the twenty that have a place by default.
+def test_all_series_sum_to_the_kernels_count(powerprof_cli: Cli, root_bpf: None, sleeper: int) -> None:
+    # Other tests may be more expensive than the twenty rows of the default.
     words = ("--interval", "1", "--no-ask", "--top", "200")
     with exporter(powerprof_cli, *words) as (port, process), CpuidleReader() as reader:
         store = Store(port)
@@ -176,7 +176,7 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
         fewest, most = store.edge(reader).since(first)
         exits = store.increase["powerprof_idle_exits_total"]
         assert store.increase["powerprof_wakeups_total"] == exits
-        # What ended in the milliseconds between the exporter's two readings may be in one of them: some exits in all.
+        # Exits in the milliseconds between the exporter's two readings may be in only one of them.
         assert 0.99 * fewest - 10 <= exits <= 1.01 * most + 10, (fewest, most)
         last = store.last
         assert total(last, "powerprof_lost_events_total") == 0
@@ -190,9 +190,7 @@ def test_all_series_together_are_the_kernels_count(powerprof_cli: Cli, root_bpf:
     assert process.returncode == 0
 
 
-def test_a_target_that_is_restarted_is_found_again_by_its_name(
-    powerprof_cli: Cli, root_bpf: None, tmp_path: Path
-) -> None:
+def test_a_restarted_target_is_found_by_its_name(powerprof_cli: Cli, root_bpf: None, tmp_path: Path) -> None:
     program = tmp_path / f"twice{os.getpid()}"
     compile_sleeper(program)
 
@@ -220,34 +218,34 @@ def test_a_target_that_is_restarted_is_found_again_by_its_name(
         assert process.poll() is None
 
 
-def test_what_answers_the_network_has_given_up_the_rest(powerprof_cli: Cli, root_bpf: None) -> None:
+def test_the_server_has_dropped_its_capabilities(powerprof_cli: Cli, root_bpf: None) -> None:
     with exporter(powerprof_cli, "--interval", "1", "--no-ask", limited=False) as (port, process):
         assert total(scrape(port), "powerprof_intervals_total") >= 1
         assert has_settled(process.pid)
 
 
-def test_an_address_that_is_taken_ends_before_anything_is_loaded(powerprof_cli: Cli) -> None:
+def test_an_address_in_use_fails_before_loading(powerprof_cli: Cli) -> None:
     import socket
 
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        one.listen()
-        done = powerprof_cli(["export", "--listen", f"127.0.0.1:{one.getsockname()[1]}"])
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        done = powerprof_cli(["export", "--listen", f"127.0.0.1:{listening.getsockname()[1]}"])
     assert (done.code, done.err.splitlines()[0].startswith("error: cannot listen on 127.0.0.1")) == (1, True)
 
 
-def test_the_statements_of_a_server_are_its_cpu_time_also_after_a_restart(
+def test_the_statements_sum_to_the_server_also_after_a_restart(
     powerprof_cli: Cli, root_bpf: None, mariadbd: None, tmp_path: Path
 ) -> None:
-    """With what the unit may do: also the tracer of the second server is loaded without more."""
+    """The capabilities of the unit also load the tracer of the second server."""
 
-    def of(store: Store, name: str) -> dict[str, float]:
+    def by_statement(store: Store, name: str) -> dict[str, float]:
         return {dict(labels)["statement"]: value for (own, labels), value in store.last.items() if own == name}
 
-    def until(store: Store, texts: set[str], what: str) -> None:
+    def wait_for_texts(store: Store, texts: set[str], problem: str) -> None:
         deadline = time.monotonic() + 90
         while {dict(labels).get("text") for _, labels in store.last} & texts != texts:
-            assert time.monotonic() < deadline, what
+            assert time.monotonic() < deadline, problem
             store.next_interval()
 
     cpu = "powerprof_statement_cpu_seconds_total"
@@ -261,15 +259,15 @@ def test_the_statements_of_a_server_are_its_cpu_time_also_after_a_restart(
                 exporter(powerprof_cli, "--interval", "1", "--no-ask", "--statements", str(link))
             )
             store = Store(exported[0])
-            until(store, {BURN_TEXT, "SELECT ?, …"}, "no series of what the client asks")
+            wait_for_texts(store, {BURN_TEXT, "SELECT ?, …"}, "no series of the client's statements")
             pid = first.pid
             assert pid is not None
             store.next_interval()
             store.increase.clear()
-            before = of(store, cpu)
+            before = by_statement(store, cpu)
             for _ in range(4):
                 store.next_interval()
-            grown = {id: used - before[id] for id, used in of(store, cpu).items() if id in before}
+            grown = {id: used - before[id] for id, used in by_statement(store, cpu).items() if id in before}
             assert sum(grown.values()) == pytest.approx(store.increase[cpu])
             (burn,) = [dict(labels)["statement"] for _, labels in store.last if dict(labels).get("text") == BURN_TEXT]
             assert grown[burn] > 0.5 * sum(grown.values())
@@ -280,10 +278,10 @@ def test_the_statements_of_a_server_are_its_cpu_time_also_after_a_restart(
         while total(store.last, "powerprof_statements_up") == 1:
             assert time.monotonic() < deadline, "its end is not seen"
             store.next_interval()
-        assert not of(store, cpu)
+        assert not by_statement(store, cpu)
         second = stack.enter_context(PrivateServer())
         link.unlink()
         link.symlink_to(second.socket)
         with asking(second, *work, pause_s=0.005):
-            until(store, {BURN_TEXT}, "the new server is not found")
+            wait_for_texts(store, {BURN_TEXT}, "the new server is not found")
             assert total(store.last, "powerprof_statements_up") == 1

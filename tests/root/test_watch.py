@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`powerprof watch` without a terminal: lines, and documents whose parts are the whole."""
+"""`powerprof watch` without a terminal: lines and documents."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import json
 from tests.conftest import Cli
 
 
-def test_documents_add_up(powerprof_cli: Cli, root_bpf: None) -> None:
+def test_the_rows_of_a_document_sum_to_its_exits(powerprof_cli: Cli, root_bpf: None) -> None:
     done = powerprof_cli(["watch", "--json-lines", "--interval", "0.5", "--count", "4", "--no-ask"])
     assert done.code == 0, done.err
-    found = [json.loads(line) for line in done.out.splitlines()]
-    assert len(found) == 4
-    for one in found:
-        assert one["schema"] == "powerprof.interval/1"
-        assert sum(one["mechanisms_count"].values()) == one["idle_exits_count"]
-        blamed = sum(row["count"] for row in one["rows"])
-        assert blamed + one["mechanisms_count"]["untraced"] == one["idle_exits_count"]
+    documents = [json.loads(line) for line in done.out.splitlines()]
+    assert len(documents) == 4
+    for document in documents:
+        assert document["schema"] == "powerprof.interval/1"
+        assert sum(document["mechanisms_count"].values()) == document["idle_exits_count"]
+        blamed = sum(row["count"] for row in document["rows"])
+        assert blamed + document["mechanisms_count"]["untraced"] == document["idle_exits_count"]
 
 
-def test_without_a_terminal_a_line_each(powerprof_cli: Cli, root_bpf: None) -> None:
+def test_each_interval_is_a_line_without_a_terminal(powerprof_cli: Cli, root_bpf: None) -> None:
     done = powerprof_cli(["watch", "--interval", "0.5", "--count", "2", "--no-ask"])
     assert done.code == 0, done.err
     lines = done.out.splitlines()

@@ -190,25 +190,25 @@ def test_passwords_are_checked_one_at_a_time_with_equal_work(monkeypatch: pytest
     monkeypatch.setattr(webconfig, "_check_password", counted)
 
     async def admit() -> None:
-        door = Authenticator(hashes)
+        authenticator = Authenticator(hashes)
         for name in ("a", "b", "unknown"):
             costs.clear()
-            assert await door.admit(basic("wrong", name), "") is Admission.REFUSED
+            assert await authenticator.admit(basic("wrong", name), "") is Admission.REFUSED
             assert costs == ["04", "06"]
         # bcrypt reads 72 bytes, so longer passwords are not checked again.
         long = "y" * 72
         for end, times in (("", 2), ("1", 0), ("2", 0)):
             costs.clear()
-            assert await door.admit(basic(long + end, "a"), "") is Admission.REFUSED
+            assert await authenticator.admit(basic(long + end, "a"), "") is Admission.REFUSED
             assert len(costs) == times
         # Four checks of one peer may wait. The check of a closed connection keeps its place.
-        several = [asyncio.ensure_future(door.admit(basic(f"{number}", "a"), "peer")) for number in range(6)]
+        several = [asyncio.ensure_future(authenticator.admit(basic(f"{number}", "a"), "peer")) for number in range(6)]
         await asyncio.sleep(0)
         several[0].cancel()
-        other = await door.admit(basic("right", "a"), "other")
+        other = await authenticator.admit(basic("right", "a"), "other")
         results = await asyncio.gather(*several[1:])
         assert (other, Counter(results)) == (Admission.ADMITTED, Counter({Admission.REFUSED: 3, Admission.LATER: 2}))
-        assert not door._pending
+        assert not authenticator._pending
 
     # Another test may have left a running loop in this thread.
     with ThreadPoolExecutor(1) as pool:
