@@ -1,21 +1,51 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules without SQL, what timer slack reaches and would save, and which of several servers is meant."""
+"""Periodic threads of any program: their settings, and the predicted effect of timer slack."""
 
 from __future__ import annotations
 
 import math
 import random
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from powerprof.diagnosis.diagnose import diagnose, list_coverage
-from powerprof.diagnosis.evidence import Evidence, Finding, ThreadWakeups
-from powerprof.diagnosis.thread_pace import format_prediction, predict_slack, rank_by_saving, reacts_to_slack
-from powerprof.system.processes import describe, describe_listeners, list_tcp_ports, list_unix_sockets
-from tests.unit.diagnosis.test_rules import evidence
+from powerprof.diagnosis.evidence import Evidence, ThreadWakeups
+from powerprof.diagnosis.thread_pace import (
+    PERIODIC,
+    PaceSetting,
+    PeriodicThread,
+    SlackPrediction,
+    format_prediction,
+    list_polling_remedies,
+    list_settings,
+    predict_slack,
+    rank_by_saving,
+    reacts_to_slack,
+)
+from tests.unit.diagnosis.examples import evidence, faults
+
+_SETTINGS = [(periodic, setting) for periodic in PERIODIC for setting in periodic.settings]
+_SPELLINGS = {"ON": ("ON", "1"), "OFF": ("OFF", "0"), "0": ("0", "0.000000"), "1": ("1",)}
+
+
+@pytest.mark.parametrize(("periodic", "setting"), _SETTINGS, ids=lambda value: getattr(value, "name", ""))
+def test_setting_in_force_is_not_recommended(periodic: PeriodicThread, setting: PaceSetting) -> None:
+    for now in _SPELLINGS.get(setting.value, ("500",)):
+        here = evidence(variables={setting.name: now, "port": "3306"})
+        assert f"{setting.name}={setting.value}" not in list_settings(periodic, here)
+        if setting.value:
+            assert f"{setting.name}={now} is in force already" in list_polling_remedies(periodic, here, "20 times/s")
+        else:
+            assert list_settings(periodic, here) == [f"a longer {setting.name}, which is 500 {setting.unit}"]
+
+
+@pytest.mark.parametrize(("periodic", "setting"), _SETTINGS, ids=lambda value: getattr(value, "name", ""))
+def test_setting_unknown_to_the_release_is_not_recommended(periodic: PeriodicThread, setting: PaceSetting) -> None:
+    lines = list_polling_remedies(periodic, evidence(variables={"port": "3306"}), "20 times/s")
+    assert not any(setting.name in line for line in lines)
+    assert lines[-1].startswith("to report it to MariaDB (jira.mariadb.org), send: version MariaDB")
+
 
 EPOLL = ("epoll_wait", "redis-server+0x64da0", "aeMain", "main")
 
@@ -29,13 +59,14 @@ def program(name: str, *rows: ThreadWakeups, **more: Any) -> Evidence:
     return evidence(version=name, family=name, asked=False, pid=4711, traced_s=5.0, wakeups=list(rows), **more)
 
 
-def one_fault(here: Evidence) -> Finding:
-    (fault,) = [one for one in diagnose(here) if one.severity == "fault"]
-    return fault
+def predict(rows: list[ThreadWakeups], *arguments: Any, **options: Any) -> SlackPrediction:
+    prediction = predict_slack(rows, *arguments, **options)
+    assert prediction is not None
+    return prediction
 
 
-def test_redis_says_which_setting_does_it() -> None:
-    fault = one_fault(program("redis-server", timer("redis-server", 9.9)))
+def test_redis_is_reported_with_its_setting() -> None:
+    (fault,) = faults(program("redis-server", timer("redis-server", 9.9)))
     assert fault.text == (
         "The thread redis-server, which runs its own chores (serverCron), wakes by its own timer every 101 ms "
         "(9.9 times/s)."
@@ -45,12 +76,12 @@ def test_redis_says_which_setting_does_it() -> None:
     assert "its wait times out regularly, every 101 ms: nothing had come meanwhile" in fault.evidence
 
 
-def test_any_program_has_its_timers_judged() -> None:
-    fault = one_fault(program("thing", timer("worker", 50.0, ("clock_nanosleep", "loop"))))
+def test_timers_of_any_program_are_judged() -> None:
+    (fault,) = faults(program("thing", timer("worker", 50.0, ("clock_nanosleep", "loop"))))
     assert fault.text.startswith("The thread worker (7) wakes by its own timer every 20 ms (50 times/s)")
-    deaf = one_fault(program("thing", timer("worker", 50.0, ("timerfd_read", "read", "loop"))))
+    (deaf,) = faults(program("thing", timer("worker", 50.0, ("timerfd_read", "read", "loop"))))
     assert deaf.remedy[-1] == "timer slack does not change how long it waits"
-    go = one_fault(program("thing", timer("worker", 50.0), language="Go"))
+    (go,) = faults(program("thing", timer("worker", 50.0), language="Go"))
     assert go.remedy[-1].startswith("it is a program of Go: timer slack would delay")
     assert "its settings, clients and statements" in " ".join(list_coverage(program("thing")).not_examined)
 
@@ -62,7 +93,7 @@ def test_threads_that_wake_each_other_are_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("function", "yes"),
+    ("function", "reacts"),
     [
         ("poll", True),
         ("__poll", True),
@@ -76,82 +107,71 @@ def test_threads_that_wake_each_other_are_noted() -> None:
         ("mysqld+0x1234", None),
     ],
 )
-def test_which_waits_react(function: str, yes: bool | None) -> None:
-    assert reacts_to_slack([function, "main"]) is yes
+def test_reaction_to_slack_depends_on_the_function(function: str, reacts: bool | None) -> None:
+    assert reacts_to_slack([function, "main"]) is reacts
 
 
 @pytest.mark.parametrize(
     ("slack_ms", "measured"), [(1, 89.5), (5, 70.0), (10, 52.0), (20, 39.0), (50, 18.5), (100, 10.0), (1000, 1.0)]
 )
 @pytest.mark.parametrize("others_hz", [50.0, 100.0, 1600.0])
-def test_the_prediction_is_within_a_fifth_of_what_was_measured(
-    slack_ms: int, measured: float, others_hz: float
-) -> None:
-    """log_files_governor of MySQL 9.7, which waits by the monotonic clock, on an idle host; on a busy one 16.8/s were
-    measured with 50 ms."""
+def test_prediction_is_within_a_fifth_of_the_measurement(slack_ms: int, measured: float, others_hz: float) -> None:
+    """The log_files_governor of MySQL 9.7 waits by the monotonic clock. Busy hosts had 16.8 wake-ups/s at 50 ms."""
     row = timer("ib_log_files_g", 97.0, ("pthread_cond_timedwait",))
-    one = predict_slack([row], slack_ms * 1_000_000, others_hz, wall_clock=False)
-    assert one is not None
+    one = predict([row], slack_ms * 1_000_000, others_hz, wall_clock=False)
     assert one.then_hz == pytest.approx(measured, rel=0.2)
     assert not one.is_bound
 
 
-def test_a_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
+def test_wait_by_the_wall_clock_ends_with_the_first_interrupt() -> None:
     row = timer("a", 50.0, ("pthread_cond_timedwait",))
-    alone = predict_slack([row], 50_000_000, 0.0, wall_clock=True)
-    crowded = predict_slack([row], 50_000_000, 1000.0, wall_clock=True)
-    unknown = predict_slack([row], 50_000_000, 1000.0)
-    assert alone is not None
-    assert crowded is not None
-    assert unknown is not None
+    alone = predict([row], 50_000_000, 0.0, wall_clock=True)
+    crowded = predict([row], 50_000_000, 1000.0, wall_clock=True)
+    unknown = predict([row], 50_000_000, 1000.0)
     assert alone.then_hz == pytest.approx(1 / 0.06995, rel=0.01)
     assert crowded.then_hz == pytest.approx(1 / 0.02095, rel=0.01)
     assert not crowded.is_bound
     assert unknown.is_bound
     assert unknown.then_hz < crowded.then_hz
-    # A poll waits by the monotonic clock, whatever a lock of the thread does.
-    polls = predict_slack([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
-    assert polls is not None
+    # A poll waits by the monotonic clock, also if the thread waits for locks by the wall clock.
+    polls = predict([timer("a", 50.0, ("poll",))], 50_000_000, 1000.0, wall_clock=True)
     assert polls.then_hz == pytest.approx(1 / 0.06995, rel=0.01)
 
 
-def test_timers_of_others_that_come_one_at_a_time_end_a_sleep_early() -> None:
-    """A poll of 1 ms with a slack of 200 ms beside programs that do something in turns woke 20 to 35 times/s."""
-    one = predict_slack([timer("a", 942.0, ("poll",))], 200_000_000, 30.0)
-    assert one is not None
+def test_single_timers_of_others_end_a_sleep_early() -> None:
+    """A poll of 1 ms with a slack of 200 ms woke 20 to 35 times/s next to programs that run alternately."""
+    one = predict([timer("a", 942.0, ("poll",))], 200_000_000, 30.0)
     assert one.then_hz == pytest.approx(5.0, rel=0.05)
     assert one.most_hz == pytest.approx(1 / (0.001 + (1 - math.exp(-6)) / 30), rel=0.02)
     assert format_prediction(one.then_hz, one.most_hz, one.is_bound) == "5.0 to 29.2"
-    alone = predict_slack([timer("a", 942.0, ("poll",))], 200_000_000, 0.0)
-    assert alone is not None
+    alone = predict([timer("a", 942.0, ("poll",))], 200_000_000, 0.0)
     assert alone.most_hz == pytest.approx(alone.then_hz)
     assert format_prediction(alone.then_hz, alone.most_hz, alone.is_bound) == "5.0"
 
 
 def cut_short(sleep_s: float, rest_hz: float) -> float:
-    """How often a thread wakes that sleeps so long, or until something comes at random."""
+    """Return the wake-ups per second of a thread with sleeps of this length that random events shorten."""
     generator = random.Random(1)
     sleeps = [min(sleep_s, generator.expovariate(rest_hz)) for _ in range(50_000)]
     return len(sleeps) / sum(sleeps)
 
 
 @pytest.mark.parametrize(("slack_ms", "measured"), [(50, 27.4), (1000, 3.5)])
-def test_what_a_thread_does_once_it_has_woken_is_done_as_often_a_sleep(slack_ms: int, measured: float) -> None:
-    """ib_clone_gtid of MySQL 9.7 with 31 commits a second: it wakes, writes and waits for the disk."""
+def test_work_after_a_sleep_becomes_rarer_with_the_sleeps(slack_ms: int, measured: float) -> None:
+    """The ib_clone_gtid thread of MySQL 9.7 with 31 commits per second wakes, writes and waits for the disk."""
     rows = [
         timer("ib_clone_gtid", 9.25, ("pthread_cond_timedwait", "wait_time_low")),
         timer("ib_clone_gtid", 26.5, ("fdatasync", "os_file_flush_func"), origin="device"),
         timer("ib_clone_gtid", 2.5, ("pthread_cond_wait", "log_write_up_to"), origin="other_thread"),
     ]
-    one = predict_slack(rows, slack_ms * 1_000_000, 1600.0, wall_clock=False)
-    assert one is not None
+    one = predict(rows, slack_ms * 1_000_000, 1600.0, wall_clock=False)
     assert one.then_hz == pytest.approx(measured, rel=0.1)
     assert one.is_bound
 
 
 @pytest.mark.parametrize("rest_hz", [1.0, 30.0, 200.0])
-def test_what_else_wakes_a_thread_cuts_its_sleeps_short(rest_hz: float) -> None:
-    """Sleeps of 20 ms that would be 70 ms."""
+def test_other_wakers_shorten_the_sleeps(rest_hz: float) -> None:
+    """Sleeps of 20 ms become sleeps of 70 ms."""
     generator = random.Random(2)
     timers, others, slept_s = 0, 0, 0.0
     for _ in range(50_000):
@@ -162,26 +182,23 @@ def test_what_else_wakes_a_thread_cuts_its_sleeps_short(rest_hz: float) -> None:
         timer("a", timers / slept_s, ("poll",), period_ms=None),
         timer("a", others / slept_s, ("poll",), origin="other_thread"),
     ]
-    one = predict_slack(rows, 50_000_000, 0.0)
-    assert one is not None
+    one = predict(rows, 50_000_000, 0.0)
     assert one.then_hz == pytest.approx(cut_short(0.07, rest_hz), rel=0.03)
 
 
-def test_what_does_not_react_is_not_saved() -> None:
+def test_waits_without_reaction_save_nothing() -> None:
     assert predict_slack([timer("a", 50.0, ("timerfd_read",))], 50_000_000, 0.0) is None
     assert predict_slack([timer("a", 50.0, origin="device")], 50_000_000, 0.0) is None
     rows = [timer("a", 50.0, ("poll",)), timer("a", 8.0, ("recv",), origin="device")]
-    one = predict_slack(rows, 50_000_000, 0.0)
-    assert one is not None
+    one = predict(rows, 50_000_000, 0.0)
     assert one.now_hz == 58.0
     assert one.then_hz == pytest.approx(58 / 50 / 0.06995, rel=0.01)
     assert one.is_bound
-    irregular = predict_slack([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
-    assert irregular is not None
+    irregular = predict([timer("a", 50.0, ("poll",), period_ms=None)], 50_000_000, 0.0)
     assert irregular.is_bound
 
 
-def test_what_would_help_most_is_said_with_its_command() -> None:
+def test_largest_saving_is_reported_with_its_command() -> None:
     here = program("thing", timer("a", 50.0, ("poll",)), timer("b", 20.0, ("poll",), tid=8))
     assert [row.comm for row, _ in rank_by_saving(here)] == ["a", "b"]
     (note,) = [one for one in diagnose(here) if one.rule == "most_helpful"]
@@ -191,19 +208,3 @@ def test_what_would_help_most_is_said_with_its_command() -> None:
     assert [
         one for one in diagnose(program("x", timer("a", 50.0), language="Java")) if one.rule == "most_helpful"
     ] == []
-
-
-def test_several_servers_are_told_apart_by_where_they_listen(tmp_path: Path) -> None:
-    import os
-
-    with socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
-        tcp.bind(("127.0.0.1", 0))
-        tcp.listen()
-        unix.bind(str(tmp_path / "s.sock"))
-        unix.listen()
-        port = tcp.getsockname()[1]
-        assert port in list_tcp_ports(os.getpid())
-        assert str(tmp_path / "s.sock") in list_unix_sockets(os.getpid())
-        assert f"port {port}" in describe_listeners(os.getpid())
-        assert f"port {port}" in describe(os.getpid())
-    assert describe_listeners(2**22) == ""

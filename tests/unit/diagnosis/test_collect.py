@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of an error log, in the words of three server generations, and with anything else in it."""
+"""The summary of an error log for three server generations and arbitrary text, and the reading of its end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.programs.cpu_time import least_cpu_s
 NOW = time.mktime((2026, 11, 20, 11, 40, 0, 0, 0, -1))
 
 
-def test_evictions_since_replication_was_started_last() -> None:
+def test_evictions_are_counted_since_the_last_start_by_hand() -> None:
     same = "[ERROR] Error reading packet from server: A slave with the same server_uuid/server_id as this slave has"
     text = "\n".join(
         [
@@ -34,31 +34,42 @@ def test_evictions_since_replication_was_started_last() -> None:
             "2026-11-20 11:38:00 9 [Note] Slave I/O thread: Failed reading log event, reconnecting to retry, log 'b.1'",
         ]
     )
-    found = summarise_log(text, NOW)
-    assert (found.same_id_count, found.same_id_last_s, found.retries_count) == (1, 120.0, 1)
-    assert found.span_s == 240.0
+    log = summarise_log(text, NOW)
+    assert (log.same_id_count, log.same_id_last_s, log.retries_count) == (1, 120.0, 1)
+    assert log.span_s == 240.0
 
 
 @pytest.mark.parametrize("word", ["[ERROR] ", "[ERROR] Slave SQL", "[ERROR] Replica SQL for channel '"])
-def test_a_line_takes_time_with_its_length(word: str) -> None:
-    """A replica's error quotes the statement, which any account of its primary may have chosen."""
+def test_time_for_a_line_grows_with_its_length(word: str) -> None:
+    """An error quotes a statement, whose text any account of the primary may choose."""
     line = f"2026-11-20 11:39:30 8 {word * 30_000}"
-    # 9 s and more where each [ERROR] was tried.
+    # A search from each [ERROR] took more than 9 s.
     assert least_cpu_s(lambda: summarise_log(line, NOW), 1.0) < 1.0
 
 
 @pytest.mark.parametrize("when", ["2026-11-20 11:39:30 8", "261120 11:39:30"])
-def test_replicas_that_begin_to_read(when: str) -> None:
+def test_starts_of_replicas_are_counted_by_server_id(when: str) -> None:
     text = "\n".join([f"{when} [Note] Start binlog_dump to slave_server(2), pos(binlog.000001, 1079)"] * 5)
-    found = summarise_log(text, NOW)
-    assert (found.dump_starts, found.dump_last_s) == ({"2": 5}, {"2": 30.0})
+    log = summarise_log(text, NOW)
+    assert (log.dump_starts, log.dump_last_s) == ({"2": 5}, {"2": 30.0})
 
 
-def test_a_log_of_noise_says_nothing() -> None:
+def test_messages_of_both_servers_are_understood() -> None:
+    stamp = "2026-11-20 11:39:58 12"
+    denied = f"{stamp} [Warning] Access denied for user 'repl'@'10.0.0.9' (using password: YES)"
+    failed = "[MY-010584] [Repl] Replica SQL for channel 'a': Could not execute Write_rows event on table d.t"
+    mariadb = "Slave SQL: Error 'x' on query. Default database: 'd'. Query: 'INSERT INTO t VALUES (5)' Gtid 0-1-5"
+    log = summarise_log("\n".join([*[denied] * 3, f"{stamp} [ERROR] {mariadb}", f"{stamp} [ERROR] {failed}"]), NOW)
+    assert log.denied == {"repl@10.0.0.9": 3}
+    assert log.sql_errors_count == 2
+    assert (log.sql_error or "").startswith("Could not execute Write_rows event")
+
+
+def test_noise_is_ignored() -> None:
     assert summarise_log("\x00\x1b[2J999999 99:99:99 x\n2026-13-45 00:00:00 y\n" * 100, NOW).dump_starts == {}
 
 
-def test_a_statement_that_a_line_quotes_is_no_login_and_has_no_values() -> None:
+def test_quoted_statement_is_not_a_login_and_has_no_values() -> None:
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time.time() - 2))
     quoted = "Query: 'INSERT INTO t VALUES ('Access denied for user 'secret'@'secret'')', Gtid 0-1-5, Internal MariaDB"
     log = summarise_log(
@@ -68,7 +79,7 @@ def test_a_statement_that_a_line_quotes_is_no_login_and_has_no_values() -> None:
     assert log.sql_error == "Error on query: INSERT INTO t VALUES (?"
 
 
-def test_only_the_end_of_a_file_is_read_and_nothing_but_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_end_of_a_regular_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     folder = tmp_path / "77/fd"
     folder.mkdir(parents=True)
@@ -83,7 +94,7 @@ def test_only_the_end_of_a_file_is_read_and_nothing_but_a_file(tmp_path: Path, m
 
 
 def opened_by_the_reader(path: Path) -> None:
-    """Open a path as the child does that reads paths of other processes."""
+    """Open a path as the reader process opens paths of other processes."""
     try:
         os.close(reader_child._open_regular(b"", os.fsencode(path), True))
     except OSError as error:
@@ -93,7 +104,7 @@ def opened_by_the_reader(path: Path) -> None:
 
 
 @pytest.mark.parametrize("read", [opened_by_the_reader, lambda path: read_outside_text(path)])
-def test_a_file_that_becomes_a_pipe_between_looking_and_opening_is_not_waited_for(
+def test_file_that_becomes_a_pipe_before_it_is_opened_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
 ) -> None:
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
@@ -108,10 +119,10 @@ def test_a_file_that_becomes_a_pipe_between_looking_and_opening_is_not_waited_fo
 
 
 @pytest.mark.parametrize("read", [lambda path: read_log_end(77), lambda path: read_outside_text(path)])
-def test_a_file_on_which_somebody_holds_a_lease_is_not_waited_for(
+def test_file_with_a_lease_does_not_block(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Callable[[Path], object]
 ) -> None:
-    """Opening it breaks the lease, and waits for its holder: 45 s (/proc/sys/fs/lease-break-time)."""
+    """Opening it would break the lease and wait up to 45 s for its holder (/proc/sys/fs/lease-break-time)."""
     monkeypatch.setenv("POWERPROF_PROCFS", str(tmp_path))
     path = tmp_path / "77/fd/2"
     path.parent.mkdir(parents=True)
@@ -127,7 +138,7 @@ def test_a_file_on_which_somebody_holds_a_lease_is_not_waited_for(
 
 @contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """What waits longer is ended by an error."""
+    """Raise an error in a block that takes longer."""
 
     def end(*_: object) -> None:
         raise AssertionError("it waits")
@@ -143,7 +154,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @contextmanager
 def exchanged(path: Path, act: Callable[[], object]) -> Iterator[None]:
-    """`act` runs at the last instant before `path` is opened: what was looked at by its name before is past."""
+    """Call `act` immediately before `path` is opened, after all checks by name."""
     left = [act]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
