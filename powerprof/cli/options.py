@@ -97,9 +97,9 @@ def interval(default: float) -> Any:
     return number("--interval", "S", "Length of an interval in seconds.", default=default, low=0.5, high=3600)
 
 
-def windows_repeat(default: int, text: str, *, high: int = 1000) -> Any:
+def windows_repeat(default: int, text: str) -> Any:
     """Return the field of --repeat."""
-    return whole_number("--repeat", "N", text, default=default, low=1, high=high)
+    return whole_number("--repeat", "N", text, default=default, low=1, high=1000)
 
 
 def _query_rate(text: str) -> float:

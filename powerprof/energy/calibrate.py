@@ -88,7 +88,6 @@ class Fit:
 
     states: Mapping[str, Coefficient]
     wakeup: Coefficient | None
-    residual_watts: float
     cross_validated_percent: float | None
     windows_count: int
     notes: tuple[str, ...] = field(default=())
@@ -106,7 +105,7 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     names = _choose_solvable(windows, names, notes)
     zero: dict[str, Coefficient] = {}
     while True:
-        values, errors, residual, quantile = _least_squares(_design(windows, names), watts)
+        values, errors, quantile = _least_squares(_design(windows, names), watts)
         worst = int(np.argmin(values))
         if values[worst] >= 0:
             break
@@ -126,7 +125,6 @@ def fit_windows(windows: Sequence[MeteredWindow]) -> Fit:
     return Fit(
         {name: c for name, c in coefficients.items() if name != WAKEUP},
         coefficients.get(WAKEUP),
-        residual,
         _cross_validate(windows, names),
         len(windows),
         tuple(notes),
@@ -175,8 +173,8 @@ def _condition(design: Matrix) -> float:
     return float("inf") if (norms == 0).any() else float(np.linalg.cond(design / norms))
 
 
-def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float, float]:
-    """Return the values, their standard errors, the residuals' standard deviation, and the simultaneous t quantile."""
+def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float]:
+    """Return the values, their standard errors, and the simultaneous t quantile."""
     import numpy as np
     from scipy import special
 
@@ -189,7 +187,7 @@ def _least_squares(design: Matrix, watts: Matrix) -> tuple[Matrix, Matrix, float
     inverse = np.linalg.inv(np.linalg.qr(design)[1])
     errors = np.sqrt(variance * (inverse**2).sum(axis=1))
     quantile = float(special.stdtrit(freedom, 1 - (1 - _CONFIDENCE) / (2 * unknowns)))
-    return values, np.asarray(errors, dtype=np.float64), variance**0.5, quantile
+    return values, np.asarray(errors, dtype=np.float64), quantile
 
 
 def _cross_validate(windows: Sequence[MeteredWindow], names: Sequence[str]) -> float | None:

@@ -272,9 +272,9 @@ def model_generation(
     return _model(name, results, Spread(idle.typical, idle.low, high), slope, odds, threads_per_core, cpus)
 
 
-def model_kind(name: str, results: Sequence[PowerResult], known: Deviations | None = None) -> PowerModel:
+def model_kind(name: str, results: Sequence[PowerResult]) -> PowerModel:
     """Return the model of one kind of CPU. Delivered servers may idle at `delivered_excess` times the typical watts."""
-    deviations = known or published_deviations()
+    deviations = published_deviations()
     idle, slope, odds = (predict_known_kind(results, what, deviations) for what in ("idle", "slope", "odds"))
     return _model(name, results, _widen_as_delivered(idle), slope, odds, max(result.threads for result in results), [])
 

@@ -18,7 +18,7 @@ from powerprof.measure.clock import is_polling
 from powerprof.measure.program_output import OUTPUT, Outcome, TimedProgram, numbered_lines, parse_number
 from powerprof.model.records import AchievedResidency, StateResidency, Window
 from powerprof.system.errors import CapabilityError, DataError, PowerprofError
-from powerprof.system.files import loader, printable
+from powerprof.system.files import loader
 
 Scope = Literal["package", "core"]
 
@@ -27,7 +27,6 @@ _PERCENT = re.compile(r"\s*(-?[\d.]+|-?nan|-?inf)\s*%\s*", re.I)
 _MS = re.compile(r"\s*([\d.]+)\s*ms\s*")
 _WAKEUPS = re.compile(r"System:\s*([\d.]+) wakeup/s")
 _HARDWARE = re.compile(r".*\((?:pc|cc)\d+\)")
-_USAGE = re.compile(r"\s*([\d.]+) (us|ms)/s\s*")
 
 
 @dataclass
@@ -39,17 +38,6 @@ class CpuStates:
 
 
 @dataclass(frozen=True)
-class PowertopCause:
-    """A row of the overview: idle exits per second by PowerTOP's count, and CPU time in ms per second."""
-
-    category: str
-    description: str
-    pid: int | None
-    wakeups_hz: float | None
-    cpu_ms_per_s: float | None
-
-
-@dataclass(frozen=True)
 class PowertopReport:
     """A whole report. `hardware` is by (package or core, id), then by state."""
 
@@ -58,7 +46,6 @@ class PowertopReport:
     wakeups_hz: float | None
     cpus: dict[int, CpuStates]
     hardware: dict[tuple[Scope, str], dict[str, float]]
-    causes: tuple[PowertopCause, ...]
 
 
 @loader
@@ -67,7 +54,6 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
     version: str | None = None
     wakeups: float | None = None
     idle: list[tuple[int, str]] = []
-    overview: list[tuple[int, str]] = []
     section = ""
     for number, line in numbered_lines(text, path, _LONGEST):
         if line.startswith(" *  *  *"):
@@ -78,14 +64,12 @@ def parse_powertop(text: str, path: Path | str) -> PowertopReport:
             wakeups = _number(match[1], path, number)
         elif section == "Processor Idle State Report":
             idle.append((number, line))
-        elif section == "Overview of Software Power Consumers":
-            overview.append((number, line))
     if not idle:
         raise DataError(path, "no PowerTOP idle state report in it")
     cpus, hardware = _parse_idle_states(idle, path)
     if not cpus:
         raise DataError(path, "no CPU in PowerTOP's idle state report", idle[0][0])
-    return PowertopReport(str(path), version, wakeups, cpus, hardware, _parse_causes(overview, path))
+    return PowertopReport(str(path), version, wakeups, cpus, hardware)
 
 
 def is_hardware_state(name: str) -> bool:
@@ -168,29 +152,6 @@ def _parse_state_row(cells: list[str], columns: list[CpuStates], path: Path | st
         if name in column.states:
             raise DataError(path, f"state {name} appears twice", line)
         column.states[name] = (_percent(percent, path, line), ms)
-
-
-def _parse_causes(lines: list[tuple[int, str]], path: Path | str) -> tuple[PowertopCause, ...]:
-    causes = []
-    for number, line in lines:
-        cells = line.split(";")
-        usage = _USAGE.fullmatch(cells[0])
-        if len(cells) < 7 or (usage is None and cells[0].strip()):
-            continue  # the table's header and the lines of the battery below it
-        wakeups = _number(cells[1], path, number) if cells[1].strip() else None
-        scale = 1.0 if usage and usage[2] == "ms" else 1e-3
-        pid = re.match(r"\[PID (\d{1,10})\] ?(.*)", cells[6])
-        # Processes choose their command lines, which may contain control sequences.
-        causes.append(
-            PowertopCause(
-                printable(cells[5]).strip()[:40],
-                printable(pid[2] if pid else cells[6]).strip()[:200],
-                int(pid[1]) if pid else None,
-                wakeups,
-                _number(usage[1], path, number) * scale if usage else None,
-            )
-        )
-    return tuple(causes)
 
 
 # PowerTOP as a residency source: `powertop --csv`, run as long as the window.

@@ -385,7 +385,7 @@ def read_recording(
             window = turbostat.make_turbostat_window(log, read_at)
             if not window.states and window.c0_percent is None:
                 raise DataError(before, "a turbostat log without a column of idle states")
-            return ResidencyRecording(window, log.header.idle_driver)
+            return ResidencyRecording(window, log.idle_driver)
         if source == "powertop" or (source is None and "P o w e r T O P" in text[:1000]):
             return ResidencyRecording(
                 powertop.make_powertop_window(powertop.parse_powertop(text, before), read_at, elapsed_s), None

@@ -27,29 +27,11 @@ TOPOLOGY = ("Package", "Die", "L3", "Node", "Core", "CPU", "APIC", "X2APIC")
 _TIME = "Time_Of_Day_Seconds"
 _FIRST = frozenset({"usec", _TIME, *TOPOLOGY, "Avg_MHz", "Busy%", "Bzy_MHz", "PkgWatt", "CorWatt", "RAMWatt", "Pkg_J"})
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_%.+:/-]*")
-_FAMILY = re.compile(r"family:model:stepping 0x([0-9a-f]{1,8}):([0-9a-f]{1,8}):([0-9a-f]{1,8})", re.I)
-_STATE = re.compile(r"cpu\d+: (\S+): (?:CPUIDLE|MWAIT|ACPI|HLT|.*IDLE)", re.I)
 _MAX_COLUMNS = 512
 # turbostat's intervals stretch by milliseconds, on a busy host by tenths of a second.
 _GAP = 1.5
 _MAX_LINE = 64 << 10
 _MAX_CELL = 40
-
-
-@dataclass(frozen=True)
-class TurbostatHeader:
-    """The header of turbostat before its first table. Fields are None with `--quiet`."""
-
-    version: str | None = None
-    interval_s: float | None = None
-    vendor: str | None = None
-    family: int | None = None
-    model: int | None = None
-    stepping: int | None = None
-    kernel: str | None = None
-    idle_driver: str | None = None
-    idle_governor: str | None = None
-    states: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -78,10 +60,13 @@ class TurbostatInterval:
 
 @dataclass(frozen=True)
 class TurbostatLog:
-    """A whole log. `columns` has the columns of the table in its order. `notes` name the parts left out."""
+    """A whole log. `columns` has the columns of the table in its order. `notes` name the parts left out.
+
+    `idle_driver` is the driver that the header names.
+    """
 
     path: str
-    header: TurbostatHeader
+    idle_driver: str | None
     columns: tuple[str, ...]
     intervals: tuple[TurbostatInterval, ...]
     notes: tuple[str, ...] = ()
@@ -120,7 +105,8 @@ def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
     if begin is None:
         raise DataError(path, "no turbostat table in it")
     columns = _parse_columns(lines[begin], path, begin + 1)
-    header = _parse_header(lines[:begin])
+    idle_driver = _find_in_header(lines[:begin], r"current_driver: (\S+)")
+    interval_s = parse_number(_find_in_header(lines[:begin], r"Measurement interval: ([\d.]+) s") or "")
     groups = list(_split_intervals(lines, begin, columns, path))
     notes: list[str] = []
     if groups and _is_unfinished(groups, text):
@@ -132,13 +118,13 @@ def parse_turbostat(text: str, path: Path | str) -> TurbostatLog:
     intervals: list[TurbostatInterval] = []
     before: float | None = None
     for group in groups:
-        interval = _make_interval(group, before, header.interval_s, path)
+        interval = _make_interval(group, before, interval_s, path)
         before = interval.time_s
         intervals.append(interval)
-    intervals, gaps = _limit_gaps(intervals, header.interval_s)
+    intervals, gaps = _limit_gaps(intervals, interval_s)
     if gaps:
         notes.append(f"{gaps} of its tables follow a gap, in which nothing was metered")
-    return TurbostatLog(str(path), header, columns, tuple(intervals), tuple(notes))
+    return TurbostatLog(str(path), idle_driver, columns, tuple(intervals), tuple(notes))
 
 
 def _is_header(words: list[str]) -> bool:
@@ -161,42 +147,9 @@ def _parse_columns(line: str, path: Path | str, number: int) -> tuple[str, ...]:
     return tuple(columns)
 
 
-def _parse_header(lines: list[str]) -> TurbostatHeader:
-    fields: dict[str, str] = {}
-    states: list[str] = []
-    for line in lines:
-        for key, pattern in (
-            ("version", r"turbostat version (\S+)"),
-            ("interval", r"Measurement interval: ([\d.]+) s"),
-            ("vendor", r"CPUID\(0\): (\S+)"),
-            ("kernel", r"Kernel command line: (.*)"),
-            ("driver", r"current_driver: (\S+)"),
-            ("governor", r"current_governor: (\S+)"),
-        ):
-            match = re.match(pattern, line)
-            if match:
-                fields.setdefault(key, match[1].strip())
-        match = _FAMILY.search(line)
-        if match:
-            fields.setdefault("fms", " ".join(match.groups()))
-        match = _STATE.match(line)
-        if match and match[1] not in states:
-            states.append(match[1])
-    ids = [int(word, 16) for word in fields["fms"].split()] if "fms" in fields else [None] * 3
-    family, model, stepping = ids
-    interval_s = parse_number(fields.get("interval", ""))
-    return TurbostatHeader(
-        fields.get("version"),
-        interval_s,
-        fields.get("vendor"),
-        family,
-        model,
-        stepping,
-        fields.get("kernel"),
-        fields.get("driver"),
-        fields.get("governor"),
-        tuple(states),
-    )
+def _find_in_header(lines: list[str], pattern: str) -> str | None:
+    """Return the group of the first line of a header that begins with a pattern. A run with `--quiet` has no header."""
+    return next((match[1] for line in lines if (match := re.match(pattern, line))), None)
 
 
 def _split_intervals(

@@ -381,10 +381,8 @@ class Lanes:
     svg: Markup
     overview: Markup
     data: Markup
-    shown_count: int
     kept_count: int
     total_count: int
-    shown_s: float
     whole_s: float
 
 
@@ -427,10 +425,8 @@ def lanes(exits: Sequence[TimelineExit]) -> Lanes | None:
         svg,
         _draw_overview(whole, origin, whole_ms),
         embed_json(_timeline_data(whole, origin, whole_ms)),
-        len(ordered),
         len(whole),
         len(exits),
-        span_ms / 1e3,
         whole_ms / 1e3,
     )
 

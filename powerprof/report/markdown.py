@@ -31,9 +31,9 @@ def code_span(name: object, limit: int = _MAX_NAME) -> str:
     return f"{fence}{pad}{inner}{pad}{fence}"
 
 
-def escape(sentence: str, limit: int = 1000) -> str:
+def escape(sentence: str) -> str:
     """Return a sentence with Markdown characters escaped and with addresses and mentions broken."""
-    one_line = text.shorten(_CONTROL.sub(" ", sentence), limit)
+    one_line = text.shorten(_CONTROL.sub(" ", sentence), 1000)
     escaped = _SPECIAL.sub(r"\\\1", one_line)
     # GitHub has no escape for mentions and bare addresses, so a zero-width space breaks them.
     return escaped.replace("@", "@\u200b").replace("://", ":\u200b//").replace("www.", "www\u200b.")

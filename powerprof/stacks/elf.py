@@ -206,11 +206,10 @@ def _sections(raw: Elf, shoff: int, shentsize: int, shnum: int, shstrndx: int) -
     return tuple(sections)
 
 
-def _string(table: bytes, offset: int, limit: int = 256) -> str:
+def _string(table: bytes, offset: int) -> str:
     if offset >= len(table):
         return ""
-    end = table.find(b"\0", offset, offset + limit)
-    return table[offset : end if end >= 0 else offset + limit].decode("utf-8", "replace")
+    return table[offset : offset + 256].partition(b"\0")[0].decode("utf-8", "replace")
 
 
 def _build_id(elf: Elf) -> str | None:

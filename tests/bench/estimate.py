@@ -16,7 +16,6 @@ from powerprof.energy.families import (
     group_by_kind,
     model_generation,
     model_kind,
-    published_deviations,
     published_results,
     shipped_models,
 )
@@ -77,7 +76,7 @@ def known_kinds() -> list[Held]:
             if len(mine) > 1:
                 for number, result in enumerate(mine):
                     rest = [*mine[:number], *mine[number + 1 :]]
-                    tried.append((result, model_kind(name, rest, published_deviations())))
+                    tried.append((result, model_kind(name, rest)))
         if len(tried) >= ENOUGH:
             rows.append(_held(name, tried))
     return rows

@@ -237,11 +237,7 @@ LOG = HEAD + table(1000.0, (100.0, 50.0)) + table(1005.0, (110.0, 40.0)) + table
 
 def test_header_and_tables() -> None:
     log = parse_turbostat(LOG, "log")
-    assert log.header.version == "2024.12.03"
-    assert (log.header.vendor, log.header.family, log.header.model) == ("AuthenticAMD", 25, 17)
-    assert (log.header.idle_driver, log.header.idle_governor) == ("acpi_idle", "menu")
-    assert log.header.states == ("POLL", "C1")
-    assert log.header.kernel == "BOOT_IMAGE=/vmlinuz ro quiet"
+    assert log.idle_driver == "acpi_idle"
     assert [i.time_s for i in log.intervals] == [1000.0, 1005.0, 1010.0]
     assert [i.duration_s for i in log.intervals] == [5.0, 5.0, 5.0]
     assert log.requested_states() == ("C1",)
@@ -344,20 +340,17 @@ def test_recorded_damaged_log(recordings: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cpus", "states", "family_model"),
+    ("name", "cpus", "states"),
     [
-        ("genoa0", 128, ("POLL", "C1", "C2"), (25, 17)),
-        ("bdwup0", 8, ("POLL", "C1", "C1E", "C3", "C6"), (6, 71)),
-        ("adl0", 16, ("POLL", "C1E", "C6", "C8", "C10"), (6, 154)),
+        ("genoa0", 128, ("POLL", "C1", "C2")),
+        ("bdwup0", 8, ("POLL", "C1", "C1E", "C3", "C6")),
+        ("adl0", 16, ("POLL", "C1E", "C6", "C8", "C10")),
     ],
 )
-def test_recorded_turbostat_logs(
-    recordings: Path, name: str, cpus: int, states: tuple[str, ...], family_model: tuple[int, int]
-) -> None:
+def test_recorded_turbostat_logs(recordings: Path, name: str, cpus: int, states: tuple[str, ...]) -> None:
     log = parse_turbostat(
         (recordings / name / "turbostat.raw.txt").read_text(), recordings / name / "turbostat.raw.txt"
     )
     assert len(log.intervals) == 23
     assert {len(i.cpus) for i in log.intervals} == {cpus}
-    assert log.requested_states() == states == log.header.states
-    assert (log.header.family, log.header.model) == family_model
+    assert log.requested_states() == states

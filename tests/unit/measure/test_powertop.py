@@ -63,13 +63,6 @@ def test_a_report() -> None:
     assert report.cpus[1].states["C3"] == (84.0, 4.0)
     assert report.cpus[0].active_percent == 8.0
     assert report.hardware == {("package", "0"): {"C6 (pc6)": 40.0}, ("core", "0:0"): {"C7 (cc7)": 60.0}}
-    assert [(cause.category, cause.description, cause.pid) for cause in report.causes] == [
-        ("Timer", "tick_sched_timer", None),
-        ("Process", "[rcu_preempt]", 15),
-        ("Interrupt", "[14] INT34C5:00", None),
-    ]
-    assert [cause.wakeups_hz for cause in report.causes] == [340.1, 3.0, None]
-    assert [cause.cpu_ms_per_s for cause in report.causes] == [5.7, pytest.approx(0.1124), 0.9]
 
 
 def test_its_window_sums_to_100_and_keeps_requested_and_achieved_apart() -> None:
@@ -100,7 +93,6 @@ def test_its_window_sums_to_100_and_keeps_requested_and_achieved_apart() -> None
         ("CPU;0;CPU;1", "CPU;0;CPU;0", "report:23: CPU 0 appears twice"),
         ("CPU;0;CPU;1", "CPU;0;XPU;1", "report:23: damaged CPU header"),
         ("CPU;0;CPU;1", "CPU;x", "report:23: damaged CPU header"),
-        ("340.1;;;;Timer", "1e400;;;;Timer", "report:35: not a figure"),
         (REPORT, "", "no PowerTOP idle state report"),
         (REPORT, "a;b;c\n" * 5, "no PowerTOP idle state report"),
         ("C6 (pc6)", "C" * 70_000, "report:15: line too long"),
@@ -122,8 +114,6 @@ def test_recorded_laptops(recordings: Path) -> None:
     assert first.cpus[2].states["C1_ACPI"] == (41.5, 0.3)
     assert first.hardware["package", "0"]["C2 (pc2)"] == 5.7
     assert (first.wakeups_hz, second.wakeups_hz) == (960.2, 996.3)
-    assert (first.causes[0].description, first.causes[0].wakeups_hz) == ("tick_sched_timer", 340.1)
-    assert next(cause for cause in second.causes if cause.pid == 54).description == "[kswapd0]"
     window = make_powertop_window(first, "", None)
     total = sum(state.residency_percent or 0.0 for state in window.states) + (window.c0_percent or 0.0)
     assert total == pytest.approx(100.0)
