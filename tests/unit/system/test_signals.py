@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A signal is raised once, waits where it must, and is never lost."""
+"""A signal is raised once, can be delayed, and is never lost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.conftest import REPOSITORY
 
 
 def run(body: str) -> str:
-    """What a process of its own prints that has the handlers installed and does this."""
+    """Return the output of a separate process that installs the handlers and runs `body`."""
     program = (
         "import ctypes, os, signal, sys, time\nfrom powerprof.system import signals\n"
         "from powerprof.system.errors import Interrupted\nsignals.install()\n" + textwrap.dedent(body)
@@ -24,7 +24,7 @@ def run(body: str) -> str:
     return done.stdout
 
 
-def test_the_first_signal_raises_and_the_second_waits() -> None:
+def test_first_signal_raises_and_second_is_delayed() -> None:
     assert (
         run("""
         try:
@@ -41,7 +41,7 @@ def test_the_first_signal_raises_and_the_second_waits() -> None:
     )
 
 
-def test_no_failure_handler_swallows_it() -> None:
+def test_except_exception_does_not_catch_a_signal() -> None:
     assert (
         run("""
         try:
@@ -56,7 +56,7 @@ def test_no_failure_handler_swallows_it() -> None:
     )
 
 
-def test_a_held_signal_comes_at_the_release() -> None:
+def test_held_signal_is_raised_at_the_release() -> None:
     assert (
         run("""
         signals.hold()
@@ -74,7 +74,7 @@ def test_a_held_signal_comes_at_the_release() -> None:
     )
 
 
-def test_an_import_is_finished_first(tmp_path: Path) -> None:
+def test_signal_during_an_import_is_raised_after_it(tmp_path: Path) -> None:
     (tmp_path / "half.py").write_text("import signal\nsignal.raise_signal(signal.SIGTERM)\nprint('imported')\n")
     assert (
         run(f"""
@@ -99,8 +99,8 @@ def test_an_import_is_finished_first(tmp_path: Path) -> None:
     )
 
 
-def test_one_that_a_callback_from_c_drops_comes_again() -> None:
-    """ctypes prints what its callbacks raise and goes on."""
+def test_signal_dropped_by_a_c_callback_is_raised_again() -> None:
+    """ctypes prints exceptions of its callbacks and continues."""
     assert (
         run("""
         def callback(left, right):
@@ -119,7 +119,7 @@ def test_one_that_a_callback_from_c_drops_comes_again() -> None:
     )
 
 
-def test_one_that_a_destructor_drops_comes_again() -> None:
+def test_signal_dropped_by_a_destructor_is_raised_again() -> None:
     assert (
         run("""
         class Thing:
@@ -137,8 +137,8 @@ def test_one_that_a_destructor_drops_comes_again() -> None:
     )
 
 
-def test_without_handlers_nothing_is_held() -> None:
-    """A library does not take over the signals of its caller."""
+def test_hold_without_handlers_has_no_effect() -> None:
+    """A library must not change the signals of its caller."""
     done = subprocess.run(
         [
             sys.executable,
@@ -155,7 +155,7 @@ def test_without_handlers_nothing_is_held() -> None:
     assert done.stdout == "True\n"
 
 
-def test_a_hang_up_is_told_apart_and_means_nothing_under_nohup() -> None:
+def test_hang_up_has_its_own_error_and_is_ignored_under_nohup() -> None:
     assert (
         run("""
         try:
@@ -196,16 +196,16 @@ _CONNECTION = """
 """
 
 
-def test_none_is_lost_in_the_closing_of_a_connection() -> None:
+def test_signal_during_the_close_of_a_connection_is_raised() -> None:
     assert run(_CONNECTION % "connection._force_close()") == "raised\n"
 
 
-def test_none_is_lost_where_a_connection_that_nobody_holds_is_closed() -> None:
+def test_signal_in_the_destructor_of_a_connection_is_raised() -> None:
     assert run(_CONNECTION % "del connection") == "raised\n"
 
 
-def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_was() -> None:
-    """The second signal comes while Python still reports the drop of the first."""
+def test_dropped_signal_is_raised_again_on_a_slow_host_with_its_own_error() -> None:
+    """The second signal arrives while Python still reports the dropped first one."""
     assert (
         run("""
         arm = signal.setitimer
@@ -235,8 +235,8 @@ def test_one_that_was_dropped_comes_again_however_slow_the_host_and_as_what_it_w
     )
 
 
-def test_signals_are_heard_by_the_first_thread_of_the_process_that_asks() -> None:
-    """A child has a pipe of its own, or its signals would wake its parent; where none can be made, waits go on."""
+def test_wakeup_descriptor_belongs_to_the_main_thread_of_one_process() -> None:
+    """A child has a separate pipe, or its signals would wake its parent. Waits work without a descriptor too."""
     assert (
         run("""
         import resource, threading
