@@ -112,8 +112,8 @@ class Cure(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         reverted: the setting has its old value again; None if the thread has ended.
-        latency: the number of measured statements, or the reason for having none.
-        replication: the source of the replica's figures, or the reason for having none.
+        latency: the number of measured statements, or the reason if latency is unknown.
+        replication: the source of the replica's figures, or the reason if they are unknown.
     """
 
     id: str | None

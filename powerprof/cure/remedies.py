@@ -116,7 +116,7 @@ class CureRequest:
 def parse_choice(
     thread: str | None, slack: str | None, variable: str | None, finding: str | None = None
 ) -> SlackChoice | VariableChoice | FindingChoice | None:
-    """Return the remedy of the options; None if they name none. Raise UsageError."""
+    """Return the remedy of the options; None without a remedy. Raise UsageError."""
     if finding is not None:
         if thread is not None or slack is not None or variable is not None:
             raise UsageError("--finding names a remedy, and --thread or --set another", "try one after the other")
@@ -185,7 +185,7 @@ class PlannedChange:
 
 
 def plan_change(pid: int, request: CureRequest) -> PlannedChange:
-    """Return the planned change; nothing is changed yet. Raise UsageError, CapabilityError, PowerprofError."""
+    """Return the planned change, before it is made. Raise UsageError, CapabilityError, PowerprofError."""
     check_owner(pid)
     started = read_start_ticks(pid)
     if started is None:

@@ -64,7 +64,7 @@ class ReplicaLag:
     Attributes:
         looks_count: reports of the replica.
         stopped_count: reports in which an SQL thread did not run.
-        lag_s: the mean of the reported whole seconds; None if one report had none.
+        lag_s: the mean of the reported whole seconds; None if a report lacks it.
         backlog_bytes: the mean of the received and not applied bytes; None if they were in different source files.
         delay_ms: by `delay_source`, the median of the observed delays or the mean by the backlog; None if unknown.
     """
@@ -82,7 +82,7 @@ class ReplicaSampler(Closeable, WindowPart):
 
     Attributes:
         own_tid: the server's thread of this connection. Its wake-ups are powerprof's.
-        unavailable: the reason if there is no replica to query; then `parts` is empty.
+        unavailable: the reason if the process is not a replica; then `parts` is empty.
     """
 
     def __init__(self, pid: int, request: CureRequest) -> None:
@@ -236,12 +236,12 @@ def _backlog_bytes(status: ReplicationStatus) -> int | None:
 
 
 def _highest(values: Sequence[int | None]) -> int | None:
-    """Return the highest value; None if one is unknown or there are none."""
+    """Return the highest value; None if a value is unknown, or without values."""
     numbers = [value for value in values if value is not None]
     return max(numbers) if values and len(numbers) == len(values) else None
 
 
 def _mean(values: Sequence[int | None]) -> float | None:
-    """Return the mean; None if one value is unknown or there are none."""
+    """Return the mean; None if a value is unknown, or without values."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) / len(numbers) if values and len(numbers) == len(values) else None

@@ -328,7 +328,7 @@ class _Trial:
         return _ADDED_PAIRS
 
     def kept_copies(self) -> str:
-        """Return a sentence about the connections that keep the value; empty if there are none."""
+        """Return a sentence about the connections that keep the value; empty without such connections."""
         connections = self.plan.connections
         if connections is None:
             return ""
@@ -431,7 +431,7 @@ def _make_record(
 
 
 def _latency_text(trial: _Trial) -> str:
-    """Return the number of measured statements, or the reason for having none."""
+    """Return the number of measured statements, or the reason if latency is unknown."""
     if trial.unprobed is not None:
         return f"not measured: {trial.unprobed}"
     count = sum(block.statements_count or 0 for block in trial.blocks)
@@ -441,7 +441,7 @@ def _latency_text(trial: _Trial) -> str:
 
 
 def _replication_text(trial: _Trial) -> str:
-    """Return the source of the replica's figures, or the reason for having none."""
+    """Return the source of the replica's figures, or the reason if they are unknown."""
     blocks = trial.blocks
     looks = sum(block.replica_looks_count or 0 for block in blocks)
     if not looks:

@@ -151,7 +151,7 @@ class SlackChange:
     """A timer slack that was set, in ns.
 
     Attributes:
-        warning: the other timers that it delays; empty if there are none.
+        warning: the other timers that it delays; empty without such timers.
     """
 
     target: Target

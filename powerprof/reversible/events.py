@@ -197,7 +197,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
 
     @classmethod
     def find(cls, login: Login, database: str, event: str, value: str = DISABLED) -> Event:
-        """Return the event of a server. Raise PowerprofError if there is none, or if it could not be restored."""
+        """Return the event of a server. Raise PowerprofError if it is missing, or could not be restored."""
         name = f"event {printable_name(database, event)}"
         with sql.connect(login, limits=_LIMITS) as connection:
             pid = find_server_pid(connection, login)
@@ -306,7 +306,7 @@ class Event(msgspec.Struct, frozen=True, tag="event"):
         return connection
 
     def _read_definition(self, connection: Sql) -> _Definition | None:
-        """Return the event as it is now; None if there is none. Raise PowerprofError if it cannot be read."""
+        """Return the event as it is now; None if it is gone. Raise PowerprofError if it cannot be read."""
         _execute(connection, "SET NAMES utf8mb4")
         _execute(connection, "SET SESSION sql_mode = '', sql_quote_show_create = 1")
         row = self._fetch_row(connection)

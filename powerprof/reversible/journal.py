@@ -238,7 +238,7 @@ def restore_orphaned_settings() -> list[str]:
 
 
 def _restore_file(folder: Folder, name: str, place: Path) -> list[str]:
-    """Restore the settings of one file, and remove it if nothing is left to do. Return lines for the user."""
+    """Restore the settings of one file, and remove it if all are done. Return lines for the user."""
     handle = _open_file(folder, name)
     if handle is None:
         return []
@@ -272,7 +272,7 @@ def _restore_file(folder: Folder, name: str, place: Path) -> list[str]:
 
 
 def _restore(entry: SavedSetting, since: str | None, file: Path) -> tuple[bool, str]:
-    """Restore a setting. Return whether nothing is left to do, and a line for the user or an empty text."""
+    """Restore a setting. Return whether the entry is done, and a line for the user or an empty text."""
     setting = _with_password(entry)
     if entry.pid is None:
         return False, (

@@ -149,7 +149,7 @@ class NewConnections:
 
 
 def kept_text(name: str, value: str, connections: list[OpenConnection] | None) -> str:
-    """Return a sentence about the connections that keep `value` of variable `name`; empty if there are none."""
+    """Return a sentence about the connections that keep `value` of variable `name`; empty without such connections."""
     advice = "close and open them again, or restart the pools of their clients"
     if connections is None:
         return (

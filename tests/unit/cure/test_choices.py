@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What may be chosen to be tried, and what is refused before anything is looked at."""
+"""Options that choose a remedy, and the remedies of findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from powerprof.system.errors import UsageError
     ("text", "nanoseconds"),
     [("50ms", 50_000_000), ("1s", 1_000_000_000), ("0.5 ms", 500_000), ("50us", 50_000), ("50µs", 50_000), ("1ns", 1)],
 )
-def test_slack_is_a_number_with_its_unit(text: str, nanoseconds: int) -> None:
+def test_parse_slack_with_its_unit(text: str, nanoseconds: int) -> None:
     assert parse_slack(text) == nanoseconds
     assert parse_slack(slack_text(nanoseconds)) == nanoseconds
 
@@ -28,12 +28,12 @@ def test_slack_is_a_number_with_its_unit(text: str, nanoseconds: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "50", "ms", "-1ms", "1e3ms", "nanms", "infs", "٣ms", "1min", "0ms", "0.1ns", "10.1s", "9" * 400 + "s"]
 )
-def test_what_is_no_slack_is_refused(text: str) -> None:
+def test_refuse_invalid_slack(text: str) -> None:
     with pytest.raises(UsageError):
         parse_slack(text)
 
 
-def test_one_remedy_is_chosen_or_none() -> None:
+def test_parse_one_remedy_or_none() -> None:
     assert parse_choice(None, None, None) is None
     assert parse_choice("a", "1ms", None) == SlackChoice("a", 1_000_000)
     assert parse_choice(None, None, "sync_binlog=0") == VariableChoice("sync_binlog", "0")
@@ -41,26 +41,31 @@ def test_one_remedy_is_chosen_or_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("thread", "slack", "variable"),
+    ("thread", "slack", "variable", "finding_word"),
     [
-        ("a", None, None),
-        (None, "1ms", None),
-        ("a", None, "b=1"),
-        ("a", "1ms", "b=1"),
-        (" ", "1ms", None),
-        ("a\n", "1ms", None),
-        ("a" * 200, "1ms", None),
-        (None, None, "b"),
-        (None, None, "=1"),
-        (None, None, "b c=1"),
-        (None, None, "b, GLOBAL c=1"),
-        (None, None, "b=1\x1b[31m"),
-        (None, None, "b=" + "1" * 600),
+        ("a", None, None, None),
+        (None, "1ms", None, None),
+        ("a", None, "b=1", None),
+        ("a", "1ms", "b=1", None),
+        (" ", "1ms", None, None),
+        ("a\n", "1ms", None, None),
+        ("a" * 200, "1ms", None, None),
+        (None, None, "b", None),
+        (None, None, "=1", None),
+        (None, None, "b c=1", None),
+        (None, None, "b, GLOBAL c=1", None),
+        (None, None, "b=1\x1b[31m", None),
+        (None, None, "b=" + "1" * 600, None),
+        ("a", "1ms", None, "poll"),
+        (None, None, "b=1", "poll"),
+        (None, "1ms", None, "poll"),
     ],
 )
-def test_choices_that_make_no_sense(thread: str | None, slack: str | None, variable: str | None) -> None:
+def test_refuse_inconsistent_choices(
+    thread: str | None, slack: str | None, variable: str | None, finding_word: str | None
+) -> None:
     with pytest.raises(UsageError):
-        parse_choice(thread, slack, variable)
+        parse_choice(thread, slack, variable, finding_word)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +80,8 @@ def test_choices_that_make_no_sense(thread: str | None, slack: str | None, varia
         ("ON", "2", False),
     ],
 )
-def test_two_ways_to_write_a_value(one: str, other: str, same: bool) -> None:
+def test_compare_two_notations_of_a_value(one: str, other: str, same: bool) -> None:
     assert is_same_value(one, other) is same
-
-
-@pytest.mark.parametrize("other", [("a", "1ms", None), (None, None, "b=1"), (None, "1ms", None)])
-def test_a_finding_beside_another_remedy_is_refused(other: tuple[str | None, str | None, str | None]) -> None:
-    with pytest.raises(UsageError, match="--finding names a remedy"):
-        parse_choice(*other, "poll")
 
 
 def finding(rule: str, *tries: LiveRemedy, remedy: str = "KILL 7") -> Finding:
@@ -100,8 +99,8 @@ _FINDINGS = [
 ]
 
 
-def test_what_findings_name_as_data_is_listed_once_and_no_sentence_is_read() -> None:
-    assert [(one.options, one.tid) for one in list_finding_candidates(3, _FINDINGS)] == [
+def test_list_each_remedy_of_findings_once() -> None:
+    assert [(each.options, each.tid) for each in list_finding_candidates(3, _FINDINGS)] == [
         ("--set 'b=x y'", None),
         ("--thread 7 --slack 50ms", 7),
         ("--finding 2", None),
@@ -119,13 +118,13 @@ def test_what_findings_name_as_data_is_listed_once_and_no_sentence_is_read() -> 
         ("5", SlackChoice("8", 1_000_000)),
     ],
 )
-def test_a_finding_is_chosen_by_its_rule_or_number(word: str, choice: object) -> None:
+def test_choose_a_finding_by_rule_or_number(word: str, choice: object) -> None:
     assert parse_choice(None, None, None, word) == FindingChoice(word)
     assert find_remedy(word, _FINDINGS) == choice
 
 
 @pytest.mark.parametrize(
-    ("word", "said", "hint"),
+    ("word", "message", "hint"),
     [
         ("nothing", "no finding is called 'nothing'", "found now: 1 poll, 2 hostile, 3 monitor, 4 again, 5 again"),
         ("6", "no finding is called '6'", "found now: 1 poll"),
@@ -133,19 +132,19 @@ def test_a_finding_is_chosen_by_its_rule_or_number(word: str, choice: object) ->
         ("monitor", "has no remedy that can be tried live", "what it says: SET GLOBAL server_id=ANOTHER"),
     ],
 )
-def test_findings_that_cannot_be_tried(word: str, said: str, hint: str) -> None:
-    with pytest.raises(UsageError, match=said) as refused:
+def test_refuse_findings_without_one_live_remedy(word: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=message) as refused:
         find_remedy(word, _FINDINGS)
     assert hint in (refused.value.hint or "")
 
 
 @pytest.mark.parametrize("word", ["", "0", "-1", "a b", "A", "1.5", "x" * 80, "٣"])
-def test_what_is_no_finding_is_refused_at_once(word: str) -> None:
+def test_refuse_invalid_names_of_findings(word: str) -> None:
     with pytest.raises(UsageError, match="neither a rule nor a number"):
         parse_choice(None, None, None, word)
 
 
-def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:
+def test_list_threads_with_frequent_own_timers() -> None:
     def row(tid: int, origin: str, rate_hz: float, wakings_hz: float | None = None) -> ThreadWakeups:
         return ThreadWakeups(
             tid=tid, comm=f"t{tid}", name=None, origin=origin, rate_hz=rate_hz, wakings_hz=wakings_hz,
@@ -153,21 +152,19 @@ def test_threads_that_wake_often_by_their_own_timers_are_candidates() -> None:
         )  # fmt: skip
 
     rows = [row(1, "own_timer", 1.0), row(2, "own_timer", 3.0), row(3, "device", 99.0), row(4, "own_timer", 0.0, 90.0)]
-    assert [one.options for one in list_thread_candidates(9, rows)] == [
+    assert [each.options for each in list_thread_candidates(9, rows)] == [
         "--thread 4 --slack 50ms",
         "--thread 2 --slack 50ms",
     ]
 
 
 @pytest.mark.parametrize("percent", [0.0, -1.0, 100.0, float("nan"), float("inf")])
-def test_a_precision_that_makes_no_sense_is_refused(percent: float) -> None:
+def test_refuse_invalid_precision(percent: float) -> None:
     with pytest.raises(UsageError, match="must be between 0 and 100 %"):
         CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1, precision_percent=percent)
 
 
-def test_a_setting_of_postgresql_is_refused_with_the_reason_and_how_to_keep_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_refuse_settings_of_postgresql_with_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remedies, "name_of", lambda pid: "postgres")
     choice = VariableChoice("wal_writer_delay", "10s")
     with pytest.raises(UsageError, match="stay changed where powerprof and the host are killed") as refused:

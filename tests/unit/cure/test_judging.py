@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the windows of a cure say: a difference that is there, and none where nothing was changed."""
+"""Verdicts on the windows of a cure: a real difference is claimed, and an unchanged setting is not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WINDOW_S = 5.0
 
 
 def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: int = 4) -> list[CureBlock]:
-    """Windows of a thread whose rate drifts and wanders beside its own scatter; the host's exits scatter more."""
+    """Return windows of a thread with a rate that drifts and wanders; the idle exits of the host scatter more."""
     made = []
     level, drift = 1.0, generator.gauss(0, 0.01)
     for pair, arms in enumerate(block_order(pairs, generator.randrange(1 << 30))):
@@ -53,7 +53,7 @@ def blocks(generator: random.Random, before_hz: float, cured_hz: float, pairs: i
     return made
 
 
-def test_a_saving_is_claimed_with_its_interval() -> None:
+def test_claim_a_saving_with_its_interval() -> None:
     metrics = judge_blocks(blocks(random.Random(1), 98.0, 18.0), "thread_wakings_hz", 1)
     first = metrics[0]
     assert first.name == "thread_wakings_hz"
@@ -68,7 +68,7 @@ def test_a_saving_is_claimed_with_its_interval() -> None:
 
 
 @pytest.mark.parametrize("pairs", [3, 4])
-def test_of_nothing_changed_nothing_is_claimed(pairs: int) -> None:
+def test_claim_no_change_of_an_unchanged_setting(pairs: int) -> None:
     generator = random.Random(pairs)
     tried = [judge_blocks(blocks(generator, 98.0, 98.0, pairs), "thread_wakings_hz", 1) for _ in range(60)]
     claimed = [any(metric.verdict != "inconclusive" for metric in metrics) for metrics in tried]
@@ -76,7 +76,7 @@ def test_of_nothing_changed_nothing_is_claimed(pairs: int) -> None:
     assert sum(claimed) <= 2  # 1.5 % of 60 is one
 
 
-def test_counts_that_do_not_scatter_are_known_to_one_in_a_window() -> None:
+def test_widen_intervals_of_constant_counts_by_one_count() -> None:
     generator = random.Random(0)
     still = [
         CureBlock(
@@ -97,5 +97,5 @@ def test_counts_that_do_not_scatter_are_known_to_one_in_a_window() -> None:
     assert 0.2 <= high - low <= 1.0
 
 
-def test_of_half_a_pair_nothing_is_said() -> None:
+def test_judge_complete_pairs_only() -> None:
     assert judge_blocks(blocks(random.Random(0), 9.0, 3.0)[:1], "thread_wakings_hz", 1) == []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timer slack that stays: set and read back, inherited by threads from before exec, and the texts for systemd."""
+"""Timer slack that stays: kept, released, inherited across exec, and the texts for systemd."""
 
 from __future__ import annotations
 
@@ -55,15 +55,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
     end(process)
 
 
-def test_it_is_set_and_read_back(sleeper: subprocess.Popen[bytes]) -> None:
-    done = threads.keep_slack(str(sleeper.pid), SlackChoice(str(sleeper.pid), 50_000_000))
-    assert (done.before, done.now, done.warning) == ("50000", "50000000", "")
-    assert slacks(sleeper.pid) == {"50000", "50000000"}
+def test_refuse_an_unknown_thread_after_the_wait(sleeper: subprocess.Popen[bytes]) -> None:
     with pytest.raises(UsageError, match="has no thread 'nobody'"):
         threads.keep_slack(str(sleeper.pid), SlackChoice("nobody", 1), 0.1)
 
 
-def test_the_command_keeps_slack_and_releases_it(
+def test_command_keeps_slack_and_releases_it(
     sleeper: subprocess.Popen[bytes], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["cure", "--pid", str(sleeper.pid), "--thread", str(sleeper.pid)]
@@ -99,7 +96,7 @@ def test_refuse_options_without_effect_on_kept_slack(
     assert message in capsys.readouterr().err
 
 
-def test_the_removed_command_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
+def test_removed_command_names_its_successors(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_app(["slack", "50ms", "--pid", "1", "--thread", "x"]) == 2
     assert capsys.readouterr().err == (
         "error: no such command: slack\n"
@@ -107,7 +104,7 @@ def test_the_removed_command_names_its_successors(capsys: pytest.CaptureFixture[
     )
 
 
-def test_what_a_drop_in_sets_before_exec_all_threads_inherit() -> None:
+def test_threads_inherit_slack_across_exec() -> None:
     process = start(_SLEEPER + "time.sleep(60)", 50_000_000)
     try:
         assert slacks(process.pid) == {"50000000"}
@@ -115,7 +112,7 @@ def test_what_a_drop_in_sets_before_exec_all_threads_inherit() -> None:
         end(process)
 
 
-def test_an_event_loop_is_warned_of() -> None:
+def test_warn_about_an_event_loop() -> None:
     loop = start(_LOOP)
     try:
         while not (said := loop_warning(loop.pid, Thread(tid=loop.pid, comm="python"))):
@@ -131,7 +128,7 @@ def texts(monkeypatch: pytest.MonkeyPatch, unit: str | None, pid: str = "mysqld"
     return threads.unit_text("/usr/bin/powerprof", pid, SlackChoice(name, 50_000_000), Target((5,), "mysqld"), thread)
 
 
-def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None:
     read = configparser.RawConfigParser()
     read.optionxform = str  # type: ignore[assignment,method-assign]
     read.read_string(texts(monkeypatch, "mysql.service"))
@@ -141,17 +138,17 @@ def test_the_service_follows_its_server(monkeypatch: pytest.MonkeyPatch) -> None
         == "/usr/bin/powerprof cure --pid mysqld --thread governor --slack 50ms --keep --wait 120"
     )
     by_number = texts(monkeypatch, "mysql.service", "5", "7")
-    assert "cure --pid mysqld --thread ib_log --slack" in by_number  # numbers are others' after a restart
+    assert "cure --pid mysqld --thread ib_log --slack" in by_number  # numbers change at a restart
 
 
-def test_what_cannot_be_a_service_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuse_targets_unsuitable_for_a_service(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="belongs to no systemd service"):
         texts(monkeypatch, None)
     with pytest.raises(UsageError, match="cannot stand in a unit"):
         texts(monkeypatch, "mysql.service", name="a\nExecStart=/bin/sh")
 
 
-def test_a_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drop_in_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "unit_of", lambda _pid: "mysql.service")
     text = threads.drop_in_text(CHOICE, Target((5,), "mysqld"))
     assert text.endswith("[Service]\nTimerSlackNSec=50ms\n")

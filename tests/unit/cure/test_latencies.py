@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latency in both arms: which statements commit, and when a cure hurts beyond what was allowed."""
+"""Latency in both arms: statements that commit, and the limit that ends a cure."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def window(median_ms: float, count: int = 1000, seed: int = 1, commits_ms: float
     return WindowLatencies(4.0, classes(median_ms, count, seed) + commits, commits)
 
 
-def test_statements_that_commit_are_told_apart() -> None:
+def test_count_commits_separately() -> None:
     trace = StatementTrace(
         pid=1,
         window_s=4.0,
@@ -53,36 +53,36 @@ def test_statements_that_commit_are_told_apart() -> None:
         cut_count=0,
         cost=TraceCost(0.0, 0.0),
     )
-    found = count_latencies(trace)
-    assert found.statements == {100: 5, 120: 3, 130: 4, 90: 1}
-    assert found.commits == {120: 3, 130: 4}
-    assert found.commits_ms is not None
+    counted = count_latencies(trace)
+    assert counted.statements == {100: 5, 120: 3, 130: 4, 90: 1}
+    assert counted.commits == {120: 3, 130: 4}
+    assert counted.commits_ms is not None
 
 
-def test_a_cure_that_hurts_is_known_after_its_first_window() -> None:
+def test_find_a_rise_after_the_first_cured_window() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("before", window(2.0)) is None
-    hurt = watch.add("cured", window(4.0, seed=7))
-    assert hurt is not None
-    assert hurt.what == "statements"
-    assert hurt.percent == pytest.approx(100, abs=25)
+    rise = watch.add("cured", window(4.0, seed=7))
+    assert rise is not None
+    assert rise.what == "statements"
+    assert rise.percent == pytest.approx(100, abs=25)
 
 
-def test_it_is_known_too_where_the_cured_window_came_first() -> None:
+def test_find_a_rise_if_the_cured_window_came_first() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("cured", window(4.0)) is None
     assert watch.add("before", window(2.0)) is not None
 
 
-def test_commits_are_judged_apart() -> None:
+def test_judge_commits_separately() -> None:
     watch = LatencyWatch(10.0)
     assert watch.add("before", window(2.0, 3000, commits_ms=1.0)) is None
-    hurt = watch.add("cured", WindowLatencies(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
-    assert hurt is not None
-    assert hurt.what == "commits"
+    rise = watch.add("cured", WindowLatencies(4.0, classes(2.0, 5000, 3), classes(3.0, 400, 4)))
+    assert rise is not None
+    assert rise.what == "commits"
 
 
-def test_the_same_latency_never_ends_a_cure() -> None:
+def test_accept_equal_latency_in_both_arms() -> None:
     for seed in range(200):
         watch = LatencyWatch(10.0)
         for number in range(8):
@@ -90,7 +90,7 @@ def test_the_same_latency_never_ends_a_cure() -> None:
             assert watch.add(arm, window(2.0, 300, seed * 100 + number)) is None
 
 
-def test_what_is_allowed_or_too_little_does_not_end_it() -> None:
+def test_accept_allowed_rises_and_windows_with_few_statements() -> None:
     watch = LatencyWatch(150.0)
     assert watch.add("before", window(2.0)) is None
     assert watch.add("cured", window(4.0, seed=7)) is None
@@ -124,7 +124,7 @@ def cure(latency_ms: float = 0.0, **more: object) -> Cure:
     return word_cure(msgspec.structs.replace(record, **more))
 
 
-def test_the_verdict_has_what_it_costs_at_most() -> None:
+def test_report_the_highest_possible_cost() -> None:
     record = cure()
     p95 = metric_named(record.metrics, "commit_p95_ms")
     assert p95 is not None
@@ -134,15 +134,15 @@ def test_the_verdict_has_what_it_costs_at_most() -> None:
     assert metric_named(record.metrics, "statements_hz") is not None
 
 
-def test_what_was_predicted_stands_beside_what_was_measured() -> None:
+def test_report_prediction_and_measurement() -> None:
     record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
     assert any(line.startswith("Predicted 18.9/s, measured ") for line in render_terminal(record))
     request = CureRequest(pid="1", choice=None, pairs=4, window_s=5.0, seed=1)
-    said = announce_lines(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
-    assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in said
+    lines = announce_lines(record.remedy, "mysqld", 1, request, 44.0, record.predicted)
+    assert "Predicted: 98.0 → 18.9 wake-ups/s of the thread." in lines
 
 
-def test_a_cure_that_was_ended_says_why() -> None:
+def test_report_the_reason_of_an_early_end() -> None:
     verdict = CureVerdict(
         metric="thread_wakings_hz", max_p95_percent=10.0, hurts="commits", hurts_from_ms=4.6, hurts_to_ms=6.9
     )
@@ -153,7 +153,7 @@ def test_a_cure_that_was_ended_says_why() -> None:
     )
 
 
-def test_the_page_has_both_arms_each_window_and_how_to_keep_it() -> None:
+def test_page_contains_arms_windows_and_advice() -> None:
     record = cure(predicted=CurePrediction(now_hz=98.0, then_hz=18.9, is_bound=False))
     page = render_html(record)
     assert "Before and cured" in page
