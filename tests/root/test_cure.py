@@ -35,7 +35,7 @@ DEFAULT, CURED = "50000", "50000000"
 
 
 class Truth:
-    """The program, its thread and what it counts."""
+    """A program with its thread and its own count of wake-ups."""
 
     def __init__(self, program: Path, folder: Path, poll_ms: int) -> None:
         self._file = folder / "count"
@@ -82,7 +82,7 @@ def cure(truth: Truth, *more: str, window_s: float = 0.5, pairs: int = 3) -> lis
 
 
 @pytest.mark.parametrize("slack", [DEFAULT, CURED])
-def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_and_trace_agree_with_the_program(truth: Truth, slack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     own: list[int] = []
 
     class Watched(session.SwitchCounter):
@@ -111,7 +111,7 @@ def test_both_counts_are_the_programs_own(truth: Truth, slack: str, monkeypatch:
     assert block.thread_exits_count <= block.traced_wakings_count
 
 
-def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_cure_measures_savings_and_restores_the_slack(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
     # Of six pairs one that a busy host spoils is not all that decides.
     words = [*cure(truth, "--slack", "50ms", pairs=6), "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
@@ -136,7 +136,7 @@ def test_what_it_saves_and_that_it_is_as_before(truth: Truth, powerprof_cli: Cli
 
 
 @pytest.mark.parametrize("slack_ms", [50, 200])
-def test_what_was_predicted_is_measured(truth: Truth, powerprof_cli: Cli, tmp_path: Path, slack_ms: int) -> None:
+def test_prediction_agrees_with_measurement(truth: Truth, powerprof_cli: Cli, tmp_path: Path, slack_ms: int) -> None:
     words = [*cure(truth, "--slack", f"{slack_ms}ms", window_s=2), "--no-save", "--json", str(tmp_path / "cure.json")]
     result = powerprof_cli(words, timeout=120)
     assert result.code == 0, result.err
@@ -147,7 +147,7 @@ def test_what_was_predicted_is_measured(truth: Truth, powerprof_cli: Cli, tmp_pa
     assert 0.8 * record.predicted.then_hz <= record.metrics[0].b.mean <= 1.2 * record.predicted.most_hz
 
 
-def test_by_which_clock_a_thread_waits_is_seen(compilers: Sequence[str], tmp_path: Path, truth: Truth) -> None:
+def test_detect_the_clock_of_a_wait(compilers: Sequence[str], tmp_path: Path, truth: Truth) -> None:
     program = compiled(compilers[0], "wall_waiter.c", tmp_path)
     with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -162,7 +162,7 @@ def test_by_which_clock_a_thread_waits_is_seen(compilers: Sequence[str], tmp_pat
     ("precision", "pairs", "said"),
     [("90%", {3}, "reached after 3 pairs"), ("0.0001", {11}, "was not reached in 11 pairs: the interval is ±")],
 )
-def test_as_many_pairs_as_the_precision_takes(
+def test_add_pairs_until_the_precision_is_reached(
     truth: Truth, powerprof_cli: Cli, tmp_path: Path, precision: str, pairs: set[int], said: str
 ) -> None:
     words = [*cure(truth, "--slack", "50ms"), "--precision", precision, "--json", str(tmp_path / "cure.json")]
@@ -175,7 +175,7 @@ def test_as_many_pairs_as_the_precision_takes(
     assert (record.reverted, truth.slack()) == (True, DEFAULT)
 
 
-def test_nothing_changed_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> None:
+def test_unchanged_slack_is_inconclusive(truth: Truth, powerprof_cli: Cli) -> None:
     result = powerprof_cli([*cure(truth, "--slack", "50us"), "--no-save"], timeout=120)
     assert result.code == 0, result.err
     assert result.out.startswith("Inconclusive: ")
@@ -194,7 +194,7 @@ def until(truth: Truth, value: str) -> None:
 
 
 def traces(pid: int) -> bool:
-    """A BPF program of that process is loaded."""
+    """Return whether the process has loaded a BPF program."""
     links = []
     for place in Path(f"/proc/{pid}/fd").iterdir():
         with suppress(OSError):
@@ -206,7 +206,7 @@ _OWN_JOURNAL = 'mkdir -m 700 -p /run/powerprof-changed && mount --bind "$0" /run
 
 
 def with_own_journal(cli: Cli, folder: Path) -> Cli:
-    """Its commands write down old values where no other start finds them: any of root's puts back what was left."""
+    """Return a command line with its own journal, which no other command of root restores."""
     place = folder / "changed"
     place.mkdir(0o700)
     apart = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _OWN_JOURNAL, str(place))
@@ -221,7 +221,7 @@ def own_journal(powerprof_cli: Cli, tmp_path: Path) -> Cli:
 
 @pytest.fixture
 def running(truth: Truth, own_journal: Cli) -> Iterator[subprocess.Popen[str]]:
-    """A cure in a window in which the slack is changed."""
+    """Yield a cure in a window with the changed slack."""
     process = own_journal.start(cure(truth, "--slack", "50ms", window_s=30))
     # What it predicts is traced before anything is changed, and it is tried once while nothing is traced.
     wait_for(lambda: truth.slack() == CURED and traces(process.pid), "it does not trace what it changed")
@@ -236,21 +236,21 @@ def keeper_of(process: subprocess.Popen[str]) -> psutil.Process:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_it_is_put_back_where_powerprof_ends(truth: Truth, running: subprocess.Popen[str], number: int) -> None:
+def test_keeper_restores_after_the_end_of_powerprof(truth: Truth, running: subprocess.Popen[str], number: int) -> None:
     running.send_signal(number)
     running.wait(60)
     until(truth, DEFAULT)
     assert running.returncode in (-signal.SIGKILL, 130)
 
 
-def test_it_is_put_back_where_the_keeper_ends(truth: Truth, running: subprocess.Popen[str]) -> None:
+def test_powerprof_restores_after_the_end_of_the_keeper(truth: Truth, running: subprocess.Popen[str]) -> None:
     keeper_of(running).kill()
     running.send_signal(signal.SIGTERM)
     running.wait(60)
     assert truth.slack() == DEFAULT
 
 
-def test_the_next_start_puts_back_what_both_left(
+def test_next_start_restores_after_the_end_of_both(
     truth: Truth, running: subprocess.Popen[str], own_journal: Cli
 ) -> None:
     keeper = keeper_of(running)
@@ -266,7 +266,7 @@ def test_the_next_start_puts_back_what_both_left(
     assert str(truth.tid) not in own_journal(["runs"]).err
 
 
-def test_a_target_that_ends_is_said(truth: Truth, running: subprocess.Popen[str]) -> None:
+def test_report_a_target_that_ends(truth: Truth, running: subprocess.Popen[str]) -> None:
     truth.end()
     running.send_signal(signal.SIGTERM)
     _, err = running.communicate(timeout=60)
@@ -274,7 +274,7 @@ def test_a_target_that_ends_is_said(truth: Truth, running: subprocess.Popen[str]
     assert not psutil.pid_exists(truth.pid)
 
 
-def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_cure_of_a_variable(powerprof_cli: Cli, tmp_path: Path) -> None:
     with PrivateServer() as server:
         login = server.login
         options = tmp_path / "my.cnf"
@@ -297,7 +297,7 @@ def test_a_variable_of_a_server(powerprof_cli: Cli, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["event_scheduler", "1"])
-def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli, tmp_path: Path, which: str) -> None:
+def test_cure_of_an_event_from_a_finding(powerprof_cli: Cli, tmp_path: Path, which: str) -> None:
     with PrivateServer(ServerOptions(settings={"event-scheduler": "ON"})) as server:
         login = server.login
         options = tmp_path / "my.cnf"
@@ -342,7 +342,7 @@ def test_an_event_of_a_finding_is_disabled_and_enabled_again(powerprof_cli: Cli,
         (["--socket", "/nowhere", "--thread", "truth-poller"], "nowhere"),
     ],
 )
-def test_what_cannot_be_tried_is_refused(truth: Truth, powerprof_cli: Cli, words: list[str], said: str) -> None:
+def test_refuse_unsuitable_remedies(truth: Truth, powerprof_cli: Cli, words: list[str], said: str) -> None:
     slack = ["--slack", "1ms"] if "--thread" in words else []
     result = powerprof_cli(["cure", "--pid", str(truth.pid), *words, *slack, "--yes", "--no-save"])
     assert result.code in (1, 2)
@@ -351,13 +351,13 @@ def test_what_cannot_be_tried_is_refused(truth: Truth, powerprof_cli: Cli, words
     assert truth.slack() == DEFAULT
 
 
-def test_without_a_terminal_somebody_has_to_agree(truth: Truth, powerprof_cli: Cli) -> None:
+def test_require_consent_without_a_terminal(truth: Truth, powerprof_cli: Cli) -> None:
     result = powerprof_cli([word for word in cure(truth, "--slack", "50ms") if word != "--yes"])
     assert (result.code, result.out) == (2, "")
     assert result.err.endswith("error: confirmation needs a terminal\nhint: add --yes\n")
 
 
-def test_without_a_choice_it_lists_what_can_be_tried(truth: Truth, powerprof_cli: Cli) -> None:
+def test_list_candidates_without_a_choice(truth: Truth, powerprof_cli: Cli) -> None:
     result = powerprof_cli(["cure", "--pid", str(truth.pid)], timeout=60)
     assert result.code == 0, result.err
     assert f"powerprof cure --pid {truth.pid} --thread {truth.tid} --slack 50ms" in result.out

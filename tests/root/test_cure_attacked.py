@@ -47,7 +47,7 @@ time.sleep(600)
 
 @pytest.fixture
 def powerprof_cli(powerprof_cli: Cli, tmp_path: Path) -> Cli:
-    """What other cures of root's leave on this host is not looked at."""
+    """Separate the journal from that of other commands of root."""
     return with_own_journal(powerprof_cli, tmp_path)
 
 
@@ -77,7 +77,7 @@ def of_variable(server: PrivateServer, folder: Path, window_s: float) -> list[st
 
 @pytest.fixture
 def running(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A cure in a window in which the variable is changed."""
+    """Yield a cure in a window with the changed variable."""
     process = powerprof_cli.start(of_variable(server, tmp_path, 4.0))
     wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
     yield process
@@ -85,7 +85,7 @@ def running(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> Iterat
     process.communicate()
 
 
-def test_what_a_dba_sets_meanwhile_stays_and_is_reported(
+def test_keep_and_report_a_value_set_during_a_window(
     server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli
 ) -> None:
     with server.connect() as connection:
@@ -98,9 +98,7 @@ def test_what_a_dba_sets_meanwhile_stays_and_is_reported(
     assert value(server) == 888
 
 
-def test_what_a_dba_sets_between_two_turns_is_not_taken_for_the_old_value(
-    server: PrivateServer, powerprof_cli: Cli, tmp_path: Path
-) -> None:
+def test_keep_and_report_a_value_set_between_windows(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
     process = powerprof_cli.start(of_variable(server, tmp_path, 2.0))
     wait_for(lambda: traces(process.pid) and value(server) == 777, "it does not change the variable")
     wait_for(lambda: value(server) == 100, "it does not put it back")
@@ -114,7 +112,7 @@ def test_what_a_dba_sets_between_two_turns_is_not_taken_for_the_old_value(
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["killed", "started again"])
-def test_a_server_that_ends_in_the_middle_takes_the_variable_with_it(
+def test_report_a_server_that_ends_during_a_cure(
     server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli, again: bool
 ) -> None:
     os.kill(server.pid, signal.SIGKILL)
@@ -137,7 +135,7 @@ def test_a_server_that_ends_in_the_middle_takes_the_variable_with_it(
         assert value(server) == 100
 
 
-def test_two_cures_of_one_variable_at_once_are_refused(
+def test_refuse_a_second_cure_of_a_variable(
     server: PrivateServer, running: subprocess.Popen[str], powerprof_cli: Cli, tmp_path: Path
 ) -> None:
     for name in (_VARIABLE, _VARIABLE.upper()):
@@ -148,7 +146,7 @@ def test_two_cures_of_one_variable_at_once_are_refused(
     assert value(server) in (100, 777)  # as the first one has it in its turns
 
 
-def test_two_cures_of_one_thread_at_once_are_refused(truth: Truth, powerprof_cli: Cli) -> None:
+def test_refuse_a_second_cure_of_a_thread(truth: Truth, powerprof_cli: Cli) -> None:
     first = powerprof_cli.start(cure(truth, "--slack", "50ms", window_s=2))
     wait_for(lambda: truth.slack() == CURED and traces(first.pid), "it does not change the slack")
     refused = powerprof_cli(cure(truth, "--slack", "5ms"))
@@ -159,7 +157,7 @@ def test_two_cures_of_one_thread_at_once_are_refused(truth: Truth, powerprof_cli
     assert truth.slack() == DEFAULT
 
 
-def test_a_thread_that_ends_in_the_middle_is_reported(powerprof_cli: Cli) -> None:
+def test_report_a_thread_that_ends_during_a_cure(powerprof_cli: Cli) -> None:
     with subprocess.Popen([sys.executable, "-c", _ENDING], stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         tid = int(program.stdout.readline())
@@ -173,7 +171,7 @@ def test_a_thread_that_ends_in_the_middle_is_reported(powerprof_cli: Cli) -> Non
     assert powerprof_cli(["runs"]).err == ""
 
 
-def test_a_suspend_in_the_middle_is_noted_and_it_is_put_back(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_note_a_suspended_window_and_restore(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
     saved, asleep = tmp_path / "cure.json", tmp_path / "asleep"
     words = [*cure(truth, "--slack", "50ms", window_s=1), "--no-save", "--json", str(saved)]
     # Once all is loaded and the slack changed it waits in windows, and half a second in between for what settles.
@@ -204,7 +202,7 @@ _FULL = (
 )
 
 
-def test_without_room_for_the_journal_nothing_is_changed(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_change_nothing_without_space_for_the_journal(truth: Truth, powerprof_cli: Cli, tmp_path: Path) -> None:
     place = tmp_path / "full"
     place.mkdir(0o700)
     within = ("unshare", "--mount", "--propagation", "private", "sh", "-c", _FULL, str(place))
@@ -219,7 +217,7 @@ _UNSAFE = "NO_BACKSLASH_ESCAPES"
 
 
 def session_modes(server: PrivateServer, clients: Sequence[Sql]) -> list[int]:
-    """Return the numbers of the connections that have the value of the cure."""
+    """Return the numbers of the connections with the value of the cure."""
     assert server.alive()
     return [
         int(sql.fetch_scalar(client, "SELECT CONNECTION_ID()"))
@@ -228,7 +226,7 @@ def session_modes(server: PrivateServer, clients: Sequence[Sql]) -> list[int]:
     ]
 
 
-def test_a_variable_that_connections_copy_needs_an_answer_and_the_copies_are_listed(
+def test_ask_about_copied_variables_and_list_the_connections(
     server: PrivateServer, powerprof_cli: Cli, tmp_path: Path
 ) -> None:
     words = [word.replace(f"{_VARIABLE}=777", f"sql_mode={_UNSAFE}") for word in of_variable(server, tmp_path, 1.0)]
@@ -280,7 +278,7 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def test_latency_that_rises_too_far_ends_it(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
+def test_end_a_cure_that_raises_latency(server: PrivateServer, powerprof_cli: Cli, tmp_path: Path) -> None:
     """A variable that makes every statement of a client slower at once: a sum is read again, a count would be known."""
     ended = threading.Event()
 
@@ -323,9 +321,7 @@ def check_wakes_less(record: Cure) -> None:
     assert a is not None and b is not None and 15 < b < a < 1100
 
 
-def test_a_target_in_a_container_is_cured_from_the_host(
-    powerprof_cli: Cli, compilers: Sequence[str], tmp_path: Path
-) -> None:
+def test_cure_a_container_from_the_host(powerprof_cli: Cli, compilers: Sequence[str], tmp_path: Path) -> None:
     """It is process 1 there, and its thread has a number of that container."""
     program = compiled(compilers[0], "slack_truth.c", tmp_path)
     with subprocess.Popen([*_APART, program, tmp_path / "count", "1"], stdout=subprocess.PIPE, text=True) as shell:
@@ -348,7 +344,7 @@ def test_a_target_in_a_container_is_cured_from_the_host(
     assert slack == DEFAULT
 
 
-def test_a_cure_within_a_container_counts_without_a_trace(compilers: Sequence[str], tmp_path: Path) -> None:
+def test_count_wakeups_in_a_container_without_a_trace(compilers: Sequence[str], tmp_path: Path) -> None:
     program = compiled(compilers[0], "slack_truth.c", tmp_path)
     words = ["cure", "--pid", "slack_truth", "--thread", "truth-poller", "--slack", "50ms", "--window", "0.5",
              "--pairs", "8", "--yes", "--no-save", "--energy-source", "none", "--json", "-"]  # fmt: skip
