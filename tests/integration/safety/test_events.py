@@ -273,7 +273,7 @@ def test_a_body_that_is_exchanged_between_look_and_write_never_gets_the_definer(
     server: PrivateServer, eve: Login, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Eve alters the event when the owner of the rule has looked at it, and before it writes."""
-    looked = Event._refusal
+    looked = Event._find_obstacle
 
     def exchanging(event: Event, *seen: Any) -> str | None:
         reason = looked(event, *seen)
@@ -285,7 +285,7 @@ def test_a_body_that_is_exchanged_between_look_and_write_never_gets_the_definer(
     for value in (DISABLED, ENABLED):
         with monkeypatch.context() as patched:
             if value == moment:
-                patched.setattr(Event, "_refusal", exchanging)
+                patched.setattr(Event, "_find_obstacle", exchanging)
             with suppress(PowerprofError):  # that it is another now may be reported
                 setting.write(value)
         row = event_row(server, *PLAIN)
