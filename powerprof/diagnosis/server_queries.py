@@ -40,64 +40,21 @@ _MOST_CHANNELS = 1000
 _MOST_LOGGED = 200
 # Counters that a rule reads, and all statements that only inspect a server (`rules_clients.POLLING`). Reading all six
 # hundred counters and as many settings would take longer than all other queries together.
+_COUNTED_STATEMENTS = (
+    *("admin_commands", "select", "insert", "update", "delete", "replace", "commit", "call_procedure", "set_option"),
+    *("change_db", "register_slave", "binlog_dump", "start_slave", "slave_start", "replica_start", "start_all_slaves"),
+)
 _COUNTERS = (
-    *(
-        f"Com_{name}"
-        for name in (
-            "admin_commands",
-            "select",
-            "insert",
-            "update",
-            "delete",
-            "replace",
-            "commit",
-            "call_procedure",
-            "set_option",
-            "change_db",
-            "register_slave",
-            "binlog_dump",
-            "start_slave",
-            "slave_start",
-            "replica_start",
-            "start_all_slaves",
-        )
-    ),
-    "Slave_connections",
-    "Slaves_connected",
-    "Slaves_running",
-    "Connections",
-    "Questions",
-    "Select_scan",
-    "Handler_read_rnd_next",
-    "Rows_sent",
-    "Access_denied_errors",
-    "Queries",
-    "Uptime",
-    "Binlog_commits",
-    "Binlog_bytes_written",
-    "Executed_events",
-    "Innodb_buffer_pool_pages_dirty",
-    "Innodb_history_list_length",
+    *(f"Com_{name}" for name in _COUNTED_STATEMENTS),
+    *("Slave_connections", "Slaves_connected", "Slaves_running", "Connections", "Questions", "Queries", "Uptime"),
+    *("Select_scan", "Handler_read_rnd_next", "Rows_sent", "Access_denied_errors", "Binlog_commits"),
+    *("Binlog_bytes_written", "Executed_events", "Innodb_buffer_pool_pages_dirty", "Innodb_history_list_length"),
 )
 _COUNTERS_LIKE = ("Com_show_%", "Aborted_%", "Threads_%", "Max_statement_time_%")
 _VARIABLES = (
-    "server_id",
-    "port",
-    "read_only",
-    "log_bin",
-    "log_slave_updates",
-    "log_replica_updates",
-    "binlog_format",
-    "performance_schema",
-    "max_statement_time",
-    "thread_handling",
-    "innodb_buffer_pool_dump_pct",
-    "wsrep_on",
-    "skip_name_resolve",
-    "innodb_flush_log_at_timeout",
-    "slave_net_timeout",
-    "replica_net_timeout",
-    *SETTINGS,
+    *("server_id", "port", "read_only", "log_bin", "log_slave_updates", "log_replica_updates", "binlog_format"),
+    *("performance_schema", "max_statement_time", "thread_handling", "innodb_buffer_pool_dump_pct", "wsrep_on"),
+    *("skip_name_resolve", "innodb_flush_log_at_timeout", "slave_net_timeout", "replica_net_timeout", *SETTINGS),
 )
 
 
