@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Records of a diagnosis: the evidence about a server, and the findings of the rules.
 
-The rules read nothing else, so recorded evidence gives the same findings without the server.
+The evidence is the only input of the rules, so a recording gives the same findings without the server.
 """
 
 from __future__ import annotations

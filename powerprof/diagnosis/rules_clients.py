@@ -45,7 +45,7 @@ _POLLING_HZ = 5.0
 _PINGS_HZ = 20.0
 # A connection is the cause if the server counted at least this share of the statements on it.
 _MIN_SHARE = 0.5
-# A thread that sends nothing else is woken once for each statement, within this share.
+# A client without other statements is woken once for each of them, within this share.
 _TOLERANCE = 0.25
 _CONNECTS_HZ = 5.0
 _FEW_STATEMENTS = 3.0
@@ -174,7 +174,7 @@ def find_polling_client(evidence: Evidence, statements: Sequence[tuple[str, floa
 
 
 def find_short_connections(evidence: Evidence) -> list[Finding]:
-    """Find clients that connect again and again and send next to nothing."""
+    """Find clients that connect repeatedly and send few statements."""
     failed_hz = evidence.rate_hz("Aborted_connects")
     made_hz = evidence.rate_hz("Connections") - compute_source_churn_hz(evidence) - failed_hz
     per_connection = evidence.count_increase("Questions") / max(1, evidence.count_increase("Connections"))
@@ -395,7 +395,7 @@ def find_failed_logins(evidence: Evidence) -> list[Finding]:
     ]
 
 
-# Scans of whole tables at this rate are a fault if they return next to nothing.
+# Scans of whole tables at this rate are a fault if they return hardly any rows.
 _SCANS_HZ = 2.0
 _MIN_SCANS = 5
 _MAX_ROWS_FOUND = 1.0
@@ -404,7 +404,7 @@ _MAX_CHANGES = 0.2
 
 
 def find_table_pollers(evidence: Evidence) -> list[Finding]:
-    """Find statements that scan a whole table at a steady rate, find next to nothing and change nothing.
+    """Find statements that scan a whole table at a steady rate with hardly any result or change.
 
     Applications with job tables and queues in a table do so.
     """

@@ -39,7 +39,7 @@ class PaceSetting:
     """A setting that changes the pace of a thread.
 
     Attributes:
-        value: The value that stops or slows the thread; empty for a time, where a longer one is slower.
+        value: The value that stops or slows the thread; empty for a time, which slows the thread if it is longer.
         unit: The unit of a time.
         when: The condition under which the value is right.
         live: Whether SET GLOBAL accepts the setting.
