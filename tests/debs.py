@@ -29,8 +29,6 @@ def make_deb(
     name: str = "x",
     modes: Mapping[str, int] | None = None,
     also: Callable[[tarfile.TarFile], None] | None = None,
-    data: tuple[str, bytes] | None = None,
-    only_data: bool = False,
     plain: bool = False,
 ) -> bytes:
     """A package of these files (deb(5)), `plain` not compressed, with a script that must not be run."""
@@ -49,8 +47,6 @@ def make_deb(
                 archive.addfile(info, io.BytesIO(content))
         if also is not None:
             also(archive)
-    if only_data:
-        return lzma.compress(packed.getvalue())
     scripts = io.BytesIO()
     with tarfile.open(fileobj=scripts, mode="w:gz") as archive:
         lines = [f"Package: {name}", "Version: 1.0", "Architecture: all", "Maintainer: nobody", "Description: x"]
@@ -60,7 +56,7 @@ def make_deb(
             archive.addfile(info, io.BytesIO(text.encode()))
     parts = [("debian-binary", b"2.0\n"), ("control.tar.gz", scripts.getvalue())]
     content = packed.getvalue()
-    parts.append(data or (("data.tar", content) if plain else ("data.tar.xz", lzma.compress(content, preset=0))))
+    parts.append(("data.tar", content) if plain else ("data.tar.xz", lzma.compress(content, preset=0)))
     made = b"!<arch>\n"
     for part, content in parts:
         made += f"{part:<16}{0:<12}{0:<6}{0:<6}{100644:<8}{len(content):<10}`\n".encode() + content

@@ -26,8 +26,6 @@ WANTED_PERCENT = 90.0
 ENOUGH = 10
 LOADS_PERCENT = (0, 5, 20, 50, 100)
 
-Modelled = Callable[[Sequence[PowerResult]], PowerModel]
-
 
 @dataclass(frozen=True)
 class Held:

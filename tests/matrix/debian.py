@@ -11,7 +11,6 @@ from pathlib import Path
 
 from powerprof.system.programs import need, run
 
-SUITES = ("bullseye", "bookworm", "trixie", "sid")
 _FETCH_S = 600.0
 
 

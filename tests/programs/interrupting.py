@@ -9,7 +9,6 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,22 +94,14 @@ def lives(target: Running) -> bool:
     return target.line() == "alive 10000 0\n"
 
 
-def interrupt(
-    cli: Cli,
-    program: Path,
-    backend: str,
-    traces: int,
-    env: dict[str, str],
-    seed: int = 1,
-    kinds: Sequence[int] = _SIGNALS,
-) -> Survival:
+def interrupt(cli: Cli, program: Path, backend: str, traces: int, env: dict[str, str], seed: int = 1) -> Survival:
     """End `traces` traces of one program by turns of INT, TERM and KILL; a dead program is replaced."""
     with tempfile.TemporaryDirectory(prefix="room-", dir="/tmp") as room:
-        return _interrupt(cli, program, backend, traces, {**env, "TMPDIR": room}, random.Random(seed), kinds)
+        return _interrupt(cli, program, backend, traces, {**env, "TMPDIR": room}, random.Random(seed))
 
 
 def _interrupt(
-    cli: Cli, program: Path, backend: str, traces: int, env: dict[str, str], chance: random.Random, kinds: Sequence[int]
+    cli: Cli, program: Path, backend: str, traces: int, env: dict[str, str], chance: random.Random
 ) -> Survival:
     target, attached, killed, left = Running(program), 0, 0, 0
     try:
@@ -126,7 +117,7 @@ def _interrupt(
             works = number % 2 == 1
             if works:
                 target.begin()  # the signal comes while it throws, loads and forks
-            tracing.send_signal(kinds[number % len(kinds)])
+            tracing.send_signal(_SIGNALS[number % len(_SIGNALS)])
             try:
                 tracing.communicate(timeout=_LEFT_S)
             except subprocess.TimeoutExpired:

@@ -57,7 +57,6 @@ _ACPI = chip("power_meter", _=300.0)
 _ALTRA = chip("smpro_hwmon", a=70.0, b=30.0, c=9.0, d=8.0, e=3.0)
 _TEGRA = "nvidia,p3767-0003\0nvidia,tegra234\0"
 _OFF = {"type": "Mains", "online": 0}
-_ON = {"type": "Mains", "online": 1}
 
 
 class Host:

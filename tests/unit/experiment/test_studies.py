@@ -76,9 +76,9 @@ def keep(command: str, record: StepRecord) -> StepRecord:
     return record
 
 
-def study_run(kept: object = keep, measure: object = measured, **options: object) -> StudyRun:
+def study_run(measure: object = measured, **options: object) -> StudyRun:
     chosen = StudyOptions(**options)  # type: ignore[arg-type]
-    return measure_study("a", STUDY, chosen, kept, lambda text: None, measure)  # type: ignore[arg-type]
+    return measure_study("a", STUDY, chosen, keep, lambda text: None, measure)  # type: ignore[arg-type]
 
 
 def test_the_figures_of_a_study_are_those_of_its_runs() -> None:

@@ -13,7 +13,6 @@ from powerprof.report.kinds import KIND_LOADERS
 _COMMON = {"pid": 5, "window_s": 2.0, "lost_count": 0, "notes": [], "limits": ["of one process"], "tool_cpu_s": 0.5}
 _WAKER = {"tid": 7, "thread": "worker", "waker_pid": 0, "waker_tid": 0, "waker_comm": "swapper", "stack": []}
 _SLEEPER = {"tid": 7, "thread": "worker", "sleeps_count": 4, "sleeps_hz": 2.0}
-_NO_WAITS = {"wait_mean_ms": None, "wait_max_ms": None}
 _WAKERS = {
     "schema": "powerprof.wakers/1",
     "wakings_count": 4,

@@ -22,9 +22,9 @@ SCATTERS = (
 )
 
 
-def _point(clients: int, joules: float | None, rate: float, kind: str = "measured", *, scatter: float = 1.0) -> Point:
+def _point(clients: int, joules: float | None, rate: float, kind: str = "measured") -> Point:
     named: Mapping[str, tuple[str, float | None]] = {"joules_per_query": ("J", joules), "queries_hz": ("1/s", rate)}
-    shares = [1 + scatter * share for share in SCATTERS[clients % 3]]
+    shares = [1 + share for share in SCATTERS[clients % 3]]
     metrics = [
         RunMetric(
             name=name,

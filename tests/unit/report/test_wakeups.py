@@ -15,11 +15,11 @@ from powerprof.report.wakeups import answer_of, causes_table, function_of, group
 from tests.unit.report import sample_records
 
 
-def frames(*names: str | None, module: str = "mariadbd") -> list[StackFrame]:
+def frames(*names: str | None) -> list[StackFrame]:
     return [
         StackFrame(
             function=name,
-            module="libc.so.6" if (name or "").startswith(("pthread_", "__futex")) else module,
+            module="libc.so.6" if (name or "").startswith(("pthread_", "__futex")) else "mariadbd",
             address="0x10",
             function_start="0x10",
         )

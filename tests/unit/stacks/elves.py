@@ -24,9 +24,9 @@ class Part:
     vaddr: int = 0
 
 
-def symbol(name_at: int, value: int, size: int, info: int = 0x12, index: int = 1) -> bytes:
+def symbol(name_at: int, value: int, size: int, info: int = 0x12) -> bytes:
     """A .symtab entry; info 0x12 is a global function."""
-    return struct.pack("<IBBHQQ", name_at, info, 0, index, value, size)
+    return struct.pack("<IBBHQQ", name_at, info, 0, 1, value, size)
 
 
 def make(parts: list[Part], *, machine: int = 62, kind: int = 3, entry: int = 0, memory_bytes: int = 0x10000) -> bytes:
@@ -64,14 +64,14 @@ def make(parts: list[Part], *, machine: int = 62, kind: int = 3, entry: int = 0,
     return bytes(body)
 
 
-def with_symbols(entries: list[tuple[str, int, int, int]], section: str = ".symtab", kind: int = 2) -> bytes:
+def with_symbols(entries: list[tuple[str, int, int, int]]) -> bytes:
     """A file whose table has (name, value, size, info)."""
     strings = bytearray(b"\0")
     rows = [bytes(24)]
     for name, value, size, info in entries:
         rows.append(symbol(len(strings), value, size, info))
         strings += name.encode() + b"\0"
-    return make([Part(section, kind, b"".join(rows), link=2, entry_bytes=24), Part(".strtab", 3, bytes(strings))])
+    return make([Part(".symtab", 2, b"".join(rows), link=2, entry_bytes=24), Part(".strtab", 3, bytes(strings))])
 
 
 def with_go_table(functions: list[tuple[str, int]], end: int, text: int = 0x1000, *, told: bool = True) -> bytes:

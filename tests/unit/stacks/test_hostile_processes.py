@@ -46,8 +46,8 @@ def test_overlapping_notes_are_read_in_bounded_time() -> None:
     assert least_cpu_s(lambda: parse_elf(bytes(out), "notes"), 0.5) < 0.5
 
 
-def cie(augmentation: bytes = b"zR", tail: bytes = b"") -> bytes:
-    body = struct.pack("<I", 0) + b"\x01" + augmentation + b"\0\x01\x78\x10\x01\x1b" + tail
+def cie(augmentation: bytes = b"zR") -> bytes:
+    body = struct.pack("<I", 0) + b"\x01" + augmentation + b"\0\x01\x78\x10\x01\x1b"
     body += bytes(-len(body) % 4)
     return struct.pack("<I", len(body)) + body
 

@@ -20,8 +20,8 @@ from tests.unit.stacks.test_unwind import C_NAMES, expected, own, saved
 BASE = 0x1000
 
 
-def read_of(code: bytes, base: int = BASE):
-    return lambda at, size: code[at - base : at - base + size] if at >= base else b""
+def read_of(code: bytes):
+    return lambda at, size: code[at - BASE : at - BASE + size] if at >= BASE else b""
 
 
 def leave(code: bytes, pc: int, start: int | None = None, *, end: int = 1 << 64, machine=X86_64, ends=()):

@@ -39,8 +39,8 @@ load = { sql = ["SELECT 2"] }
 """
 
 
-def _folder(tmp_path: Path, text: str, name: str = "mine") -> Path:
-    folder = tmp_path / name
+def _folder(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "mine"
     folder.mkdir()
     (folder / "workload.toml").write_text(text)
     return folder
