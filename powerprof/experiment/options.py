@@ -63,7 +63,6 @@ class ExperimentOptions:
     control: bool = False
     warm_up_pairs: int = 1
     baseline_windows: int = BASELINE_WINDOWS
-    calibration_s: float | None = None
     energy: EnergyRequest = DEFAULT_REQUEST
     residency_source: str = "cpuidle"
     attribute_s: float | None = None
@@ -103,7 +102,7 @@ class ExperimentOptions:
     @property
     def calibrate_s(self) -> float:
         """The length of the calibration of each condition; sysbench counts whole seconds."""
-        return self.calibration_s or (2.0 if self.window_s >= 2 else 1.0)
+        return 2.0 if self.window_s >= 2 else 1.0
 
     def seconds(self, conditions: int) -> float:
         """Return the approximate duration of an experiment with this number of conditions."""
