@@ -21,8 +21,8 @@ from typing import Any
 
 # Numeric libraries would start threads, and a fork copies the calling thread only.
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-# The interpreter reads these when it starts.
-_READ_AT_START = ("PYTHON", "LC_", "LANG")
+# The interpreter and the loader read these when they start.
+_READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_")
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
