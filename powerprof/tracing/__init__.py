@@ -1,1 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
+"""Tracers: BPF programs, DTrace, and the readers of their results."""
